@@ -1,0 +1,1 @@
+"""Proof: histories of what clients saw, and the rules they must obey."""

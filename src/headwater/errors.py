@@ -1,0 +1,158 @@
+"""Every error Headwater raises, as one tree.
+
+    HeadwaterError
+    ├── InvalidInput              the caller's argument is refused; nothing was sent
+    ├── StoreError                the store cannot serve
+    │   ├── StoreUnreachable      no connection could be made
+    │   ├── StoreTooOld           the server lacks what Headwater needs
+    │   ├── AccessDenied          wrong password, or a right is missing
+    │   ├── LibraryTooNew         the server carries a newer function library
+    │   ├── EmbeddedServerFailed  the private server did not come up
+    │   └── OutcomeUnknown        the connection broke after a write was sent
+    └── LogError                  the log refuses by its own rules
+        ├── UnknownStream         the stream was never written
+        ├── UnknownGroup          the group has never read
+        ├── StaleSequence         a producer's repeat is older than what is remembered
+        ├── PartitionMismatch     a topic is opened with another partition count
+        └── UnreadableNode        stored bytes are not a node this version can read
+
+Each message names the fault and ends with the cure. Facts are attributes.
+"""
+
+from __future__ import annotations
+
+
+class HeadwaterError(Exception):
+    """Anything that Headwater itself raises; catch this to catch all of it."""
+
+
+class InvalidInput(HeadwaterError, ValueError):
+    """An argument is outside what is allowed; nothing was sent to the store."""
+
+
+class StoreError(HeadwaterError):
+    """The store cannot serve: it is away, too old, or refuses us."""
+
+
+class StoreUnreachable(StoreError, ConnectionError):
+    """No connection to the store could be made; nothing was executed."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"cannot reach the store at {where}: {why}; "
+            "check that the server runs and that the URL names its host and port"
+        )
+        self.where = where
+
+
+class StoreTooOld(StoreError):
+    """The server is older than the functions Headwater needs."""
+
+    def __init__(self, where: str, found: str) -> None:
+        super().__init__(
+            f"the server at {where} is {found}; "
+            "Headwater needs Redis 7.0 or Valkey 7.2: upgrade it or use another URL"
+        )
+        self.where = where
+        self.found = found
+
+
+class AccessDenied(StoreError):
+    """The password is wrong or the user lacks a right."""
+
+    def __init__(self, where: str, why: str, cure: str) -> None:
+        super().__init__(f"the store at {where} denies access: {why}; {cure}")
+        self.where = where
+
+
+class LibraryTooNew(StoreError):
+    """The server carries a function library newer than this client."""
+
+    def __init__(self, where: str, found: int, ours: int) -> None:
+        super().__init__(
+            f"the store at {where} carries function library version {found}, this client has "
+            f"{ours}; upgrade the headwater package on this machine"
+        )
+        self.where = where
+        self.found = found
+        self.ours = ours
+
+
+class EmbeddedServerFailed(StoreError):
+    """The private server did not start or did not stay up."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke after a write was sent: it may or may not have happened."""
+
+    def __init__(self, operation: str, why: str) -> None:
+        super().__init__(
+            f"the connection broke during {operation} ({why}): it may or may not have happened; "
+            "read the end of the stream to find out, or write with producer= and sequence=, "
+            "which makes a repeat safe"
+        )
+        self.operation = operation
+
+
+class LogError(HeadwaterError):
+    """The log refuses by its own rules."""
+
+
+class UnknownStream(LogError):
+    """The stream has never been written."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"there is no stream {stream!r}; write to it first or check the name"
+        )
+        self.stream = stream
+
+
+class UnknownGroup(LogError):
+    """The group has never read from this stream."""
+
+    def __init__(self, stream: str, group: str) -> None:
+        super().__init__(
+            f"stream {stream!r} has no group {group!r}; "
+            "a group comes into being with its first read"
+        )
+        self.stream = stream
+        self.group = group
+
+
+class StaleSequence(LogError):
+    """A producer repeats a sequence that is older than the answers remembered."""
+
+    def __init__(self, stream: str, producer: str, sequence: int, newest: int) -> None:
+        super().__init__(
+            f"producer {producer!r} sent sequence {sequence} to {stream!r}, but {newest} came "
+            "before it and its answer is no longer remembered; "
+            "use increasing sequences and repeat only the latest ones"
+        )
+        self.stream = stream
+        self.producer = producer
+        self.sequence = sequence
+        self.newest = newest
+
+
+class PartitionMismatch(LogError):
+    """A topic is opened with a partition count other than its own."""
+
+    def __init__(self, topic: str, asked: int, has: int) -> None:
+        super().__init__(
+            f"topic {topic!r} has {has} partitions, not {asked}; "
+            f"open it with partitions={has} or leave partitions out"
+        )
+        self.topic = topic
+        self.asked = asked
+        self.has = has
+
+
+class UnreadableNode(LogError):
+    """Stored bytes are not a node that this version can read."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"a stored node cannot be read: {why}; upgrade the headwater package, or, when "
+            "the version is right, restore the stream from a backup"
+        )

@@ -1,0 +1,1 @@
+"""The log: durable streams with dense offsets, consumer groups and topics."""

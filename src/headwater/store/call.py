@@ -1,0 +1,47 @@
+"""What an operation may ask of a store: the seam between meaning and I/O.
+
+An operation is a generator: it yields requests, is sent their replies, and returns its result.
+It never touches a socket, so that the sync and the async store run the very same definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Argument: TypeAlias = "str | bytes | int"
+
+
+class Call(NamedTuple):
+    """One call of a server function on one object.
+
+    ``repeatable`` says that running it twice does no harm; only then may a store send it again
+    after a connection broke with the outcome unknown.
+    """
+
+    function: str
+    key: str
+    args: tuple[Argument, ...] = ()
+    read_only: bool = False
+    repeatable: bool = False
+
+
+class Wait(NamedTuple):
+    """One blocking command, run apart so that it holds up nobody else.
+
+    ``key`` routes it on a cluster. The reply is None when ``timeout_ms`` passes.
+    """
+
+    key: str
+    command: tuple[Argument, ...]
+    timeout_ms: int
+
+
+class Clock(NamedTuple):
+    """Ask for a monotonic time in milliseconds, to count down a blocking call."""
+
+
+Request: TypeAlias = "Call | Wait | Clock"
+Operation: TypeAlias = Generator[Request, Any, T]
