@@ -1,0 +1,74 @@
+# Everything a developer does, by name; `make help` lists it.
+# Needs only make and Python 3.11 or later: each target sets up .venv by itself.
+
+PYTHON ?= python3
+JOBS ?= logical
+
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+READY := $(VENV)/.ready
+CODE := $(wildcard src tests bench examples)
+
+# The stamp holds the place it was made in. A tree that was moved or copied, or whose Python is
+# gone, has no working environment whatever the file times say, and is set up again.
+ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell pwd -P))
+.PHONY: $(READY)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench bench-scale docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything pinned, and the project itself, editable
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Headwater needs Python 3.11 or later; '$(PYTHON)' is not: try make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@test -x $(VENV)/bin/python && test "$$(cat $@ 2>/dev/null)" = "$$(pwd -P)" \
+	  || $(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed: install the venv package of this Python" >&2; \
+	  exit 1; }
+	@echo "Installing what requirements.txt pins into $(VENV) ..."
+	@$(RUN) pip install -qq --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(RUN) pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@pwd -P > $@
+
+demo: setup ## show the log at work on an embedded store; exit 0 only if all of it was true
+	@$(VENV)/bin/headwater demo
+
+test: setup ## run all tests, on every core
+	@$(RUN) pytest -n $(JOBS) --dist loadgroup
+
+check: setup ## lint, formatting, types, layers
+	@$(RUN) ruff check $(CODE)
+	@$(RUN) ruff format --check $(CODE)
+	@$(RUN) mypy $(CODE)
+	@$(VENV)/bin/lint-imports
+
+format: setup ## put the code into the one format and mend what lint can mend
+	@$(RUN) ruff check --fix $(CODE)
+	@$(RUN) ruff format $(CODE)
+
+bench: setup ## measure against native Redis Streams
+	@$(RUN) bench
+
+bench-scale: setup ## the 100M-message run: memory, write rate and seek latency as a log grows
+	@$(RUN) bench scale
+
+docs: setup ## build the documentation into site/
+	@$(RUN) mkdocs build --strict --quiet
+
+# The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
+lock: ## renew requirements.txt: newest releases that pyproject.toml allows, with hashes
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install -qq --disable-pip-version-check uv
+	@build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
+	  --group dev pyproject.toml --output-file requirements.txt
+
+clean: ## remove all that was made here, except data under .headwater/
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
