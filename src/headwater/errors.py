@@ -102,9 +102,7 @@ class UnknownStream(LogError):
     """The stream has never been written."""
 
     def __init__(self, stream: str) -> None:
-        super().__init__(
-            f"there is no stream {stream!r}; write to it first or check the name"
-        )
+        super().__init__(f"there is no stream {stream!r}; write to it first or check the name")
         self.stream = stream
 
 
