@@ -2,7 +2,7 @@
 # Needs only make and Python 3.11 or later: each target sets up .venv by itself.
 
 PYTHON ?= python3
-JOBS ?= logical
+JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -59,7 +59,7 @@ bench-scale: setup ## the 100M-message run: memory, write rate and seek latency 
 	@$(RUN) bench scale
 
 docs: setup ## build the documentation into site/
-	@$(RUN) mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 
 # The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
 lock: ## renew requirements.txt: newest releases that pyproject.toml allows, with hashes
