@@ -1,0 +1,75 @@
+"""What ``connect`` returns: one connected store, and the objects that live in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from types import TracebackType
+
+from headwater.log.handles import StreamHandle, list_streams, list_topics
+from headwater.log.stream import Stream
+from headwater.log.topic import Topic
+from headwater.store.sync import Store
+
+
+def member_name() -> str:
+    """Name this client among the members of a group: where it runs, and which one it is."""
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:60] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Headwater:
+    """A connected store. Safe to share between threads; close it, or use it in ``with``."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.store = Store(url)
+        self._registered: set[str] = set()
+        self._member = member_name()
+
+    def __repr__(self) -> str:
+        return f"Headwater({self.store.where!r})"
+
+    def __enter__(self) -> Headwater:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def stream(self, name: str) -> Stream:
+        """Give the stream of that name; it need not exist yet."""
+        return Stream(self.store, StreamHandle(name, self._registered), self._member)
+
+    def topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Give the topic of that name; the first to open it decides how many partitions it has.
+
+        Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
+        """
+        return Topic(self.store, name, partitions, self._registered, self._member)
+
+    def streams(self) -> list[str]:
+        """List the names of all streams, sorted."""
+        return self.store.run(list_streams())
+
+    def topics(self) -> list[str]:
+        """List the names of all topics, sorted."""
+        return self.store.run(list_topics())
+
+    def close(self) -> None:
+        """Close the connections; an embedded server ends when its last user is gone."""
+        self.store.close()
+
+
+def connect(url: str | None = None) -> Headwater:
+    """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
+
+    URLs: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``rediss+cluster://``,
+    ``embedded:///directory``. Raises StoreUnreachable, AccessDenied, StoreTooOld, LibraryTooNew,
+    EmbeddedServerFailed or InvalidInput.
+    """
+    return Headwater(url)

@@ -1,0 +1,99 @@
+"""What operations know of the object they work on: its names, and what is worth remembering."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from headwater.errors import InvalidInput, UnknownGroup
+from headwater.log.keys import STREAMS, TOPICS, stream_key
+from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
+from headwater.log.segments import NOTHING_HELD, Held
+from headwater.store.call import Call, Operation
+
+Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
+
+
+class StreamHandle:
+    """A stream as its operations see it.
+
+    ``held`` is the node that was read last. ``registered`` is shared by all handles of a client:
+    the names it has told the registry.
+    """
+
+    __slots__ = ("held", "key", "name", "registered")
+
+    def __init__(self, name: str, registered: set[str]) -> None:
+        self.key = stream_key(name)
+        self.name = name
+        self.held: Held = NOTHING_HELD
+        self.registered = registered
+
+    def register(self) -> Operation[None]:
+        """Tell the registry of this stream, once per client."""
+        if self.name not in self.registered:
+            yield Call("hw_registry_add", STREAMS, (self.name,), repeatable=True)
+            self.registered.add(self.name)
+
+
+def check_start(start: Start) -> None:
+    """Accept 'first', 'last', an offset or a datetime."""
+    if isinstance(start, dt.datetime) or start in ("first", "last"):
+        return
+    if isinstance(start, str):
+        raise InvalidInput(f"start must be 'first', 'last', an offset or a datetime, not {start!r}")
+    check_offset(start, "start")
+
+
+@dataclass(slots=True)
+class GroupHandle:
+    """A group as its operations see it: its names, and what its owner asked for."""
+
+    stream: StreamHandle
+    name: str
+    member: str
+    start: Start = "first"
+    max_pending: int | None = None
+    dead_letters: bool | str | None = None
+    blocks: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "group")
+        check_name(self.member, "member")
+        check_start(self.start)
+        if self.max_pending is not None:
+            check_count(self.max_pending, "max_pending", MAX_OFFSET)
+        if isinstance(self.dead_letters, str):
+            check_name(self.dead_letters, "stream")
+
+    @property
+    def key(self) -> str:
+        """The key of the stream."""
+        return self.stream.key
+
+    def dead_words(self) -> str:
+        """Spell the wish for dead letters: a stream's name, '-' for none, '' to leave it."""
+        if self.dead_letters is None:
+            return ""
+        if isinstance(self.dead_letters, str):
+            return self.dead_letters
+        return f"{self.stream.name}.{self.name}.dead" if self.dead_letters else "-"
+
+    def unknown(self) -> UnknownGroup:
+        """Give the error for a group that has never read."""
+        return UnknownGroup(self.stream.name, self.name)
+
+
+def list_streams() -> Operation[list[str]]:
+    """List the names of all streams, sorted."""
+    return sorted(name.decode() for name in (yield _list(STREAMS)))
+
+
+def list_topics() -> Operation[list[str]]:
+    """List the names of all topics, sorted."""
+    return sorted(name.decode() for name in (yield _list(TOPICS)))
+
+
+def _list(registry: str) -> Call:
+    return Call("hw_registry_list", registry, read_only=True)

@@ -1,0 +1,173 @@
+"""Keeping a stream in bounds: eviction, retention, compaction, tidying, deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.errors import InvalidInput
+from headwater.log import node
+from headwater.log.handles import StreamHandle
+from headwater.log.keys import STREAMS
+from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
+from headwater.log.reading import fetch, info
+from headwater.log.types import Message, Retained
+from headwater.log.writing import seal
+from headwater.store.call import Argument, Call, Operation
+
+MARKER_MS = 24 * 3600 * 1000
+PRODUCER_MS = 7 * 24 * 3600 * 1000
+MEMBER_MS = 3600 * 1000
+
+
+def evict(key: str, n: int) -> Operation[int]:
+    """Forget messages up to offset ``n``, or all but the newest ``-n``; returns how many."""
+    if isinstance(n, bool) or not isinstance(n, int) or abs(n) > MAX_OFFSET:
+        raise InvalidInput(f"evict takes an offset, or -n to keep the newest n, not {n!r}")
+    if n == 0:
+        return 0
+    gone, more = yield Call("hw_stream_evict", key, (n,), repeatable=n > 0)
+    # What -n means was settled by the first call; the rest only frees what that one left.
+    while more:
+        also, more = yield Call("hw_stream_evict", key, (1,), repeatable=True)
+        gone += also
+    return int(gone)
+
+
+def retain(
+    key: str,
+    max_count: int | None,
+    max_age_ms: int | None,
+    max_bytes: int | None,
+    force: bool,
+) -> Operation[Retained]:
+    """Set the retention policy and apply it."""
+    limits = [
+        "" if limit is None else check_count(limit, what, MAX_OFFSET)
+        for limit, what in (
+            (max_count, "max_count"),
+            (max_age_ms, "max_age_ms"),
+            (max_bytes, "max_bytes"),
+        )
+    ]
+    return (yield from _retain(key, ("set", int(force), *limits), int(force)))
+
+
+def apply_retention(key: str, force: bool = False) -> Operation[Retained]:
+    """Apply the policy that is set."""
+    return (yield from _retain(key, ("apply", int(force)), int(force)))
+
+
+def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retained]:
+    evicted = 0
+    while True:
+        gone, more, held, who = yield Call("hw_stream_retain", key, args, repeatable=True)
+        evicted += gone
+        if not more:
+            return Retained(evicted, held, who.decode() or None)
+        args = ("apply", force)
+
+
+def set_reader(key: str, reader: str, offset: int | None) -> Operation[None]:
+    """Say which offset a reader outside the log needs next; None forgets it."""
+    position: Argument = "" if offset is None else check_count(offset, "offset", MAX_OFFSET)
+    args = (check_name(reader, "reader"), position)
+    yield Call("hw_stream_reader", key, args, repeatable=True)
+
+
+def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
+    """Keep the last message of every tag; returns how many messages went.
+
+    A message with an empty value marks its tag as deleted; the marker itself goes once it is
+    older than ``marker_ms`` and every registered reader is past it. Offsets do not change. Takes
+    memory for one set of all tags; the log may be larger.
+    """
+    check_ms(marker_ms, "marker_ms")
+    key = stream.key
+    yield from seal(key, everything=True)
+    facts = yield from info(stream)
+    positions = yield from _group_positions(key, facts.groups)
+    floor = min([*facts.readers.values(), *positions, MAX_OFFSET])
+    old_marker = facts.last_time_ms - marker_ms
+    seen: set[str] = set()
+    below, removed = facts.sealed, 0
+    pile = _Pile(key)
+    while True:
+        first, _, created, found = yield Call("hw_stream_nodes", key, (below, 64), read_only=True)
+        rows = list(zip(*(iter(found),) * 5, strict=True))
+        for base, last, count, _, version in rows:
+            if last < first:
+                break
+            runs = yield from fetch(stream, [(max(base, first), last)])
+            kept: list[Message] = []
+            for run in reversed(runs):
+                for message in reversed(run.cut(max(base, first), last).messages()):
+                    if message.tag in seen:
+                        continue
+                    seen.add(message.tag)
+                    gone = not message.value and message.time_ms <= old_marker and message.offset < floor
+                    if not gone:
+                        kept.append(message)
+            if pile.old and len(pile.messages) + len(kept) > NODE_MESSAGES:
+                removed += yield from pile.flush(created, first)
+            pile.add(base, last, count, version, kept)
+            below = base - 1
+        if len(rows) < 64 or below < first:
+            return removed + (yield from pile.flush(created, first))
+
+
+def _group_positions(key: str, groups: tuple[str, ...]) -> Operation[list[int]]:
+    positions = []
+    for group in groups:
+        reply = yield Call("hw_group_info", key, (group,), read_only=True)
+        positions.append(reply[1])
+    return positions
+
+
+class _Pile:
+    """Neighbouring nodes that shrank, gathered newest first until they fill one new node."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.old: list[tuple[int, int, int, int]] = []
+        self.messages: list[Message] = []
+
+    def add(self, base: int, last: int, count: int, version: int, kept: list[Message]) -> None:
+        self.old.append((base, last, count, version))
+        self.messages += kept
+
+    def flush(self, created: bytes, first: int) -> Operation[int]:
+        """Put one node in the place of the pile; returns how many messages that removed."""
+        old, messages = self.old[::-1], self.messages[::-1]
+        self.old, self.messages = [], []
+        before = sum(count for _, _, count, _ in old)
+        if not old or (len(old) == 1 and len(messages) == before):
+            return 0
+        base, last = max(old[0][0], first), old[-1][1]
+        # Rows below `first` were evicted already; they do not count as compacted.
+        before -= max(first - old[0][0], 0)
+        blob = b""
+        if messages:
+            offsets, tags, values, times, _ = zip(*messages, strict=True)
+            dense = len(messages) == last - base + 1
+            batch = node.batch_of(tags, values, times, None if dense else offsets)
+            blob = node.pack(batch, sealed=True).blob
+        first_time = messages[0].time_ms if messages else 0
+        args: list[Argument] = [created, base, len(messages), first_time, blob]
+        for old_base, old_last, _, version in old:
+            args += [old_base, old_last, version]
+        done = yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)
+        return (before - len(messages)) if done else 0
+
+
+def tidy(key: str) -> Operation[tuple[int, int]]:
+    """Forget silent producers and members that are gone; returns how many of each."""
+    reply: Any = yield Call("hw_stream_tidy", key, (PRODUCER_MS, MEMBER_MS), repeatable=True)
+    return reply[0], reply[1]
+
+
+def delete(stream: StreamHandle) -> Operation[bool]:
+    """Remove a stream with its groups and readers; returns whether it existed."""
+    existed = yield Call("hw_stream_delete", stream.key, repeatable=True)
+    yield Call("hw_registry_remove", STREAMS, (stream.name,), repeatable=True)
+    stream.registered.discard(stream.name)
+    return bool(existed)

@@ -1,0 +1,28 @@
+"""The keys of the log's objects: all of one object lie in one slot of a cluster."""
+
+from __future__ import annotations
+
+from headwater.log.limits import check_name
+
+STREAMS = "hw:{streams}"
+TOPICS = "hw:{topics}"
+
+
+def stream_key(name: str) -> str:
+    """Give the key of a stream; every other key of it begins with this one."""
+    return f"hw:s:{{{check_name(name, 'stream')}}}"
+
+
+def topic_key(name: str) -> str:
+    """Give the key of a topic."""
+    return f"hw:t:{{{check_name(name, 'topic')}}}"
+
+
+def tail_key(stream: str) -> str:
+    """Give the key of a stream's tail, on which plain readers block."""
+    return f"{stream}:tail"
+
+
+def box_key(stream: str, group: str, waiter: str) -> str:
+    """Give the key of the list on which one blocked member of a group waits."""
+    return f"{stream}:g:{len(group.encode())}:{group}:box:{waiter}"

@@ -1,0 +1,123 @@
+--[[
+  hw_group_bury: move expired messages to the dead letters, which are a stream of their own.
+  That stream may lie in another slot, so this takes two steps that anyone may repeat: a batch is
+  numbered and noted, whoever gets it writes it with (producer, number), and then says it is done.
+
+  KEYS   1 the stream
+  ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead
+         4 messages in a batch at most
+  Reply  { number, { first, last, attempt, ... }, stream of the dead } of the batch to write now, or {} when there is none
+         error HW_NO_GROUP
+  G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
+  member: "offset:first:last:attempt"
+]]
+redis.register_function{
+  function_name = 'hw_group_bury',
+  callback = function(keys, args)
+    local G = group_key(keys[1], args[1])
+    if redis.call('EXISTS', G) == 0 then return no_group() end
+    local noted = redis.call('HGET', G, 'burying')
+    if noted and args[2] ~= '' and args[2] == string.match(noted, '^%d+') then
+      local at = tonumber(args[3])
+      for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
+        local n = tonumber(last) - tonumber(first) + 1
+        redis.call('ZADD', G .. ':dead', digits(at), table.concat({ digits(at), first, last, attempt }, ':'))
+        local _, taken = cut_pending(G, tonumber(first), tonumber(last), true)
+        redis.call('HINCRBY', G, 'pending', -taken)
+        redis.call('HINCRBY', G, 'buried', n)
+        redis.call('HINCRBY', G, 'expired', n)
+        at = at + n
+      end
+      redis.call('HDEL', G, 'burying')
+      noted = nil
+    end
+    if not noted then
+      local parts, room = {}, tonumber(args[4])
+      for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, 255)) do
+        local range = pending_at(G, start)
+        if room <= 0 then break end
+        local last = math.min(range.last, range.first + room - 1)
+        room = room - (last - range.first + 1)
+        parts[#parts + 1] = table.concat({ start, digits(last), digits(range.attempt) }, ':')
+      end
+      if #parts == 0 then return {} end
+      noted = redis.call('HINCRBY', G, 'burials', 1) .. ' ' .. table.concat(parts, ',')
+      redis.call('HSET', G, 'burying', noted)
+    end
+    local ranges = {}
+    for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
+      local n = #ranges
+      ranges[n + 1], ranges[n + 2], ranges[n + 3] = tonumber(first), tonumber(last), tonumber(attempt)
+    end
+    return { tonumber(string.match(noted, '^%d+')), ranges, redis.call('HGET', G, 'dead') }
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_group_dead: which dead letters are neither redriven nor discarded.
+  KEYS   1 the stream
+  ARGV   1 group   2 how many ranges
+  Reply  { stream of the dead or '', { offset in it, first, last, attempt, ... } }; error HW_NO_GROUP
+]]
+redis.register_function{
+  function_name = 'hw_group_dead',
+  callback = function(keys, args)
+    local G = group_key(keys[1], args[1])
+    if redis.call('EXISTS', G) == 0 then return no_group() end
+    local facts = {}
+    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, tonumber(args[2]) - 1)) do
+      for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
+    end
+    return { redis.call('HGET', G, 'dead'), facts }
+  end,
+  flags = { 'no-writes' },
+}
+
+-- What a seek made new again comes by itself; what is pending again is only made due.
+local function give_back(G, first, last, now)
+  last = math.min(last, tonumber(redis.call('HGET', G, 'next')) - 1)
+  if last < first then return end
+  local _, taken = cut_pending(G, first, last, true)
+  add_pending(G, first, last, 0, now, NEVER)
+  redis.call('HINCRBY', G, 'pending', last - first + 1 - taken)
+end
+
+--[[
+  hw_group_redrive: give dead letters back to the group, at once, with a fresh count of attempts.
+  A message that the log no longer holds stays among the dead.
+  KEYS   1 the stream
+  ARGV   1 group   2 how many messages at most
+  Reply  { messages given back, messages left because the log has evicted them }; error HW_NO_GROUP
+]]
+redis.register_function{
+  function_name = 'hw_group_redrive',
+  callback = function(keys, args)
+    local K, name = keys[1], args[1]
+    local G, stream, now = group_key(K, name), load_stream(K), server_ms()
+    if redis.call('EXISTS', G) == 0 then return no_group() end
+    local room, back, gone = tonumber(args[2]), 0, 0
+    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, 1023)) do
+      if room <= 0 then break end
+      local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
+      at, first, last = tonumber(at), tonumber(first), tonumber(last)
+      if first < stream.first then
+        gone = gone + last - first + 1
+      else
+        local stop = math.min(last, first + room - 1)
+        redis.call('ZREM', G .. ':dead', member)
+        if stop < last then
+          local rest = at + stop - first + 1
+          redis.call('ZADD', G .. ':dead', digits(rest),
+            table.concat({ digits(rest), digits(stop + 1), digits(last), attempt }, ':'))
+        end
+        give_back(G, first, stop, now)
+        redis.call('HINCRBY', G, 'buried', -(stop - first + 1))
+        room, back = room - (stop - first + 1), back + stop - first + 1
+      end
+    end
+    if back > 0 then serve(K, name, stream, now) end
+    return { back, gone }
+  end,
+  flags = { 'allow-oom' },
+}

@@ -1,0 +1,90 @@
+--[[
+  hw_group_read: hand messages to one member of a group, or note that it waits for some.
+  A group comes into being here. No message goes to two members, unless it comes due again.
+
+  KEYS   1 the stream
+  ARGV   1 group   2 member   3 count   4 retry ms or ''   5 expire ms or ''
+         6 where a new group starts: 'first', 'last' or an offset
+         7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
+         9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
+         11 "created:base:version" of a node that the caller still has, or ''   12 byte limit
+  Reply  { claims, nodes, entries, created, sealed, stream last,
+           ms until something comes due or -1, 1 when letters wait to be buried,
+           what lay in the waiter's box or '' }
+         error HW_RANGE <first> <last> when the start lies outside the stream
+]]
+local function create_group(K, G, name, stream, start, now)
+  local next_offset
+  if start == 'first' then
+    next_offset = stream.first
+  elseif start == 'last' then
+    next_offset = stream.last + 1
+  else
+    next_offset = tonumber(start)
+    if next_offset > stream.last + 1 then
+      return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
+    end
+  end
+  redis.call('HSET', G, 'next', next_offset, 'pending', 0, 'max_pending', 0, 'dead', '',
+    'created', digits(now))
+  redis.call('ZADD', K .. ':groups', digits(now), name)
+end
+
+local function register_waiter(K, G, name, waiter, now, args, wait)
+  if not redis.call('ZSCORE', G .. ':waiters', waiter) then
+    redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
+  end
+  redis.call('HSET', G, 'w:' .. waiter,
+    table.concat({ digits(now + wait), args[3], args[4], args[5] }, ':'))
+  redis.call('SADD', K .. ':waiting', name)
+end
+
+redis.register_function('hw_group_read', function(keys, args)
+  local K, name, waiter, wait = keys[1], args[1], args[9], tonumber(args[10])
+  local G = group_key(K, name)
+  local stream, now = load_stream(K), server_ms()
+  local group = load_group(G)
+  if not group then
+    local fault = create_group(K, G, name, stream, args[6], now)
+    if fault then return fault end
+    group = load_group(G)
+  end
+  if args[7] ~= '' and tonumber(args[7]) ~= group.max_pending then
+    group.max_pending = tonumber(args[7])
+    redis.call('HSET', G, 'max_pending', args[7])
+  end
+  local dead = args[8] == '-' and '' or args[8]
+  if args[8] ~= '' and dead ~= group.dead then
+    group.dead = dead
+    redis.call('HSET', G, 'dead', dead)
+  end
+  redis.call('ZADD', G .. ':members', digits(now), args[2])
+  local bag = new_bag(stream, tonumber(args[12]), args[11])
+  local claims, boxed = {}, ''
+  if waiter ~= '' then
+    boxed = redis.call('LPOP', G .. ':box:' .. waiter) or ''
+    redis.call('ZREM', G .. ':boxes', waiter)
+    if boxed == 'poke' then boxed = '' end
+  end
+  if boxed == '' then
+    take_back_old_boxes(G, now)
+    group = load_group(G)
+    claims = take(K, G, stream, group, now, tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), bag)
+  end
+  local idle = #claims == 0 and boxed == ''
+  if waiter ~= '' then
+    if idle and wait > 0 then
+      register_waiter(K, G, name, waiter, now, args, wait)
+    else
+      forget_waiter(K, G, name, waiter)
+    end
+  end
+  if not idle and redis.call('EXISTS', G .. ':waiters') == 1 then serve(K, name, stream, now) end
+  local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+  local bury = redis.call('EXISTS', G .. ':expired')
+  if bury == 0 then bury = redis.call('HEXISTS', G, 'burying') end
+  return {
+    claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
+    due and math.max(tonumber(due) - now, 0) or -1, bury, boxed,
+  }
+end)

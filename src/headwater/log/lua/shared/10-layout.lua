@@ -1,0 +1,66 @@
+--[[
+  Where a stream keeps what. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
+  begins with K and so lies in the same slot of a cluster.
+
+    K              hash    first, last, sealed, time, created, bytes, holes, retention policy
+    K:tail         stream  what is not sealed yet; entry id 0-<last offset in the entry>
+    K:nodes        hash    base offset -> node (a packed batch)
+    K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
+    K:producers    zset    producer -> time of its latest write
+    K:answers      hash    what each producer was answered last
+    K:readers      zset    reader outside the log -> the next offset it needs
+    K:groups       zset    group -> time of its creation
+    K:waiting      set     groups in which a member is blocked
+    G              hash    a group: next, pending, missed, ... and one field per blocked member
+    G:…            zsets   pending, due, expired, waiters, boxes, members, dead
+                   where G is K:g:<length of the group's name>:<group>, so that no name of a
+                   group can reach into the keys of another
+
+  Offsets at or below `sealed` are in nodes, those above it in the tail. The newest entry of the
+  tail is never trimmed, even when it is sealed: a reader that blocks on the tail is then woken at
+  once when it came too late, whatever was sealed or evicted in between.
+]]
+local function server_ms()
+  local now = redis.call('TIME')
+  return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+end
+
+-- Lua prints large numbers as 1e+15; offsets and times must keep their digits.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- A stream that was never written reads as an empty one.
+local function load_stream(K)
+  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created')
+  return {
+    last = tonumber(f[1] or 0), first = tonumber(f[2] or 1), sealed = tonumber(f[3] or 0),
+    time = tonumber(f[4] or 0), created = f[5] or '0',
+  }
+end
+
+-- An index member is the node's facts; all are needed together and never searched for.
+local function parse_node(member)
+  local base, count, bytes, time, newest, version =
+    string.match(member, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$')
+  return {
+    base = tonumber(base), count = tonumber(count), bytes = tonumber(bytes),
+    time = tonumber(time), newest = tonumber(newest), version = tonumber(version),
+  }
+end
+
+-- time: of every message when the node carries no times of its own.
+-- newest: the latest time in this node or any before it, so that it never falls along the index.
+local function put_node(K, base, last, count, time, newest, version, blob)
+  redis.call('HSET', K .. ':nodes', digits(base), blob)
+  redis.call('ZADD', K .. ':index', last,
+    table.concat({ digits(base), digits(count), #blob, digits(time), digits(newest), version }, ':'))
+end
+
+local function group_key(K, name)
+  return K .. ':g:' .. #name .. ':' .. name
+end
+
+local function trim_tail(K, stream)
+  redis.call('XTRIM', K .. ':tail', 'MINID', '0-' .. digits(math.min(stream.sealed + 1, stream.last)))
+end

@@ -1,0 +1,89 @@
+--[[
+  Reading: gather the nodes and tail entries that hold a range of offsets.
+
+  A reply is a flat list that any client can walk:
+    nodes    base, last, time, version, blob, base, last, ...
+    entries  as XRANGE gives them: id 0-<last>, then the fields
+             k <tag> v <value> t <time>        one message
+             n <count> t <time> d <blob>       a packed batch
+  The blob is false for the node that the client said it still has.
+]]
+-- kept: "created:base:version" of a node that the caller still has.
+local function new_bag(stream, limit_bytes, kept)
+  return {
+    nodes = {}, entries = {}, seen = {}, bytes = 0, limit = limit_bytes, kept = kept,
+    created = stream.created,
+  }
+end
+
+local function bag_node(K, bag, node, last)
+  local base = digits(node.base)
+  if bag.seen[base] then return end
+  bag.seen[base] = true
+  local blob = false
+  if bag.kept ~= bag.created .. ':' .. base .. ':' .. node.version then
+    blob = redis.call('HGET', K .. ':nodes', base)
+    bag.bytes = bag.bytes + node.bytes
+  end
+  local n = #bag.nodes
+  bag.nodes[n + 1], bag.nodes[n + 2], bag.nodes[n + 3] = node.base, last, node.time
+  bag.nodes[n + 4], bag.nodes[n + 5] = node.version, blob
+end
+
+local function entry_field(entry, name)
+  local fields = entry[2]
+  for i = 1, #fields, 2 do
+    if fields[i] == name then return fields[i + 1] end
+  end
+end
+
+local function bag_entry(bag, entry)
+  if not bag.seen[entry[1]] then
+    bag.seen[entry[1]] = true
+    table.insert(bag.entries, entry)
+    local fields = entry[2]
+    for i = 2, #fields, 2 do bag.bytes = bag.bytes + #fields[i] end
+  end
+end
+
+-- Gathers from `from` until `want` messages or the offset `to` or the bag's byte limit is
+-- reached, whichever is first, and at least one node or entry. Returns the last offset covered
+-- (from - 1 when there is nothing) and how many messages at most lie in what is covered.
+-- A node with holes counts its messages only when it is taken whole; else offsets are counted.
+local function collect(K, stream, from, to, want, bag)
+  local at, got = from, 0
+  to = math.min(to, stream.last)
+  while at <= to and at <= stream.sealed and got < want and bag.bytes < bag.limit do
+    local step = math.min(64, math.ceil((to - at + 1) / 1000) + 1)
+    local found = redis.call('ZRANGE', K .. ':index', digits(at), '+inf', 'BYSCORE',
+      'LIMIT', 0, step, 'WITHSCORES')
+    if #found == 0 then break end
+    for i = 1, #found, 2 do
+      if at > to or got >= want or bag.bytes >= bag.limit then break end
+      local node, last = parse_node(found[i]), tonumber(found[i + 1])
+      bag_node(K, bag, node, last)
+      if at == node.base and last <= to and node.count <= want - got then
+        got = got + node.count
+        at = last + 1
+      else
+        local stop = math.min(last, to, at + (want - got) - 1)
+        got = got + (stop - at + 1)
+        at = stop + 1
+      end
+    end
+  end
+  while at <= to and at > stream.sealed and got < want and bag.bytes < bag.limit do
+    local found = redis.call('XRANGE', K .. ':tail', '0-' .. digits(at), '+',
+      'COUNT', math.min(want - got, to - at + 1, 256))
+    if #found == 0 then break end
+    for _, entry in ipairs(found) do
+      if at > to or got >= want or bag.bytes >= bag.limit then break end
+      bag_entry(bag, entry)
+      local last = tonumber(string.sub(entry[1], 3))
+      local stop = math.min(last, to, at + (want - got) - 1)
+      got = got + (stop - at + 1)
+      at = stop + 1
+    end
+  end
+  return at - 1, got
+end

@@ -1,0 +1,63 @@
+--[[
+  Eviction: offsets below `first` are gone for every reader at once; what held them is freed in
+  bounded steps, so that no call stops the server for long.
+]]
+local EVICT_NODES = 256
+
+-- The lowest offset that a group still needs: its first pending one, or its next.
+local function group_position(G)
+  local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
+  if oldest[2] then return tonumber(oldest[2]) end
+  return tonumber(redis.call('HGET', G, 'next'))
+end
+
+-- The lowest offset that any registered reader still needs, and who needs it.
+local function slowest_reader(K)
+  local position, who
+  local outside = redis.call('ZRANGE', K .. ':readers', 0, 0, 'WITHSCORES')
+  if outside[2] then position, who = tonumber(outside[2]), outside[1] end
+  for _, group in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
+    local at = group_position(group_key(K, group))
+    if at and (not position or at < position) then position, who = at, group end
+  end
+  return position, who
+end
+
+-- Evicts all offsets up to `limit`. Returns how many messages went, and whether more is to be
+-- freed by another call; holes are only found as their nodes go, so that a later call may correct
+-- the count downwards. A node with holes goes whole or not at all, so that the number of
+-- messages left is always known.
+local function evict(K, stream, limit)
+  limit = math.min(limit, stream.last)
+  local cut = redis.call('ZRANGE', K .. ':index', digits(limit + 1), '+inf', 'BYSCORE',
+    'LIMIT', 0, 1, 'WITHSCORES')
+  if cut[1] then
+    local node, last = parse_node(cut[1]), tonumber(cut[2])
+    if node.base <= limit and node.count < last - node.base + 1 then limit = node.base - 1 end
+  end
+  local gone = 0
+  if limit >= stream.first then
+    gone = limit - stream.first + 1
+    stream.first = limit + 1
+    redis.call('HSET', K, 'first', stream.first)
+  end
+  if stream.first - 1 > stream.sealed then
+    stream.sealed = stream.first - 1
+    redis.call('HSET', K, 'sealed', stream.sealed)
+    trim_tail(K, stream)
+  end
+  local dead = redis.call('ZRANGE', K .. ':index', '-inf', digits(stream.first - 1), 'BYSCORE',
+    'LIMIT', 0, EVICT_NODES, 'WITHSCORES')
+  for i = 1, #dead, 2 do
+    local node = parse_node(dead[i])
+    local holes = tonumber(dead[i + 1]) - node.base + 1 - node.count
+    redis.call('HDEL', K .. ':nodes', digits(node.base))
+    redis.call('ZREM', K .. ':index', dead[i])
+    redis.call('HINCRBY', K, 'bytes', -node.bytes)
+    if holes > 0 then
+      redis.call('HINCRBY', K, 'holes', -holes)
+      gone = gone - holes
+    end
+  end
+  return gone, #dead == 2 * EVICT_NODES and 1 or 0
+end

@@ -1,0 +1,214 @@
+--[[
+  Handing out: which messages the next reader of a group gets, and serving blocked members.
+
+  A member that finds nothing registers as a waiter and blocks on a list of its own, its box. The
+  call that makes messages available hands them to the waiter that has waited longest, in the same
+  atomic step, and puts the claim in its box; the server then wakes it. What lies in a box was
+  never seen by anyone: when its owner dies, it is taken back and handed to somebody else.
+
+    G:waiters        zset  score: turn; member: waiter.  G field "w:<waiter>": "until:count:retry:expire"
+    G:boxes          zset  score: time of the hand-out; member: waiter whose box was filled
+    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length\n<tag><value>]" or "poke"
+]]
+local EXPIRE_STEPS = 1024
+local WAITER_GRACE_MS = 1000
+local BOX_GRACE_MS = 2000
+local INLINE_BYTES = 4096
+
+local function expire_range(G, range, group)
+  local start = digits(range.first)
+  if group.dead ~= '' then
+    redis.call('ZREM', G .. ':due', start)
+    redis.call('ZADD', G .. ':expired', start, start)
+  else
+    drop_pending(G, range)
+    local n = range.last - range.first + 1
+    group.pending = redis.call('HINCRBY', G, 'pending', -n)
+    redis.call('HINCRBY', G, 'expired', n)
+  end
+end
+
+-- Drops what was evicted under a pending range. Returns the rest, or nil when nothing is left.
+local function without_evicted(G, range, stream, group)
+  if range.first >= stream.first then return range end
+  local gone = math.min(range.last, stream.first - 1)
+  record_gap(G, range.first, gone)
+  local due = tonumber(redis.call('ZSCORE', G .. ':due', digits(range.first)))
+  drop_pending(G, range)
+  group.pending = redis.call('HINCRBY', G, 'pending', -(gone - range.first + 1))
+  if gone == range.last then return nil end
+  add_pending(G, gone + 1, range.last, range.attempt, due, range.expire)
+  return pending_at(G, digits(gone + 1))
+end
+
+local function load_group(G)
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead')
+  if not f[1] then return nil end
+  return {
+    next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead = f[4],
+  }
+end
+
+local function no_group()
+  return redis.error_reply('HW_NO_GROUP')
+end
+
+-- Chooses up to `count` messages for one reader: first those that are due again, then new ones.
+-- With retry they become pending; without, handing them out is all there is.
+-- Returns claims as a flat list: first, last, attempt, ...
+local function take(K, G, stream, group, now, count, retry, expire, bag)
+  local claims, left, steps = {}, count, 0
+  local full = false
+  while left > 0 and not full and steps < EXPIRE_STEPS do
+    local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, 64)
+    if #due == 0 then break end
+    for _, start in ipairs(due) do
+      if left <= 0 or full then break end
+      steps = steps + 1
+      local range = pending_at(G, start)
+      if range.expire ~= NEVER and range.expire <= now then
+        expire_range(G, range, group)
+      else
+        range = without_evicted(G, range, stream, group)
+        if range then
+          local covered, got = collect(K, stream, range.first, range.last, left, bag)
+          if covered < range.first then
+            full = true
+          else
+            local old_due = tonumber(redis.call('ZSCORE', G .. ':due', digits(range.first)))
+            drop_pending(G, range)
+            if covered < range.last then
+              add_pending(G, covered + 1, range.last, range.attempt, old_due, range.expire)
+            end
+            local attempt = range.attempt + 1
+            if retry then
+              local ends = range.expire
+              if ends == NEVER and expire then ends = now + expire end
+              add_pending(G, range.first, covered, attempt, now + retry, ends)
+            else
+              group.pending = redis.call('HINCRBY', G, 'pending', -(covered - range.first + 1))
+            end
+            local n = #claims
+            claims[n + 1], claims[n + 2], claims[n + 3] = range.first, covered, attempt
+            left = left - got
+          end
+        end
+      end
+    end
+  end
+  if group.max_pending > 0 then left = math.min(left, group.max_pending - group.pending) end
+  if group.next < stream.first then
+    record_gap(G, group.next, stream.first - 1)
+    group.next = stream.first
+    redis.call('HSET', G, 'next', group.next)
+  end
+  if left > 0 and not full and group.next <= stream.last then
+    local covered = collect(K, stream, group.next, stream.last, left, bag)
+    if covered >= group.next then
+      if retry then
+        add_pending(G, group.next, covered, 1, now + retry, expire and now + expire or NEVER)
+        group.pending = redis.call('HINCRBY', G, 'pending', covered - group.next + 1)
+      end
+      local n = #claims
+      claims[n + 1], claims[n + 2], claims[n + 3] = group.next, covered, 1
+      group.next = covered + 1
+      redis.call('HSET', G, 'next', group.next)
+    end
+  end
+  return claims
+end
+
+local function forget_waiter(K, G, name, waiter)
+  redis.call('ZREM', G .. ':waiters', waiter)
+  redis.call('HDEL', G, 'w:' .. waiter)
+  if redis.call('EXISTS', G .. ':waiters') == 0 then redis.call('SREM', K .. ':waiting', name) end
+end
+
+local function fill_box(G, waiter, now, text)
+  local box = G .. ':box:' .. waiter
+  redis.call('RPUSH', box, text)
+  redis.call('PEXPIRE', box, 3600000)
+  redis.call('ZADD', G .. ':boxes', digits(now), waiter)
+end
+
+-- A claim as text; a lone small message travels with it, which saves its reader a round trip.
+local function claim_text(claims, retry, bag)
+  local parts = {}
+  for i = 1, #claims, 3 do
+    parts[#parts + 1] = table.concat(
+      { digits(claims[i]), digits(claims[i + 1]), digits(claims[i + 2]) }, ':')
+  end
+  local text = (retry and 'r' or 'n') .. table.concat(parts, ',') .. '\n'
+  local entry = bag.entries[1]
+  if #claims == 3 and claims[1] == claims[2] and #bag.nodes == 0 and bag.bytes <= INLINE_BYTES then
+    local tag = entry_field(entry, 'k')
+    if tag then
+      text = text .. entry_field(entry, 't') .. ':' .. #tag .. '\n' .. tag .. entry_field(entry, 'v')
+    end
+  end
+  return text
+end
+
+-- Serves the blocked members of one group in turn, as long as there is something to hand out.
+local function serve(K, name, stream, now)
+  local G = group_key(K, name)
+  local group = load_group(G)
+  while group do
+    local waiter = redis.call('ZRANGE', G .. ':waiters', 0, 0)[1]
+    if not waiter then
+      redis.call('SREM', K .. ':waiting', name)
+      return
+    end
+    local wants = redis.call('HGET', G, 'w:' .. waiter) or '0:0::'
+    local ends, count, retry, expire = string.match(wants, '^(%d+):(%d+):(%d*):(%d*)$')
+    if tonumber(ends) + WAITER_GRACE_MS < now then
+      forget_waiter(K, G, name, waiter)
+    else
+      retry, expire = tonumber(retry), tonumber(expire)
+      local bag = new_bag(stream, 8388608, nil)
+      local claims = take(K, G, stream, group, now, tonumber(count), retry, expire, bag)
+      if #claims == 0 then
+        local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+        if due and tonumber(due) < tonumber(ends) then
+          redis.call('HSET', G, 'w:' .. waiter,
+            table.concat({ due, count, retry and digits(retry) or '', expire and digits(expire) or '' }, ':'))
+          fill_box(G, waiter, now, 'poke')
+        end
+        return
+      end
+      forget_waiter(K, G, name, waiter)
+      fill_box(G, waiter, now, claim_text(claims, retry, bag))
+    end
+  end
+end
+
+local function serve_all(K, stream, now)
+  for _, name in ipairs(redis.call('SMEMBERS', K .. ':waiting')) do serve(K, name, stream, now) end
+end
+
+-- Takes back what lies unseen in a box, as if it had never been handed out.
+local function take_back(G, waiter, now)
+  local box = G .. ':box:' .. waiter
+  for _, text in ipairs(redis.call('LRANGE', box, 0, -1)) do
+    local mode, claims = string.match(text, '^([rn])([^\n]*)\n')
+    for first, last, attempt in string.gmatch(claims or '', '(%d+):(%d+):(%d+)') do
+      first, last, attempt = tonumber(first), tonumber(last), tonumber(attempt)
+      if mode == 'r' then
+        for _, part in ipairs((cut_pending(G, first, last, false))) do
+          add_pending(G, part.first, part.last, part.attempt - 1, now, part.expire)
+        end
+      else
+        add_pending(G, first, last, attempt - 1, now, NEVER)
+        redis.call('HINCRBY', G, 'pending', last - first + 1)
+      end
+    end
+  end
+  redis.call('DEL', box)
+  redis.call('ZREM', G .. ':boxes', waiter)
+end
+
+local function take_back_old_boxes(G, now)
+  local old = redis.call('ZRANGE', G .. ':boxes', '-inf', digits(now - BOX_GRACE_MS), 'BYSCORE',
+    'LIMIT', 0, 16)
+  for _, waiter in ipairs(old) do take_back(G, waiter, now) end
+end

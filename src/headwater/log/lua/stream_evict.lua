@@ -1,0 +1,97 @@
+--[[
+  hw_stream_evict: forget the oldest messages, whoever still needs them.
+  KEYS   1 the stream
+  ARGV   1 offset: forget up to it; or -n: keep the newest n
+  Reply  { messages forgotten, 1 when another call must free more }
+]]
+redis.register_function{
+  function_name = 'hw_stream_evict',
+  callback = function(keys, args)
+    local stream = load_stream(keys[1])
+    local limit = tonumber(args[1])
+    if limit < 0 then limit = stream.last + limit end
+    return { evict(keys[1], stream, limit) }
+  end,
+  flags = { 'allow-oom' },
+}
+
+-- How far the policy wants to evict. Nodes are judged by their newest time, so that a node goes
+-- only when all of it is too old. Bounded: a later call goes on from the new first offset.
+local function retention_limit(K, stream, max_count, max_age_ms, max_bytes)
+  local limit = stream.first - 1
+  if max_count then limit = math.max(limit, stream.last - max_count) end
+  local too_old = max_age_ms and server_ms() - max_age_ms
+  local too_much = 0
+  if max_bytes then
+    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - max_bytes
+      + (redis.call('MEMORY', 'USAGE', K .. ':tail') or 0)
+  end
+  if not too_old and too_much <= 0 then return limit end
+  local nodes = redis.call('ZRANGE', K .. ':index', 0, EVICT_NODES - 1, 'WITHSCORES')
+  for i = 1, #nodes, 2 do
+    local node = parse_node(nodes[i])
+    if not (too_old and node.newest < too_old) and too_much <= 0 then return limit end
+    limit = math.max(limit, tonumber(nodes[i + 1]))
+    too_much = too_much - node.bytes
+  end
+  if too_old and #nodes < 2 * EVICT_NODES then
+    local tail = redis.call('XRANGE', K .. ':tail', '0-' .. digits(stream.sealed + 1), '+', 'COUNT', 1024)
+    for _, entry in ipairs(tail) do
+      local time = entry_field(entry, 't')
+      if not time or tonumber(time) >= too_old then return limit end
+      limit = math.max(limit, tonumber(string.sub(entry[1], 3)))
+    end
+  end
+  return limit
+end
+
+--[[
+  hw_stream_retain: set the retention policy when given, and apply it.
+  Never passes the slowest registered reader unless forced.
+  KEYS   1 the stream
+  ARGV   1 'set' or 'apply'   2 '1' to pass readers   3 max count   4 max age, ms   5 max bytes
+         ('' for no limit; ignored with 'apply', which takes the stored policy)
+  Reply  { messages forgotten, 1 when another call has more to do,
+           offsets held back for readers, the reader that holds or '' }
+]]
+redis.register_function{
+  function_name = 'hw_stream_retain',
+  callback = function(keys, args)
+    local K, stream = keys[1], load_stream(keys[1])
+    if args[1] == 'set' then
+      redis.call('HSET', K, 'max_count', args[3], 'max_age_ms', args[4], 'max_bytes', args[5])
+    end
+    local policy = redis.call('HMGET', K, 'max_count', 'max_age_ms', 'max_bytes')
+    local wanted = retention_limit(K, stream, tonumber(policy[1] or ''), tonumber(policy[2] or ''),
+      tonumber(policy[3] or ''))
+    local limit, who = wanted, ''
+    if args[2] ~= '1' then
+      local needed, reader = slowest_reader(K)
+      if needed and needed - 1 < limit then limit, who = needed - 1, reader end
+    end
+    local before = stream.first
+    local gone, more = evict(K, stream, limit)
+    if stream.first > before and who == '' then more = 1 end
+    return { gone, more, math.max(wanted - math.max(limit, stream.first - 1), 0), who }
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_stream_reader: say where a reader outside the log stands, so that retention waits for it.
+  KEYS   1 the stream
+  ARGV   1 reader   2 the next offset it needs, or '' to forget it
+  Reply  1
+]]
+redis.register_function{
+  function_name = 'hw_stream_reader',
+  callback = function(keys, args)
+    if args[2] == '' then
+      redis.call('ZREM', keys[1] .. ':readers', args[1])
+    else
+      redis.call('ZADD', keys[1] .. ':readers', args[2], args[1])
+    end
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}

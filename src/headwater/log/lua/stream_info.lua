@@ -1,0 +1,101 @@
+--[[
+  hw_stream_info: what is known of a stream without reading its messages.
+  KEYS   1 the stream
+  Reply  { first, last, sealed, created, time, node bytes, tail bytes, nodes, holes,
+           max count, max age ms, max bytes, { reader, position, ... }, { group, ... } }
+]]
+redis.register_function{
+  function_name = 'hw_stream_info',
+  callback = function(keys)
+    local K, stream = keys[1], load_stream(keys[1])
+    local f = redis.call('HMGET', K, 'bytes', 'holes', 'max_count', 'max_age_ms', 'max_bytes')
+    local tail = 0
+    if stream.last > stream.sealed then tail = redis.call('MEMORY', 'USAGE', K .. ':tail') or 0 end
+    return {
+      stream.first, stream.last, stream.sealed, stream.created, stream.time,
+      tonumber(f[1] or 0), tail, redis.call('ZCARD', K .. ':index'), tonumber(f[2] or 0),
+      f[3] or '', f[4] or '', f[5] or '',
+      redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
+      redis.call('ZRANGE', K .. ':groups', 0, -1),
+    }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_offset_at: where a time begins.
+  KEYS   1 the stream
+  ARGV   1 time, ms
+  Reply  { first offset to look at, last offset to look at }: the first message at or after the
+         time is the first such message in that range; an empty range means there is none.
+  Cost   O(log nodes)
+]]
+redis.register_function{
+  function_name = 'hw_stream_offset_at',
+  callback = function(keys, args)
+    local K, time, stream = keys[1], tonumber(args[1]), load_stream(keys[1])
+    local low, high = 0, redis.call('ZCARD', K .. ':index')
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if parse_node(redis.call('ZRANGE', K .. ':index', middle, middle)[1]).newest >= time then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    local found = redis.call('ZRANGE', K .. ':index', low, low, 'WITHSCORES')
+    if found[1] then
+      return { math.max(parse_node(found[1]).base, stream.first), tonumber(found[2]) }
+    end
+    return { stream.sealed + 1, stream.last }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_delete: remove a stream with its groups and readers.
+  KEYS   1 the stream
+  Reply  1 when it existed
+]]
+redis.register_function{
+  function_name = 'hw_stream_delete',
+  callback = function(keys)
+    local K = keys[1]
+    for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do remove_group(K, name) end
+    for _, part in ipairs({ 'tail', 'nodes', 'index', 'producers', 'answers', 'readers', 'groups', 'waiting' }) do
+      redis.call('UNLINK', K .. ':' .. part)
+    end
+    return redis.call('UNLINK', K)
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_stream_tidy: forget producers that have been silent and members that are gone.
+  KEYS   1 the stream
+  ARGV   1 ms of silence after which a producer's answers go
+         2 ms of silence after which a member goes
+  Reply  { producers forgotten, members forgotten }
+]]
+redis.register_function{
+  function_name = 'hw_stream_tidy',
+  callback = function(keys, args)
+    local K, now = keys[1], server_ms()
+    local silent = redis.call('ZRANGE', K .. ':producers', '-inf', digits(now - tonumber(args[1])),
+      'BYSCORE', 'LIMIT', 0, 64)
+    for _, producer in ipairs(silent) do
+      redis.call('HDEL', K .. ':answers', producer)
+      for slot = 0, ANSWERS - 1 do redis.call('HDEL', K .. ':answers', producer .. '\0' .. slot) end
+      redis.call('ZREM', K .. ':producers', producer)
+    end
+    local members, stream = 0, load_stream(K)
+    for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
+      local G = group_key(K, name)
+      members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - tonumber(args[2])))
+      take_back_old_boxes(G, now)
+      serve(K, name, stream, now)
+    end
+    return { #silent, members }
+  end,
+  flags = { 'allow-oom' },
+}

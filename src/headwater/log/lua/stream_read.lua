@@ -1,0 +1,49 @@
+--[[
+  hw_stream_read: the nodes and entries that hold given ranges of offsets.
+  KEYS   1 the stream
+  ARGV   1 byte limit; at least one node or entry comes, however large
+         2 "created:base:version" of a node that the caller still has, or ''
+         3.. first offset, last offset, first offset, last offset, ...
+  Reply  { first, last, sealed, created, last offset covered, nodes, entries }
+         (see shared/20-collect.lua; the reply stops where the limit is reached)
+]]
+redis.register_function{
+  function_name = 'hw_stream_read',
+  callback = function(keys, args)
+    local K = keys[1]
+    local stream = load_stream(K)
+    local bag = new_bag(stream, tonumber(args[1]), args[2])
+    local covered = 0
+    for i = 3, #args, 2 do
+      local from, to = math.max(tonumber(args[i]), stream.first), tonumber(args[i + 1])
+      covered = collect(K, stream, from, to, math.huge, bag)
+      if covered < math.min(to, stream.last) then break end
+    end
+    return { stream.first, stream.last, stream.sealed, stream.created, covered, bag.nodes, bag.entries }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_nodes: the facts of sealed nodes, newest first, for those who rewrite them.
+  KEYS   1 the stream
+  ARGV   1 highest last offset of interest   2 how many
+  Reply  { first, sealed, created, { base, last, count, bytes, version, ... } }
+]]
+redis.register_function{
+  function_name = 'hw_stream_nodes',
+  callback = function(keys, args)
+    local stream = load_stream(keys[1])
+    local found = redis.call('ZRANGE', keys[1] .. ':index', args[1], '-inf', 'BYSCORE', 'REV',
+      'LIMIT', 0, args[2], 'WITHSCORES')
+    local facts = {}
+    for i = 1, #found, 2 do
+      local node = parse_node(found[i])
+      for _, fact in ipairs({ node.base, tonumber(found[i + 1]), node.count, node.bytes, node.version }) do
+        facts[#facts + 1] = fact
+      end
+    end
+    return { stream.first, stream.sealed, stream.created, facts }
+  end,
+  flags = { 'no-writes' },
+}

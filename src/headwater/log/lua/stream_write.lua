@@ -1,0 +1,95 @@
+--[[
+  hw_stream_write: append one message or a batch, atomically.
+  Offsets are dense and given here. A repeat of (producer, sequence) changes nothing and is
+  answered with the first answer.
+
+  KEYS   1 the stream
+  ARGV   1 producer or ''     2 its sequence
+         3 backlog or '': keep at least so many messages, without passing a registered reader
+         4 form: 'plain' or 'packed'
+         plain:   tag, value, tag, value, ...
+         packed:  count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
+  Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat }
+         error HW_STALE <newest sequence> when the sequence is older than what is remembered
+]]
+local ANSWERS = 128
+
+local function remembered_answer(K, producer, sequence)
+  local newest = redis.call('HGET', K .. ':answers', producer)
+  if not newest or sequence > tonumber(newest) then return nil end
+  local slot = redis.call('HGET', K .. ':answers', producer .. '\0' .. digits(sequence % ANSWERS))
+  local seq, first, last = string.match(slot or '', '^(%d+):(%d+):(%d+)$')
+  if tonumber(seq) ~= sequence then return nil, redis.error_reply('HW_STALE ' .. newest) end
+  return { tonumber(first), tonumber(last), 0, 1 }
+end
+
+local function remember_answer(K, producer, sequence, first, last, now)
+  redis.call('HSET', K .. ':answers', producer, digits(sequence),
+    producer .. '\0' .. digits(sequence % ANSWERS),
+    table.concat({ digits(sequence), digits(first), digits(last) }, ':'))
+  redis.call('ZADD', K .. ':producers', digits(now), producer)
+end
+
+-- A batch that fills a node goes straight to the nodes when everything before it is there; the
+-- tail then holds a bare entry, which wakes blocked readers.
+local function write_packed(K, stream, args, now)
+  for i = 5, #args, 5 do
+    local count, newest = tonumber(args[i]), tonumber(args[i + 2]) or now
+    local time, blob = tonumber(args[i + 1]) or now, args[i + 4]
+    local base = stream.last + 1
+    stream.last = stream.last + count
+    stream.time = math.max(stream.time, newest)
+    local id = '0-' .. digits(stream.last)
+    if args[i + 3] == '1' and stream.sealed == base - 1 then
+      put_node(K, base, stream.last, count, time, stream.time, 1, blob)
+      redis.call('HINCRBY', K, 'bytes', #blob)
+      redis.call('XADD', K .. ':tail', 'MAXLEN', 1, id, 'n', count)
+      stream.sealed = stream.last
+      redis.call('HSET', K, 'sealed', stream.sealed)
+    else
+      redis.call('XADD', K .. ':tail', id, 'n', count, 't', digits(newest), 'd', blob)
+    end
+  end
+end
+
+local function write_plain(K, stream, args, now)
+  stream.time = math.max(stream.time, now)
+  local tail = K .. ':tail'
+  for i = 5, #args, 2 do
+    stream.last = stream.last + 1
+    redis.call('XADD', tail, '0-' .. digits(stream.last), 'k', args[i], 'v', args[i + 1], 't', now)
+  end
+end
+
+redis.register_function('hw_stream_write', function(keys, args)
+  local K, producer, sequence = keys[1], args[1], tonumber(args[2])
+  if producer ~= '' then
+    local answer, stale = remembered_answer(K, producer, sequence)
+    if answer or stale then return answer or stale end
+  end
+  local stream, now = load_stream(K), server_ms()
+  if stream.created == '0' then
+    local micro = redis.call('TIME')
+    stream.created = digits(tonumber(micro[1]) * 1000000 + tonumber(micro[2]))
+    redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
+      'format', 1)
+  end
+  local first = stream.last + 1
+  if args[4] == 'plain' then
+    write_plain(K, stream, args, now)
+  else
+    write_packed(K, stream, args, now)
+  end
+  redis.call('HSET', K, 'last', stream.last, 'time', stream.time)
+  if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
+  if redis.call('EXISTS', K .. ':waiting') == 1 then serve_all(K, stream, now) end
+  if args[3] ~= '' then
+    local limit = stream.last - tonumber(args[3])
+    if limit >= stream.first then
+      local needed = slowest_reader(K)
+      if needed then limit = math.min(limit, needed - 1) end
+      evict(K, stream, limit)
+    end
+  end
+  return { first, stream.last, stream.last - stream.sealed, 0 }
+end)

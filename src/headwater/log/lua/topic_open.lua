@@ -1,0 +1,25 @@
+--[[
+  hw_topic_open: how many partitions a topic has; the first to ask decides.
+  KEYS   1 the topic
+  ARGV   1 partitions wanted, 0 to take what is there   2 partitions when none is wanted and none is there
+  Reply  the topic's partitions
+]]
+redis.register_function('hw_topic_open', function(keys, args)
+  local has = redis.call('HGET', keys[1], 'partitions')
+  if has then return tonumber(has) end
+  local partitions = tonumber(args[1])
+  if partitions == 0 then partitions = tonumber(args[2]) end
+  redis.call('HSET', keys[1], 'partitions', partitions)
+  return partitions
+end)
+
+--[[
+  hw_topic_delete: forget a topic; its streams are deleted apart.
+  KEYS   1 the topic
+  Reply  1 when it existed
+]]
+redis.register_function{
+  function_name = 'hw_topic_delete',
+  callback = function(keys) return redis.call('UNLINK', keys[1]) end,
+  flags = { 'allow-oom' },
+}

@@ -1,0 +1,163 @@
+"""Reading a stream: by offset, blocking, as Arrow, by time; and what is known of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.log.handles import StreamHandle
+from headwater.log.keys import tail_key
+from headwater.log.limits import MAX_OFFSET, REPLY_BYTES, check_block, check_count, check_offset, to_ms
+from headwater.log.segments import Run, open_entries, open_runs
+from headwater.log.types import Message, Retention, StreamInfo
+from headwater.store.call import Call, Clock, Operation, Wait
+
+# A blocked call comes back this often, so that a dead connection is noticed.
+WAIT_SLICE_MS = 5000
+
+
+def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
+    """Bring the runs that hold the given ranges; several calls when they are large."""
+    held, runs = stream.held, []
+    for first, last in ranges:
+        at = first
+        while at <= last:
+            args = (REPLY_BYTES, held.name, at, last)
+            reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
+            _, end, sealed, created, covered, nodes, entries = reply
+            brought, held = open_runs(nodes, entries, created, sealed, held)
+            runs += brought
+            if covered < at or covered >= end:
+                break
+            at = covered + 1
+    stream.held = held
+    return runs
+
+
+def read(
+    stream: StreamHandle, offset: int, count: int, block_ms: float | None
+) -> Operation[list[Message | None]]:
+    """Read ``count`` messages from ``offset`` on; one place per offset, None where it is gone."""
+    check_offset(offset)
+    check_count(count)
+    patience = check_block(block_ms)
+    found = yield from _read_now(stream, offset, count)
+    if found or not count or not patience:
+        return found
+    deadline = (yield Clock()) + patience
+    while True:
+        left = deadline - (yield Clock())
+        if left <= 0:
+            return found
+        slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
+        tail = tail_key(stream.key)
+        command = ("XREAD", "COUNT", min(count, 1000), "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
+        reply = yield Wait(tail, command, slice_ms)
+        if reply:
+            found = _woken(reply[0][1], offset, count) or (
+                yield from _read_now(stream, offset, count)
+            )
+            if found:
+                return found
+
+
+def _woken(entries: list[Any], offset: int, count: int) -> list[Message | None]:
+    """Use what woke a blocked reader when it begins with the very offset it waits for."""
+    if any(len(fields) != 6 for _, fields in entries):
+        return []
+    runs = open_entries(entries)
+    if not runs or runs[0].base > offset:
+        return []
+    rows = [m for run in runs for m in run.cut(offset, offset + count - 1).messages()]
+    dense = [m.offset for m in rows] == list(range(offset, offset + len(rows)))
+    return list(rows) if dense else []
+
+
+def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[Message | None]]:
+    out: list[Message | None] = []
+    at, end = offset, offset + count - 1
+    held = stream.held
+    while at <= end:
+        args = (REPLY_BYTES, held.name, at, end)
+        reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
+        first, last, sealed, created, covered, nodes, entries = reply
+        gone = min(first, end + 1, last + 1) - at
+        if gone > 0:
+            out += [None] * gone
+            at += gone
+        runs, held = open_runs(nodes, entries, created, sealed, held)
+        covered = min(covered, end)
+        for run in runs:
+            if run.last >= at:
+                _place(out, run.cut(at, covered), offset)
+        if covered >= at:
+            out += [None] * (covered - offset + 1 - len(out))
+            at = covered + 1
+        if at > last or covered < at - 1:
+            break
+    stream.held = held
+    return out
+
+
+def _place(out: list[Message | None], run: Run, offset: int) -> None:
+    """Put a run's messages at their places; what compaction took away stays None."""
+    rows = run.messages()
+    if len(rows) == run.last - run.base + 1 and run.base == offset + len(out):
+        out += rows
+        return
+    for message in rows:
+        out += [None] * (message.offset - offset - len(out))
+        out.append(message)
+
+
+def scan_part(
+    stream: StreamHandle, at: int, stop: int
+) -> Operation[tuple[list[pa.RecordBatch], int]]:
+    """Give the record batches from ``at`` on that one reply holds, and where to go on (0: end)."""
+    args = (REPLY_BYTES, stream.held.name, at, min(stop - 1, MAX_OFFSET))
+    reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
+    first, last, sealed, created, covered, nodes, entries = reply
+    runs, stream.held = open_runs(nodes, entries, created, sealed, stream.held)
+    at = max(at, first)
+    batches = [run.cut(at, stop - 1).to_arrow() for run in runs if run.last >= at]
+    going_on = covered + 1 if at <= covered < min(last, stop - 1) else 0
+    return [batch for batch in batches if batch.num_rows], going_on
+
+
+def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
+    """Give the offset of the first message at or after a time; last + 1 when there is none."""
+    time_ms = to_ms(time)
+    first: int
+    last: int
+    first, last = yield Call("hw_stream_offset_at", stream.key, (time_ms,), read_only=True)
+    runs = yield from fetch(stream, [(first, last)])
+    for run in runs:
+        for message in run.cut(first, last).messages():
+            if message.time_ms >= time_ms:
+                return message.offset
+    return max(first, last + 1)
+
+
+def info(stream: StreamHandle) -> Operation[StreamInfo]:
+    """Say where a stream stands; one that was never written is empty."""
+    reply = yield Call("hw_stream_info", stream.key, read_only=True)
+    first, last, sealed, created, time, node_bytes, tail_bytes, nodes, holes = reply[:9]
+    limits = [int(limit) if limit else None for limit in reply[9:12]]
+    readers = reply[12]
+    return StreamInfo(
+        name=stream.name,
+        first=first,
+        last=last,
+        length=last - first + 1 - holes,
+        bytes=node_bytes + tail_bytes,
+        nodes=nodes,
+        sealed=sealed,
+        created_ms=int(created) // 1000,
+        last_time_ms=time,
+        retention=Retention(*limits),
+        readers={readers[i].decode(): int(readers[i + 1]) for i in range(0, len(readers), 2)},
+        groups=tuple(group.decode() for group in reply[13]),
+    )

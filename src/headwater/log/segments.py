@@ -1,0 +1,178 @@
+"""From a reply to messages: the nodes and tail entries that a read brought, in order of offset.
+
+A run is what lies together: a packed batch, or plain entries side by side. Python objects or Arrow
+columns are only made of the rows that were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import UnreadableNode
+from headwater.log import node
+from headwater.log.types import Message
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("tag", pa.string(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("time", pa.timestamp("ms", "UTC"), nullable=False),
+    ]
+)
+# NamedTuple's own constructor is a Python function; this is the same without it.
+_message = partial(tuple.__new__, Message)
+
+
+class Run(Protocol):
+    """Messages that lie together at the offsets base..last."""
+
+    @property
+    def base(self) -> int: ...
+
+    @property
+    def last(self) -> int: ...
+
+    def cut(self, first: int, last: int) -> Run:
+        """Give the part that lies in first..last."""
+
+    def messages(self, attempt: int = 0) -> list[Message]:
+        """Make Python messages of all rows."""
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Give all rows as a record batch of SCHEMA."""
+
+
+class PackedRun(NamedTuple):
+    """A packed batch; ``time`` is that of every message when the batch has no times."""
+
+    base: int
+    last: int
+    time: int
+    batch: pa.RecordBatch
+
+    @property
+    def sparse(self) -> bool:
+        """Whether offsets are missing in it."""
+        return "offset" in self.batch.schema.names
+
+    def cut(self, first: int, last: int) -> PackedRun:
+        """See Run."""
+        if first <= self.base and self.last <= last:
+            return self
+        first, last = max(first, self.base), min(last, self.last)
+        if self.sparse:
+            offsets = self.batch.column("offset")
+            keep = pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
+            return PackedRun(first, last, self.time, self.batch.filter(keep))
+        part = self.batch.slice(first - self.base, last - first + 1)
+        return PackedRun(first, last, self.time, part)
+
+    def messages(self, attempt: int = 0) -> list[Message]:
+        """See Run."""
+        batch = self.batch
+        names = batch.schema.names
+        offsets = batch.column("offset").to_pylist() if self.sparse else range(self.base, self.last + 1)
+        times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
+        tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        return list(map(_message, zip(offsets, tags, values, times, repeat(attempt), strict=False)))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """See Run; tags and values are not copied."""
+        batch = self.batch
+        if self.sparse:
+            offsets = batch.column("offset")
+        else:
+            offsets = pa.arange(self.base, self.last + 1)
+        if "time" in batch.schema.names:
+            times = batch.column("time")
+        else:
+            times = pa.repeat(pa.scalar(self.time, pa.int64()), batch.num_rows)
+        times = times.cast(SCHEMA.field("time").type)
+        return pa.RecordBatch.from_arrays([offsets, *batch.columns[:2], times], schema=SCHEMA)
+
+
+class PlainRun(NamedTuple):
+    """Messages that were written one by one."""
+
+    base: int
+    last: int
+    rows: list[tuple[int, str, bytes, int]]
+
+    def cut(self, first: int, last: int) -> PlainRun:
+        """See Run."""
+        first, last = max(first, self.base), min(last, self.last)
+        return PlainRun(first, last, self.rows[first - self.base : last - self.base + 1])
+
+    def messages(self, attempt: int = 0) -> list[Message]:
+        """See Run."""
+        return [Message(*row, attempt) for row in self.rows]
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """See Run."""
+        columns = zip(*self.rows, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
+            schema=SCHEMA,
+        )
+
+
+class Held(NamedTuple):
+    """The node that was read last: reading it bit by bit then fetches and opens it once."""
+
+    name: str
+    batch: pa.RecordBatch | None
+
+
+NOTHING_HELD = Held("", None)
+
+
+def open_runs(
+    nodes: Sequence[Any], entries: Iterable[Any], created: bytes, sealed: int, held: Held
+) -> tuple[list[Run], Held]:
+    """Open what a read brought, in order of offset, and say which node is worth holding.
+
+    A tail entry may be sealed in part: only what lies above ``sealed`` counts of it.
+    """
+    runs: list[Run] = []
+    had = held
+    for base, last, time, version, blob in zip(*(iter(nodes),) * 5, strict=True):
+        name = f"{created.decode()}:{base}:{version}"
+        if blob is not None:
+            if not blob:
+                continue
+            held = Held(name, node.unpack(blob))
+        elif had.name == name:
+            held = had
+        else:
+            raise UnreadableNode("the server left out a node that is not at hand")
+        runs.append(PackedRun(base, last, time, held.batch))
+    runs.sort(key=lambda run: run.base)
+    runs += [run.cut(sealed + 1, run.last) for run in open_entries(entries)]
+    return runs, held
+
+
+def open_entries(entries: Iterable[Any]) -> list[Run]:
+    """Open tail entries; plain ones that lie side by side become one run."""
+    runs: list[Run] = []
+    rows: list[tuple[int, str, bytes, int]] = []
+    for entry_id, fields in entries:
+        offset = int(entry_id[2:])
+        plain = fields[0] == b"k"
+        if rows and (not plain or offset != rows[-1][0] + 1):
+            runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+            rows = []
+        if plain:
+            rows.append((offset, fields[1].decode(), fields[3], int(fields[5])))
+        else:
+            base = offset - int(fields[1]) + 1
+            runs.append(PackedRun(base, offset, int(fields[3]), node.unpack(fields[5])))
+    if rows:
+        runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+    return runs

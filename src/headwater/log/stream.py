@@ -1,0 +1,242 @@
+"""Streams and groups for blocking code: thin shells over the operations."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headwater.log import dead_letters, grouping, keeping, node, reading, writing
+from headwater.log.handles import GroupHandle, Start, StreamHandle
+from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
+from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, Retained, StreamInfo
+
+if TYPE_CHECKING:
+    from headwater.store.sync import Store
+
+
+class Stream:
+    """A durable sequence of messages with dense offsets from 1.
+
+    It comes into being with its first write; before that it reads as empty.
+    """
+
+    def __init__(self, store: Store, handle: StreamHandle, member: str) -> None:
+        self._run = store.run
+        self._store = store
+        self._handle = handle
+        self._member = member
+        self.name = handle.name
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r})"
+
+    def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> int:
+        """Append one message and return its offset.
+
+        It is in the log when this returns. ``backlog`` then evicts old messages so that at least
+        that many remain; it never passes a registered reader. Raises OutcomeUnknown when the
+        connection broke in between. One round trip.
+        """
+        return self._run(writing.write(self._handle, tag, value, backlog))
+
+    def write_many(
+        self,
+        entries: Iterable[tuple[str, bytes | str]],
+        *,
+        backlog: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> range:
+        """Append (tag, value) pairs, all or none, and return their offsets.
+
+        With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
+        returns the offsets of the first time; the last 128 sequences of a producer are remembered.
+        Raises StaleSequence for an older one. One round trip.
+        """
+        return self._run(writing.write_many(self._handle, entries, backlog, producer, sequence))
+
+    def append(
+        self,
+        arrow_batch: pa.RecordBatch | pa.Table,
+        *,
+        backlog: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> range:
+        """Append Arrow columns tag, value and, if present, time, without touching a row."""
+        batch = node.from_arrow(arrow_batch)
+        return self._run(writing.append(self._handle, batch, backlog, producer, sequence))
+
+    def read(
+        self, offset: int, count: int, *, block_ms: float | None = None
+    ) -> list[Message | None]:
+        """Read up to ``count`` messages from ``offset`` on.
+
+        Place i of the answer belongs to ``offset + i``; it is None when that message was evicted
+        or compacted away. The answer is shorter at the end of the stream, and empty beyond it;
+        then ``block_ms`` waits for the offset to come. O(log n) to find the place.
+        """
+        return self._run(reading.read(self._handle, offset, count, block_ms))
+
+    def scan(self, start: int | None = None, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
+
+        Ends at what is the end when it gets there. Evicted and compacted offsets are left out.
+        """
+        at = 1 if start is None else check_offset(start, "start")
+        end = MAX_OFFSET if stop is None else check_offset(stop, "stop")
+        while at and at < end:
+            batches, at = self._run(reading.scan_part(self._handle, at, end))
+            yield from batches
+
+    def info(self) -> StreamInfo:
+        """Say where the stream stands."""
+        return self._run(reading.info(self._handle))
+
+    def offset_at(self, time_ms: int | dt.datetime) -> int:
+        """Give the offset of the first message at or after a time; last + 1 when there is none."""
+        return self._run(reading.offset_at(self._handle, time_ms))
+
+    def evict(self, n: int) -> int:
+        """Forget all messages up to offset ``n``, or, for -n, all but the newest n.
+
+        Returns how many went. Readers that still needed them are not asked; each is told its gap.
+        """
+        return self._run(keeping.evict(self._handle.key, n))
+
+    def retain(
+        self,
+        *,
+        max_count: int | None = None,
+        max_age_ms: int | None = None,
+        max_bytes: int | None = None,
+        force: bool = False,
+    ) -> Retained:
+        """Set how much is kept, and evict what is beyond it now.
+
+        Never passes the slowest registered reader unless ``force``. ``headwater keep`` applies the
+        policy from then on. Without any limit, everything is kept.
+        """
+        return self._run(
+            keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
+        )
+
+    def compact(self, *, marker_ms: int = keeping.MARKER_MS) -> int:
+        """Keep the last message of every tag; returns how many messages went.
+
+        Offsets stay. An empty value marks a tag as deleted; the mark goes too once it is older
+        than ``marker_ms`` and every registered reader is past it.
+        """
+        return self._run(keeping.compact(self._handle, marker_ms))
+
+    def seal(self) -> int:
+        """Pack everything written so far into compressed nodes; returns how many messages."""
+        return self._run(writing.seal(self._handle.key, everything=True))
+
+    def register_reader(self, reader: str, offset: int) -> None:
+        """Make retention wait for a reader outside the log, which needs ``offset`` next."""
+        self._run(keeping.set_reader(self._handle.key, reader, offset))
+
+    def forget_reader(self, reader: str) -> None:
+        """Make retention wait no longer for a reader."""
+        self._run(keeping.set_reader(self._handle.key, reader, None))
+
+    def delete(self) -> bool:
+        """Remove the stream with its groups and readers; returns whether it existed."""
+        return self._run(keeping.delete(self._handle))
+
+    def group(
+        self,
+        name: str,
+        start: Start = "first",
+        *,
+        member: str | None = None,
+        max_pending: int | None = None,
+        dead_letters: bool | str | None = None,
+    ) -> Group:
+        """Give a member's view of a group; the group comes into being with its first read.
+
+        A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
+        ``max_pending`` stops new deliveries while so many messages wait for their ack (0: no limit).
+        ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
+        name. None leaves both as the group has them.
+        """
+        handle = GroupHandle(
+            self._handle, name, member or self._member, start, max_pending, dead_letters
+        )
+        return Group(self._store, handle)
+
+
+class Group:
+    """One member's view of a consumer group."""
+
+    def __init__(self, store: Store, handle: GroupHandle) -> None:
+        self._run = store.run
+        self._handle = handle
+        self.name = handle.name
+        self.member = handle.member
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r} of {self._handle.stream.name!r})"
+
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: float | None = None,
+        retry_ms: int | None = None,
+        expire_ms: int | None = None,
+    ) -> list[Message]:
+        """Take up to ``count`` messages that no other member has.
+
+        With ``retry_ms`` each must be acknowledged, or it comes again after that time, to any
+        member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
+        is given up. Without ``retry_ms`` taking it is all (at most once). ``block_ms`` waits;
+        blocked members are served in turn.
+        """
+        return self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+
+    def ack(self, *offsets: int | tuple[int, int]) -> int:
+        """Say that messages are done: offsets and (start, end) ranges, ends included.
+
+        Returns how many were pending until now; anything else is left as it is. Raises
+        UnknownGroup.
+        """
+        return self._run(grouping.ack(self._handle, offsets))
+
+    def nack(self, *offsets: int | tuple[int, int], delay_ms: int = 0) -> int:
+        """Give messages back, to come again after ``delay_ms``; returns how many were pending."""
+        check_ms(delay_ms, "delay_ms")
+        return self._run(grouping.postpone(self._handle, offsets, delay_ms))
+
+    def extend(self, *offsets: int | tuple[int, int], retry_ms: int) -> int:
+        """Take more time: messages come again ``retry_ms`` from now; returns how many."""
+        check_ms(retry_ms, "retry_ms", 1)
+        return self._run(grouping.postpone(self._handle, offsets, retry_ms))
+
+    def seek(self, offset: Start) -> int:
+        """Set where the group stands, and return it: all before is done, all from it on is new."""
+        return self._run(grouping.seek(self._handle, offset))
+
+    def info(self) -> GroupInfo:
+        """Say where the group stands; raises UnknownGroup before its first read."""
+        return self._run(grouping.info(self._handle))
+
+    def dead(self, count: int = 100) -> list[DeadLetter]:
+        """Look at the oldest dead letters."""
+        return self._run(dead_letters.dead(self._handle, count))
+
+    def redrive(self, count: int = MAX_READ) -> Redriven:
+        """Give dead letters back to the group, as if they had never been tried."""
+        return self._run(dead_letters.redrive(self._handle, count))
+
+    def bury(self) -> int:
+        """Move what has expired to the dead letters now; reads do this by themselves."""
+        return self._run(dead_letters.bury(self._handle))
+
+    def remove(self) -> bool:
+        """End the group, so that retention no longer waits for it; returns whether it existed."""
+        return self._run(grouping.remove(self._handle))

@@ -1,0 +1,145 @@
+"""Topics and their groups for blocking code: thin shells over the operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headwater.log import node, topics
+from headwater.log.handles import GroupHandle, Start, StreamHandle
+from headwater.log.limits import check_ms
+from headwater.log.stream import Stream
+from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
+from headwater.log.writing import batch_of_entries
+
+if TYPE_CHECKING:
+    from headwater.store.sync import Store
+
+
+class Topic:
+    """n streams behind one name; a message goes to the partition of its tag.
+
+    All messages of a tag are in one partition, in order. On a cluster the partitions spread over
+    its servers.
+    """
+
+    def __init__(
+        self, store: Store, name: str, partitions: int | None, registered: set[str], member: str
+    ) -> None:
+        count = store.run(topics.open_topic(name, partitions))
+        handles = [StreamHandle(f"{name}/{i}", registered) for i in range(count)]
+        self._handle = topics.TopicHandle(name, handles)
+        self._store = store
+        self._member = member
+        self.name = name
+        self.partitions = [Stream(store, handle, member) for handle in handles]
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r}, partitions={len(self.partitions)})"
+
+    def partition_of(self, tag: str) -> int:
+        """Give the partition of a tag."""
+        return topics.partition_of(tag, len(self.partitions))
+
+    def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
+        """Append one message to the partition of its tag."""
+        return self._store.run(topics.write(self._handle, tag, value, backlog))
+
+    def write_many(
+        self,
+        entries: Iterable[tuple[str, bytes | str]],
+        *,
+        backlog: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> dict[int, range]:
+        """Append (tag, value) pairs; returns the offsets in each partition.
+
+        Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
+        after a failure: what is there already is not written again.
+        """
+        batch = batch_of_entries(entries)
+        return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
+
+    def append(
+        self,
+        arrow_batch: pa.RecordBatch | pa.Table,
+        *,
+        backlog: int | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> dict[int, range]:
+        """Append Arrow columns tag, value and, if present, time; see write_many."""
+        batch = node.from_arrow(arrow_batch)
+        return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Yield all messages, partition by partition: partition, offset, tag, value, time."""
+        for place, stream in enumerate(self.partitions):
+            for batch in stream.scan():
+                yield topics.with_partition(batch, place)
+
+    def info(self) -> list[StreamInfo]:
+        """Say where each partition stands."""
+        return self._store.run(topics.info(self._handle))
+
+    def delete(self) -> bool:
+        """Remove the topic with all its streams; returns whether it existed."""
+        return self._store.run(topics.delete(self._handle))
+
+    def group(
+        self,
+        name: str,
+        start: Start = "first",
+        *,
+        member: str | None = None,
+        max_pending: int | None = None,
+        dead_letters: bool | str | None = None,
+    ) -> TopicGroup:
+        """Give a member's view of a group over all partitions; see Stream.group."""
+        members = [
+            GroupHandle(stream, name, member or self._member, start, max_pending, dead_letters)
+            for stream in self._handle.partitions
+        ]
+        handle = topics.TopicGroupHandle(members, one_server=self._store.kind != "cluster")
+        return TopicGroup(self._store, name, handle)
+
+
+class TopicGroup:
+    """One member's view of a group over all partitions of a topic."""
+
+    def __init__(self, store: Store, name: str, handle: topics.TopicGroupHandle) -> None:
+        self._run = store.run
+        self._handle = handle
+        self.name = name
+
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: float | None = None,
+        retry_ms: int | None = None,
+        expire_ms: int | None = None,
+    ) -> list[TopicMessage]:
+        """Take up to ``count`` messages that no other member has; see Group.read."""
+        return self._run(topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms))
+
+    def ack(self, *messages: TopicMessage | tuple[int, int]) -> int:
+        """Say that messages, or (partition, offset) pairs, are done; returns how many were not."""
+        return self._run(topics.ack(self._handle, messages))
+
+    def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
+        """Give messages back, to come again after ``delay_ms``."""
+        check_ms(delay_ms, "delay_ms")
+        return self._run(topics.postpone(self._handle, messages, delay_ms))
+
+    def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
+        """Take more time: messages come again ``retry_ms`` from now."""
+        check_ms(retry_ms, "retry_ms", 1)
+        return self._run(topics.postpone(self._handle, messages, retry_ms))
+
+    def info(self) -> list[GroupInfo]:
+        """Say where the group stands in each partition."""
+        return self._run(topics.group_info(self._handle))

@@ -1,0 +1,212 @@
+"""Topics without I/O: n streams behind one name, each message placed by its tag.
+
+Partition i of topic ``rides`` is the stream ``rides/i``. The partition of a tag is the CRC-32 of
+its UTF-8 bytes modulo n, so that any client in any language can tell it. All messages of a tag are
+in one partition, in order; nothing is promised between partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import InvalidInput, PartitionMismatch
+from headwater.log import grouping, keeping, node, reading, writing
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.keys import TOPICS, tail_key, topic_key
+from headwater.log.limits import MAX_PARTITIONS, check_block, check_count
+from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
+from headwater.store.call import Call, Clock, Operation, Wait
+
+DEFAULT_PARTITIONS = 8
+# On a cluster a blocked reader looks at one partition at a time, for this long.
+TURN_MS = 20
+
+
+@dataclass(slots=True)
+class TopicHandle:
+    """A topic as its operations see it."""
+
+    name: str
+    partitions: list[StreamHandle]
+
+
+@dataclass(slots=True)
+class TopicGroupHandle:
+    """A group over all partitions of a topic, as its operations see it."""
+
+    partitions: list[GroupHandle]
+    one_server: bool
+    turn: int = -1
+
+
+def open_topic(name: str, partitions: int | None) -> Operation[int]:
+    """Agree on the number of partitions; the first to open a topic decides."""
+    if partitions is not None:
+        check_count(partitions, "partitions", MAX_PARTITIONS)
+        if not partitions:
+            raise InvalidInput("a topic needs at least 1 partition")
+    args = (partitions or 0, DEFAULT_PARTITIONS)
+    has: int = yield Call("hw_topic_open", topic_key(name), args, repeatable=True)
+    if partitions is not None and partitions != has:
+        raise PartitionMismatch(name, partitions, has)
+    yield Call("hw_registry_add", TOPICS, (name,), repeatable=True)
+    return has
+
+
+def partition_of(tag: str, partitions: int) -> int:
+    """Give the partition of a tag."""
+    return crc32(tag.encode()) % partitions
+
+
+def spread(batch: pa.RecordBatch, partitions: int) -> dict[int, pa.RecordBatch]:
+    """Sort rows by partition; each distinct tag is hashed once."""
+    encoded = batch.column("tag").dictionary_encode()
+    of_tag = pa.array([partition_of(tag, partitions) for tag in encoded.dictionary.to_pylist()], pa.int32())
+    places = of_tag.take(encoded.indices)
+    return {
+        place: batch.filter(pc.equal(places, place)) for place in sorted(places.unique().to_pylist())
+    }
+
+
+def write(topic: TopicHandle, tag: str, value: bytes | str, backlog: int | None) -> Operation[Placed]:
+    """Append one message to the partition of its tag."""
+    if not isinstance(tag, str):
+        raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
+    place = partition_of(tag, len(topic.partitions))
+    return Placed(place, (yield from writing.write(topic.partitions[place], tag, value, backlog)))
+
+
+def append(
+    topic: TopicHandle,
+    batch: pa.RecordBatch,
+    backlog: int | None,
+    producer: str | None,
+    sequence: int | None,
+) -> Operation[dict[int, range]]:
+    """Append a batch, each part to its partition; atomic within each partition."""
+    node.check_batch(batch)
+    offsets = {}
+    for place, part in spread(batch, len(topic.partitions)).items():
+        stream = topic.partitions[place]
+        offsets[place] = yield from writing.append(stream, part, backlog, producer, sequence)
+    return offsets
+
+
+def read_group(
+    group: TopicGroupHandle,
+    count: int,
+    block_ms: float | None,
+    retry_ms: int | None,
+    expire_ms: int | None,
+) -> Operation[list[TopicMessage]]:
+    """Take up to ``count`` messages from all partitions, beginning with another one each time."""
+    check_count(count)
+    terms = grouping.check_terms(retry_ms, expire_ms)
+    patience = check_block(block_ms) if count else 0
+    deadline = (yield Clock()) + patience
+    while True:
+        messages, news, due_ms = yield from _read_partitions(group, count, terms)
+        left = deadline - (yield Clock())
+        if messages or left <= 0:
+            return messages
+        wait_ms = min(left, grouping.WAIT_SLICE_MS, retry_ms or left)
+        if due_ms >= 0:
+            wait_ms = min(wait_ms, due_ms)
+        if not group.one_server:
+            # Streams in different slots cannot be waited for together: take turns.
+            news, wait_ms = news[:1], min(wait_ms, TURN_MS)
+        yield _wait_for(news, max(1, int(wait_ms)))
+
+
+def _read_partitions(
+    group: TopicGroupHandle, count: int, terms: grouping.Terms
+) -> Operation[tuple[list[TopicMessage], list[tuple[StreamHandle, int]], int]]:
+    members = group.partitions
+    group.turn = (group.turn + 1) % len(members)
+    messages: list[TopicMessage] = []
+    news: list[tuple[StreamHandle, int]] = []
+    due_ms = -1
+    for place in (*range(group.turn, len(members)), *range(group.turn)):
+        taken = yield from grouping.read_now(members[place], count - len(messages), terms)
+        messages += [TopicMessage(place, *message) for message in taken.messages]
+        news.append((members[place].stream, taken.last))
+        if taken.due_ms >= 0:
+            due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
+        if len(messages) >= count:
+            break
+    return messages, news, due_ms
+
+
+def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
+    keys = [tail_key(stream.key) for stream, _ in news]
+    ids = [f"0-{last}" for _, last in news]
+    return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
+
+
+def by_partition(
+    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]
+) -> list[tuple[GroupHandle, list[int]]]:
+    """Sort messages, or (partition, offset) pairs, by the group of their partition."""
+    places: dict[int, list[int]] = {}
+    for message in messages:
+        place, offset = message[0], message[1]
+        if not 0 <= place < len(group.partitions):
+            raise InvalidInput(f"partition {place} is not one of 0 to {len(group.partitions) - 1}")
+        places.setdefault(place, []).append(offset)
+    return [(group.partitions[place], offsets) for place, offsets in sorted(places.items())]
+
+
+def ack(group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]) -> Operation[int]:
+    """Say that messages are done; returns how many were pending until now."""
+    total = 0
+    for member, offsets in by_partition(group, messages):
+        total += yield from grouping.ack(member, offsets)
+    return total
+
+
+def postpone(
+    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]], delay_ms: int
+) -> Operation[int]:
+    """Let pending messages come due ``delay_ms`` from now; returns how many were pending."""
+    total = 0
+    for member, offsets in by_partition(group, messages):
+        total += yield from grouping.postpone(member, offsets, delay_ms)
+    return total
+
+
+def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
+    """Say where the group stands in each partition."""
+    facts = []
+    for member in group.partitions:
+        facts.append((yield from grouping.info(member)))
+    return facts
+
+
+def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
+    """Say where each partition stands."""
+    facts = []
+    for stream in topic.partitions:
+        facts.append((yield from reading.info(stream)))
+    return facts
+
+
+def delete(topic: TopicHandle) -> Operation[bool]:
+    """Remove a topic with all its streams; returns whether it existed."""
+    for stream in topic.partitions:
+        yield from keeping.delete(stream)
+    existed = yield Call("hw_topic_delete", topic_key(topic.name), repeatable=True)
+    yield Call("hw_registry_remove", TOPICS, (topic.name,), repeatable=True)
+    return bool(existed)
+
+
+def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    """Put a column with the partition before the others."""
+    column = pa.repeat(pa.scalar(place, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [column, *batch.columns], names=["partition", *batch.schema.names]
+    )

@@ -1,0 +1,124 @@
+"""What the log hands to its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Message(NamedTuple):
+    """One message of a stream.
+
+    ``attempt`` is 0 for a plain read; read through a group it counts the deliveries, from 1.
+    """
+
+    offset: int
+    tag: str
+    value: bytes
+    time_ms: int
+    attempt: int = 0
+
+
+class Placed(NamedTuple):
+    """Where a message of a topic went."""
+
+    partition: int
+    offset: int
+
+
+class TopicMessage(NamedTuple):
+    """One message of a topic; offsets count within its partition."""
+
+    partition: int
+    offset: int
+    tag: str
+    value: bytes
+    time_ms: int
+    attempt: int = 0
+
+
+class DeadLetter(NamedTuple):
+    """A message that a group gave up; ``origin`` is its offset in the stream it came from."""
+
+    offset: int
+    tag: str
+    value: bytes
+    time_ms: int
+    origin: int
+    attempts: int
+
+
+class Redriven(NamedTuple):
+    """How many dead letters went back to the group, and how many the log no longer holds."""
+
+    returned: int
+    gone: int
+
+
+class Retained(NamedTuple):
+    """What retention did: messages evicted, and those kept because a reader still needs them."""
+
+    evicted: int
+    held: int
+    held_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of a stream is kept; None is no limit."""
+
+    max_count: int | None = None
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """Where a stream stands.
+
+    ``first``..``last`` are the offsets that can be read; an empty stream has last = first - 1.
+    ``length`` counts messages: it is smaller than the span when compaction left holes.
+    """
+
+    name: str
+    first: int
+    last: int
+    length: int
+    bytes: int
+    nodes: int
+    sealed: int
+    created_ms: int
+    last_time_ms: int
+    retention: Retention
+    readers: dict[str, int]
+    groups: tuple[str, ...]
+
+    @property
+    def exists(self) -> bool:
+        """Whether the stream was ever written."""
+        return self.created_ms > 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """Where a group stands.
+
+    ``next`` is the offset handed out next; everything below ``ack_offset`` is done. ``lag`` counts
+    what was not handed out yet, ``pending`` what was and is not acknowledged. ``missed`` messages
+    were evicted before the group had them; ``gaps`` are the latest ranges of those.
+    """
+
+    name: str
+    next: int
+    ack_offset: int
+    pending: int
+    lag: int
+    missed: int
+    gaps: tuple[tuple[int, int], ...]
+    expired: int
+    dead: int
+    max_pending: int | None
+    dead_letters: str | None
+    waiting: int
+    members: dict[str, int]
+    created_ms: int

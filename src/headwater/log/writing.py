@@ -1,0 +1,184 @@
+"""Writing to a stream: one message, a batch, Arrow; and sealing what was written.
+
+A batch is one atomic call: all of it is in the log, at neighbouring offsets, or none. How it
+travels depends on its size alone: a few messages as plain entries, more as one packed batch, and
+what fills a node as that node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.errors import InvalidInput, StaleSequence
+from headwater.log import node
+from headwater.log.handles import StreamHandle
+from headwater.log.limits import (
+    MAX_OFFSET,
+    MAX_TAG_BYTES,
+    MAX_VALUE_BYTES,
+    NODE_BYTES,
+    NODE_MESSAGES,
+    PLAIN_MESSAGES,
+    REPLY_BYTES,
+    check_count,
+    check_name,
+)
+from headwater.log.segments import NOTHING_HELD, open_runs
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+# A batch of at least half a node's rows or bytes is kept as a node as it is.
+_FIT_MESSAGES = NODE_MESSAGES // 2
+_FIT_BYTES = NODE_BYTES // 4
+
+
+def write(stream: StreamHandle, tag: str, value: bytes | str, backlog: int | None) -> Operation[int]:
+    """Append one message and return its offset."""
+    if type(value) is not bytes:
+        value = _bytes(value)
+    if not isinstance(tag, str):
+        raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidInput(f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller")
+    try:
+        raw_tag = tag.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"tag {tag!r} is not valid Unicode ({error.reason})") from None
+    if len(raw_tag) > MAX_TAG_BYTES:
+        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller")
+    keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
+    reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
+    offset: int = reply[1]
+    if reply[2] >= 2 * NODE_MESSAGES and reply[2] % NODE_MESSAGES == 0:
+        yield from seal(stream.key, everything=False)
+    if stream.name not in stream.registered:
+        yield from stream.register()
+    return offset
+
+
+def write_many(
+    stream: StreamHandle,
+    entries: Iterable[tuple[str, bytes | str]],
+    backlog: int | None,
+    producer: str | None,
+    sequence: int | None,
+) -> Operation[range]:
+    """Append a batch and return its offsets; see append for producer and sequence."""
+    batch = batch_of_entries(entries)
+    return (yield from append(stream, batch, backlog, producer, sequence))
+
+
+def batch_of_entries(entries: Iterable[tuple[str, bytes | str]]) -> pa.RecordBatch:
+    """Turn (tag, value) pairs into a batch of a node's shape."""
+    pairs = entries if isinstance(entries, list) else list(entries)
+    try:
+        tags, values = zip(*pairs, strict=True) if pairs else ((), ())
+    except (TypeError, ValueError):
+        raise InvalidInput("entries must be (tag, value) pairs") from None
+    return node.batch_of(tags, values)
+
+
+def append(
+    stream: StreamHandle,
+    batch: pa.RecordBatch,
+    backlog: int | None,
+    producer: str | None,
+    sequence: int | None,
+) -> Operation[range]:
+    """Append a batch of a node's shape and return its offsets.
+
+    A repeat of (producer, sequence) changes nothing and returns the offsets of the first time.
+    """
+    node.check_batch(batch)
+    head = _head(backlog, producer, sequence)
+    if not batch.num_rows:
+        return range(0)
+    call = Call(
+        "hw_stream_write", stream.key, (*head, *_payload(batch)), repeatable=producer is not None
+    )
+    try:
+        first, last, unsealed, repeat = yield call
+    except Refusal as refusal:
+        raise StaleSequence(
+            stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
+        ) from None
+    if not repeat and unsealed >= 2 * NODE_MESSAGES:
+        before = max(unsealed - batch.num_rows, 0)
+        if unsealed // NODE_MESSAGES != before // NODE_MESSAGES:
+            yield from seal(stream.key, everything=False)
+    yield from stream.register()
+    return range(first, last + 1)
+
+
+def _head(backlog: int | None, producer: str | None, sequence: int | None) -> tuple[Argument, ...]:
+    keep: Argument = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
+    if (producer is None) != (sequence is None):
+        raise InvalidInput("producer and sequence go together; give both or neither")
+    if producer is None or sequence is None:
+        return ("", "", keep)
+    return (check_name(producer, "producer"), check_count(sequence, "sequence", MAX_OFFSET), keep)
+
+
+def _payload(batch: pa.RecordBatch) -> list[Argument]:
+    if batch.num_rows <= PLAIN_MESSAGES and "time" not in batch.schema.names:
+        tags, values = batch.column("tag").to_pylist(), batch.column("value").to_pylist()
+        return ["plain", *(part for pair in zip(tags, values, strict=True) for part in pair)]
+    words: list[Argument] = ["packed"]
+    for part in node.split(batch):
+        packed = node.pack(part)
+        fit = packed.rows >= _FIT_MESSAGES or packed.raw_bytes >= _FIT_BYTES
+        first = "" if packed.first_time is None else packed.first_time
+        newest = "" if packed.newest_time is None else packed.newest_time
+        words += [packed.rows, first, newest, int(fit), packed.blob]
+    return words
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidInput(
+        f"a value must be bytes or str, not {type(value).__name__}; "
+        "encode it, for example with json.dumps(value).encode()"
+    )
+
+
+def seal(key: str, *, everything: bool) -> Operation[int]:
+    """Repack the oldest part of the tail into nodes; returns how many messages were sealed.
+
+    Full nodes only, unless ``everything``. Whoever else seals at the same time makes the same
+    nodes of the same messages; the store takes one and ignores the other.
+    """
+    least = 1 if everything else NODE_MESSAGES
+    sealed_now = 0
+    start = 1
+    while True:
+        want = (start, start + NODE_MESSAGES - 1)
+        reply = yield Call("hw_stream_read", key, (REPLY_BYTES, "", *want), read_only=True)
+        _, last, sealed, created, covered, nodes, entries = reply
+        if start != sealed + 1:
+            if last - sealed < least:
+                return sealed_now
+            start = sealed + 1
+            continue
+        if last - sealed < least or covered <= sealed:
+            return sealed_now
+        runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
+        rows = [
+            message
+            for run in runs
+            for message in run.cut(start, covered).messages()
+        ]
+        _, tags, values, times, _ = zip(*rows, strict=True)
+        packed = node.pack(node.batch_of(tags, values, times), sealed=True)
+        span = (packed.first_time or 0, packed.newest_time or 0)
+        args = (created, sealed, covered, packed.rows, *span, packed.blob)
+        boundary = yield Call("hw_stream_seal", key, args, repeatable=True)
+        if boundary < 0:
+            return sealed_now
+        sealed_now += covered - sealed
+        start = covered + 1

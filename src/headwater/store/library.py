@@ -1,0 +1,65 @@
+"""The server's side: one Redis Functions library, built from the ``lua/`` folders.
+
+Files under ``lua/shared/`` come before the operations of their package, in order of their names.
+The library names its version and the digest of its source, so that a client knows at once whether
+the server has what it needs. Raise ``VERSION`` with every change of a function's contract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from headwater.errors import LibraryTooNew
+
+NAME = "headwater"
+VERSION = 1
+
+
+class Library(NamedTuple):
+    """What is loaded into a server: the source, and how it names itself."""
+
+    source: str
+    identity: str
+
+
+def _lua_files(folder: Traversable) -> list[Traversable]:
+    return sorted(
+        (entry for entry in folder.iterdir() if entry.name.endswith(".lua")),
+        key=lambda entry: entry.name,
+    )
+
+
+@cache
+def library() -> Library:
+    """Build the library; the same files always give the same source."""
+    root = files("headwater")
+    packages = sorted(
+        (entry for entry in root.iterdir() if entry.is_dir() and entry.joinpath("lua").is_dir()),
+        key=lambda entry: (entry.name != "store", entry.name),
+    )
+    parts: list[str] = []
+    for package in packages:
+        lua = package.joinpath("lua")
+        shared = lua.joinpath("shared")
+        found = [*(_lua_files(shared) if shared.is_dir() else ()), *_lua_files(lua)]
+        parts += [f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}" for file in found]
+    body = "\n".join(parts)
+    identity = f"{VERSION}:{hashlib.sha256(body.encode()).hexdigest()[:16]}"
+    return Library(f"#!lua name={NAME}\nlocal LIBRARY = '{identity}'\n{body}", identity)
+
+
+def needs_loading(found: str | None, where: str) -> bool:
+    """Say whether a server that names ``found`` as its library must be given ours.
+
+    Raises LibraryTooNew when the server's is newer: an older client must not replace it.
+    """
+    if found is None:
+        return True
+    version = int(found.partition(":")[0])
+    if version > VERSION:
+        raise LibraryTooNew(where, version, VERSION)
+    return found != library().identity

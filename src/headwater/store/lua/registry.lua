@@ -1,0 +1,34 @@
+--[[
+  hw_registry_add, hw_registry_remove: remember which objects of a kind exist.
+  The registry lives in a slot of its own, so it is told apart from the write that creates an
+  object; every client tells it again with its first write, and a lost call heals itself.
+  KEYS   1 the registry's set
+  ARGV   names
+  Reply  how many were new (add) or known (remove)
+]]
+redis.register_function('hw_registry_add', function(keys, args)
+  local added = 0
+  for _, name in ipairs(args) do added = added + redis.call('SADD', keys[1], name) end
+  return added
+end)
+
+redis.register_function{
+  function_name = 'hw_registry_remove',
+  callback = function(keys, args)
+    local removed = 0
+    for _, name in ipairs(args) do removed = removed + redis.call('SREM', keys[1], name) end
+    return removed
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_registry_list: every name in the registry.
+  KEYS   1 the registry's set
+  Reply  names, in no order
+]]
+redis.register_function{
+  function_name = 'hw_registry_list',
+  callback = function(keys) return redis.call('SMEMBERS', keys[1]) end,
+  flags = { 'no-writes' },
+}

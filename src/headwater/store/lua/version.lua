@@ -1,0 +1,11 @@
+--[[
+  hw_version: which library is this?
+  KEYS   none
+  ARGV   none
+  Reply  "<version>:<digest of the source>"
+]]
+redis.register_function{
+  function_name = 'hw_version',
+  callback = function() return LIBRARY end,
+  flags = { 'no-writes', 'allow-stale', 'allow-oom' },
+}
