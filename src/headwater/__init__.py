@@ -1,13 +1,14 @@
 """Headwater: a durable log with consumer groups and replay, on the Redis or Valkey you run.
 
-    import headwater
+import headwater
 
-    with headwater.connect() as hw:
-        rides = hw.stream("rides")
-        rides.write("ride-1", b"{}")
-        print(rides.read(1, 10))
+with headwater.connect() as hw:
+    rides = hw.stream("rides")
+    rides.write("ride-1", b"{}")
+    print(rides.read(1, 10))
 """
 
+from headwater import aio
 from headwater.client import Headwater, connect
 from headwater.errors import (
     AccessDenied,
@@ -73,5 +74,6 @@ __all__ = [
     "UnknownStream",
     "UnreadableNode",
     "__version__",
+    "aio",
     "connect",
 ]

@@ -10,6 +10,7 @@ from types import TracebackType
 from headwater.log.handles import StreamHandle, list_streams, list_topics
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
+from headwater.log.topics import TopicHandle
 from headwater.store.sync import Store
 
 
@@ -50,7 +51,9 @@ class Headwater:
 
         Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
         """
-        return Topic(self.store, name, partitions, self._registered, self._member)
+        handle = TopicHandle(name, partitions, self._registered)
+        self.store.run(handle.open())
+        return Topic(self.store, handle, self._member)
 
     def streams(self) -> list[str]:
         """List the names of all streams, sorted."""

@@ -52,7 +52,9 @@ def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
     """Look at the oldest ``count`` dead letters; they stay where they are."""
     check_count(count, most=MAX_BATCH_MESSAGES)
     try:
-        reply: Any = yield Call("hw_group_dead", group.key, (group.name, max(count, 1)), read_only=True)
+        reply: Any = yield Call(
+            "hw_group_dead", group.key, (group.name, max(count, 1)), read_only=True
+        )
     except Refusal:
         raise group.unknown() from None
     target, flat = reply

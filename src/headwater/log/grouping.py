@@ -102,9 +102,7 @@ def read_now(
         if boxed:
             messages = yield from _open_box(group, boxed, terms[0] != "")
         else:
-            runs, group.stream.held = open_runs(
-                nodes, entries, created, sealed, group.stream.held
-            )
+            runs, group.stream.held = open_runs(nodes, entries, created, sealed, group.stream.held)
             claims = list(zip(*(iter(flat),) * 3, strict=True))
             messages = yield from _deliver(group, claims, runs, terms[0] != "")
         # A claim of offsets that compaction emptied gives no message: look further.
@@ -243,7 +241,9 @@ def seek(group: GroupHandle, position: Start) -> Operation[int]:
     if isinstance(position, dt.datetime):
         position = yield from offset_at(group.stream, position)
     try:
-        offset: int = yield Call("hw_group_seek", group.key, (group.name, str(position)), repeatable=True)
+        offset: int = yield Call(
+            "hw_group_seek", group.key, (group.name, str(position)), repeatable=True
+        )
     except Refusal as refusal:
         if refusal.code == "RANGE":
             raise _out_of_range(group, refusal, position) from None

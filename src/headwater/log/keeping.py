@@ -19,18 +19,39 @@ PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
 
 
-def evict(key: str, n: int) -> Operation[int]:
+def evict(stream: StreamHandle, n: int) -> Operation[int]:
     """Forget messages up to offset ``n``, or all but the newest ``-n``; returns how many."""
     if isinstance(n, bool) or not isinstance(n, int) or abs(n) > MAX_OFFSET:
         raise InvalidInput(f"evict takes an offset, or -n to keep the newest n, not {n!r}")
     if n == 0:
         return 0
-    gone, more = yield Call("hw_stream_evict", key, (n,), repeatable=n > 0)
+    key = stream.key
+    reply = yield Call("hw_stream_evict", key, (n,), repeatable=n > 0)
+    gone, more, in_the_way, created = reply
     # What -n means was settled by the first call; the rest only frees what that one left.
     while more:
-        also, more = yield Call("hw_stream_evict", key, (1,), repeatable=True)
+        also, more, *_ = yield Call("hw_stream_evict", key, (1,), repeatable=True)
         gone += also
+    if in_the_way:
+        base, last, count, version, stay = in_the_way
+        runs = yield from fetch(stream, [(base, last)])
+        kept = [m for run in runs for m in run.cut(stay, last).messages()]
+        node_words = _node_words(kept, stay, last)
+        args = (created, stay, *node_words, base, last, version)
+        if not (yield Call("hw_stream_replace", key, args, repeatable=True)):
+            return int(gone) + (yield from evict(stream, stay - 1))
+        gone += count - len(kept)
     return int(gone)
+
+
+def _node_words(messages: list[Message], base: int, last: int) -> tuple[Argument, ...]:
+    """Spell a rewritten node of base..last: how many messages, the first time, the bytes."""
+    if not messages:
+        return (0, 0, b"")
+    offsets, tags, values, times, _ = zip(*messages, strict=True)
+    dense = len(messages) == last - base + 1
+    batch = node.batch_of(tags, values, times, None if dense else offsets)
+    return (len(messages), times[0], node.pack(batch, sealed=True).blob)
 
 
 def retain(
@@ -104,7 +125,11 @@ def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
                     if message.tag in seen:
                         continue
                     seen.add(message.tag)
-                    gone = not message.value and message.time_ms <= old_marker and message.offset < floor
+                    gone = (
+                        not message.value
+                        and message.time_ms <= old_marker
+                        and message.offset < floor
+                    )
                     if not gone:
                         kept.append(message)
             if pile.old and len(pile.messages) + len(kept) > NODE_MESSAGES:
@@ -145,14 +170,7 @@ class _Pile:
         base, last = max(old[0][0], first), old[-1][1]
         # Rows below `first` were evicted already; they do not count as compacted.
         before -= max(first - old[0][0], 0)
-        blob = b""
-        if messages:
-            offsets, tags, values, times, _ = zip(*messages, strict=True)
-            dense = len(messages) == last - base + 1
-            batch = node.batch_of(tags, values, times, None if dense else offsets)
-            blob = node.pack(batch, sealed=True).blob
-        first_time = messages[0].time_ms if messages else 0
-        args: list[Argument] = [created, base, len(messages), first_time, blob]
+        args: list[Argument] = [created, base, *_node_words(messages, base, last)]
         for old_base, old_last, _, version in old:
             args += [old_base, old_last, version]
         done = yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)

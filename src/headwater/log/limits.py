@@ -73,7 +73,9 @@ def to_ms(time: int | dt.datetime) -> int:
     """Turn a point in time into milliseconds since 1970; a datetime must know its zone."""
     if isinstance(time, dt.datetime):
         if time.tzinfo is None:
-            raise InvalidInput(f"{time!r} has no time zone; use datetime.now(timezone.utc) or the like")
+            raise InvalidInput(
+                f"{time!r} has no time zone; use datetime.now(timezone.utc) or the like"
+            )
         return math.floor(time.timestamp() * 1000)
     return _check_int(time, "time_ms", 0, MAX_OFFSET)
 

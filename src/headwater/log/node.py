@@ -108,7 +108,9 @@ def check_batch(batch: pa.RecordBatch) -> None:
 def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Bring a caller's Arrow data into the shape of a node: tag, value and, if present, time."""
     if isinstance(batch, pa.Table):
-        batch = batch.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], batch.schema)]
+        batch = batch.combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], batch.schema)
+        ]
         batch = batch[0] if len(batch) == 1 else pa.Table.from_batches(batch).to_batches()[0]
     if not isinstance(batch, pa.RecordBatch):
         raise InvalidInput(
@@ -127,7 +129,7 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
             if pa.types.is_timestamp(times.type):
                 times = times.cast(pa.timestamp("ms", times.type.tz), safe=False)
             times = times.cast(pa.int64())
-            if times.null_count or (batch.num_rows and not 0 <= pc.min(times).as_py()):
+            if times.null_count or (batch.num_rows and not pc.min(times).as_py() >= 0):
                 raise InvalidInput("a time is missing or before 1970; give every message a time")
             if batch.num_rows and pc.max(times).as_py() > MAX_OFFSET:
                 raise InvalidInput("a time is too large; times are milliseconds since 1970")

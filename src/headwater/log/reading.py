@@ -10,7 +10,14 @@ import pyarrow as pa
 
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
-from headwater.log.limits import MAX_OFFSET, REPLY_BYTES, check_block, check_count, check_offset, to_ms
+from headwater.log.limits import (
+    MAX_OFFSET,
+    REPLY_BYTES,
+    check_block,
+    check_count,
+    check_offset,
+    to_ms,
+)
 from headwater.log.segments import Run, open_entries, open_runs
 from headwater.log.types import Message, Retention, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
@@ -54,7 +61,16 @@ def read(
             return found
         slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
         tail = tail_key(stream.key)
-        command = ("XREAD", "COUNT", min(count, 1000), "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
+        command = (
+            "XREAD",
+            "COUNT",
+            min(count, 1000),
+            "BLOCK",
+            slice_ms,
+            "STREAMS",
+            tail,
+            f"0-{offset - 1}",
+        )
         reply = yield Wait(tail, command, slice_ms)
         if reply:
             found = _woken(reply[0][1], offset, count) or (

@@ -34,10 +34,12 @@ class Run(Protocol):
     """Messages that lie together at the offsets base..last."""
 
     @property
-    def base(self) -> int: ...
+    def base(self) -> int:
+        """The first offset."""
 
     @property
-    def last(self) -> int: ...
+    def last(self) -> int:
+        """The last offset."""
 
     def cut(self, first: int, last: int) -> Run:
         """Give the part that lies in first..last."""
@@ -78,7 +80,9 @@ class PackedRun(NamedTuple):
         """See Run."""
         batch = self.batch
         names = batch.schema.names
-        offsets = batch.column("offset").to_pylist() if self.sparse else range(self.base, self.last + 1)
+        offsets = (
+            batch.column("offset").to_pylist() if self.sparse else range(self.base, self.last + 1)
+        )
         times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         return list(map(_message, zip(offsets, tags, values, times, repeat(attempt), strict=False)))
@@ -86,10 +90,7 @@ class PackedRun(NamedTuple):
     def to_arrow(self) -> pa.RecordBatch:
         """See Run; tags and values are not copied."""
         batch = self.batch
-        if self.sparse:
-            offsets = batch.column("offset")
-        else:
-            offsets = pa.arange(self.base, self.last + 1)
+        offsets = batch.column("offset") if self.sparse else pa.arange(self.base, self.last + 1)
         if "time" in batch.schema.names:
             times = batch.column("time")
         else:

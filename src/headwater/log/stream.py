@@ -105,7 +105,7 @@ class Stream:
 
         Returns how many went. Readers that still needed them are not asked; each is told its gap.
         """
-        return self._run(keeping.evict(self._handle.key, n))
+        return self._run(keeping.evict(self._handle, n))
 
     def retain(
         self,
@@ -120,9 +120,7 @@ class Stream:
         Never passes the slowest registered reader unless ``force``. ``headwater keep`` applies the
         policy from then on. Without any limit, everything is kept.
         """
-        return self._run(
-            keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
-        )
+        return self._run(keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force))
 
     def compact(self, *, marker_ms: int = keeping.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
@@ -160,7 +158,7 @@ class Stream:
         """Give a member's view of a group; the group comes into being with its first read.
 
         A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
-        ``max_pending`` stops new deliveries while so many messages wait for their ack (0: no limit).
+        ``max_pending`` stops new deliveries while so many messages await their ack (0: no limit).
         ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
         name. None leaves both as the group has them.
         """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import node, topics
-from headwater.log.handles import GroupHandle, Start, StreamHandle
-from headwater.log.limits import check_ms
+from headwater.log.handles import Start
+from headwater.log.limits import check_count, check_ms
 from headwater.log.stream import Stream
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
@@ -25,23 +25,28 @@ class Topic:
     its servers.
     """
 
-    def __init__(
-        self, store: Store, name: str, partitions: int | None, registered: set[str], member: str
-    ) -> None:
-        count = store.run(topics.open_topic(name, partitions))
-        handles = [StreamHandle(f"{name}/{i}", registered) for i in range(count)]
-        self._handle = topics.TopicHandle(name, handles)
+    def __init__(self, store: Store, handle: topics.TopicHandle, member: str) -> None:
         self._store = store
+        self._handle = handle
         self._member = member
-        self.name = name
-        self.partitions = [Stream(store, handle, member) for handle in handles]
+        self.name = handle.name
 
     def __repr__(self) -> str:
-        return f"Topic({self.name!r}, partitions={len(self.partitions)})"
+        return f"Topic({self.name!r})"
+
+    def partitions(self) -> int:
+        """Say how many partitions the topic has."""
+        return len(self._store.run(self._handle.open()))
 
     def partition_of(self, tag: str) -> int:
         """Give the partition of a tag."""
-        return topics.partition_of(tag, len(self.partitions))
+        return topics.partition_of(tag, self.partitions())
+
+    def partition(self, place: int) -> Stream:
+        """Give the stream of one partition."""
+        streams = self._store.run(self._handle.open())
+        check_count(place, "partition", len(streams) - 1)
+        return Stream(self._store, streams[place], self._member)
 
     def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
         """Append one message to the partition of its tag."""
@@ -77,7 +82,8 @@ class Topic:
 
     def scan(self) -> Iterator[pa.RecordBatch]:
         """Yield all messages, partition by partition: partition, offset, tag, value, time."""
-        for place, stream in enumerate(self.partitions):
+        for place in range(self.partitions()):
+            stream = self.partition(place)
             for batch in stream.scan():
                 yield topics.with_partition(batch, place)
 
@@ -99,21 +105,25 @@ class Topic:
         dead_letters: bool | str | None = None,
     ) -> TopicGroup:
         """Give a member's view of a group over all partitions; see Stream.group."""
-        members = [
-            GroupHandle(stream, name, member or self._member, start, max_pending, dead_letters)
-            for stream in self._handle.partitions
-        ]
-        handle = topics.TopicGroupHandle(members, one_server=self._store.kind != "cluster")
-        return TopicGroup(self._store, name, handle)
+        handle = topics.TopicGroupHandle(
+            self._handle,
+            name,
+            member or self._member,
+            start,
+            max_pending,
+            dead_letters,
+            one_server=self._store.kind != "cluster",
+        )
+        return TopicGroup(self._store, handle)
 
 
 class TopicGroup:
     """One member's view of a group over all partitions of a topic."""
 
-    def __init__(self, store: Store, name: str, handle: topics.TopicGroupHandle) -> None:
+    def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
         self._run = store.run
         self._handle = handle
-        self.name = name
+        self.name = handle.name
 
     def read(
         self,

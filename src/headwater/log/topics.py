@@ -8,7 +8,7 @@ in one partition, in order; nothing is promised between partitions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, PartitionMismatch
 from headwater.log import grouping, keeping, node, reading, writing
-from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.keys import TOPICS, tail_key, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_block, check_count
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
@@ -27,35 +27,65 @@ DEFAULT_PARTITIONS = 8
 TURN_MS = 20
 
 
-@dataclass(slots=True)
 class TopicHandle:
-    """A topic as its operations see it."""
+    """A topic as its operations see it; its partitions are agreed on with the first use."""
 
-    name: str
-    partitions: list[StreamHandle]
+    def __init__(self, name: str, wanted: int | None, registered: set[str]) -> None:
+        if wanted is not None:
+            check_count(wanted, "partitions", MAX_PARTITIONS)
+            if not wanted:
+                raise InvalidInput("a topic needs at least 1 partition")
+        self.key = topic_key(name)
+        self.name = name
+        self.wanted = wanted
+        self.registered = registered
+        self._streams: list[StreamHandle] = []
+
+    def open(self) -> Operation[list[StreamHandle]]:
+        """Give the streams; the first to open a topic decides how many there are.
+
+        Raises PartitionMismatch when that is not what is wanted.
+        """
+        if not self._streams:
+            args = (self.wanted or 0, DEFAULT_PARTITIONS)
+            has = yield Call("hw_topic_open", self.key, args, repeatable=True)
+            if self.wanted is not None and self.wanted != has:
+                raise PartitionMismatch(self.name, self.wanted, has)
+            yield Call("hw_registry_add", TOPICS, (self.name,), repeatable=True)
+            self._streams = [
+                StreamHandle(f"{self.name}/{place}", self.registered) for place in range(has)
+            ]
+        return self._streams
+
+    def forget(self) -> None:
+        """Ask again at the next use."""
+        self._streams = []
 
 
 @dataclass(slots=True)
 class TopicGroupHandle:
     """A group over all partitions of a topic, as its operations see it."""
 
-    partitions: list[GroupHandle]
+    topic: TopicHandle
+    name: str
+    member: str
+    start: Start
+    max_pending: int | None
+    dead_letters: bool | str | None
     one_server: bool
-    turn: int = -1
+    turn: int = field(default=-1, init=False)
+    _members: list[GroupHandle] = field(default_factory=list, init=False)
 
-
-def open_topic(name: str, partitions: int | None) -> Operation[int]:
-    """Agree on the number of partitions; the first to open a topic decides."""
-    if partitions is not None:
-        check_count(partitions, "partitions", MAX_PARTITIONS)
-        if not partitions:
-            raise InvalidInput("a topic needs at least 1 partition")
-    args = (partitions or 0, DEFAULT_PARTITIONS)
-    has: int = yield Call("hw_topic_open", topic_key(name), args, repeatable=True)
-    if partitions is not None and partitions != has:
-        raise PartitionMismatch(name, partitions, has)
-    yield Call("hw_registry_add", TOPICS, (name,), repeatable=True)
-    return has
+    def open(self) -> Operation[list[GroupHandle]]:
+        """Give the group's part in each partition."""
+        if not self._members:
+            self._members = [
+                GroupHandle(
+                    stream, self.name, self.member, self.start, self.max_pending, self.dead_letters
+                )
+                for stream in (yield from self.topic.open())
+            ]
+        return self._members
 
 
 def partition_of(tag: str, partitions: int) -> int:
@@ -66,19 +96,25 @@ def partition_of(tag: str, partitions: int) -> int:
 def spread(batch: pa.RecordBatch, partitions: int) -> dict[int, pa.RecordBatch]:
     """Sort rows by partition; each distinct tag is hashed once."""
     encoded = batch.column("tag").dictionary_encode()
-    of_tag = pa.array([partition_of(tag, partitions) for tag in encoded.dictionary.to_pylist()], pa.int32())
+    of_tag = pa.array(
+        [partition_of(tag, partitions) for tag in encoded.dictionary.to_pylist()], pa.int32()
+    )
     places = of_tag.take(encoded.indices)
     return {
-        place: batch.filter(pc.equal(places, place)) for place in sorted(places.unique().to_pylist())
+        place: batch.filter(pc.equal(places, place))
+        for place in sorted(places.unique().to_pylist())
     }
 
 
-def write(topic: TopicHandle, tag: str, value: bytes | str, backlog: int | None) -> Operation[Placed]:
+def write(
+    topic: TopicHandle, tag: str, value: bytes | str, backlog: int | None
+) -> Operation[Placed]:
     """Append one message to the partition of its tag."""
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
-    place = partition_of(tag, len(topic.partitions))
-    return Placed(place, (yield from writing.write(topic.partitions[place], tag, value, backlog)))
+    streams = yield from topic.open()
+    place = partition_of(tag, len(streams))
+    return Placed(place, (yield from writing.write(streams[place], tag, value, backlog)))
 
 
 def append(
@@ -90,9 +126,10 @@ def append(
 ) -> Operation[dict[int, range]]:
     """Append a batch, each part to its partition; atomic within each partition."""
     node.check_batch(batch)
+    streams = yield from topic.open()
     offsets = {}
-    for place, part in spread(batch, len(topic.partitions)).items():
-        stream = topic.partitions[place]
+    for place, part in spread(batch, len(streams)).items():
+        stream = streams[place]
         offsets[place] = yield from writing.append(stream, part, backlog, producer, sequence)
     return offsets
 
@@ -126,7 +163,7 @@ def read_group(
 def _read_partitions(
     group: TopicGroupHandle, count: int, terms: grouping.Terms
 ) -> Operation[tuple[list[TopicMessage], list[tuple[StreamHandle, int]], int]]:
-    members = group.partitions
+    members = yield from group.open()
     group.turn = (group.turn + 1) % len(members)
     messages: list[TopicMessage] = []
     news: list[tuple[StreamHandle, int]] = []
@@ -148,23 +185,26 @@ def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
     return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
 
 
-def by_partition(
+def _by_partition(
     group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]
-) -> list[tuple[GroupHandle, list[int]]]:
+) -> Operation[list[tuple[GroupHandle, list[int]]]]:
     """Sort messages, or (partition, offset) pairs, by the group of their partition."""
+    members = yield from group.open()
     places: dict[int, list[int]] = {}
     for message in messages:
         place, offset = message[0], message[1]
-        if not 0 <= place < len(group.partitions):
-            raise InvalidInput(f"partition {place} is not one of 0 to {len(group.partitions) - 1}")
+        if not 0 <= place < len(members):
+            raise InvalidInput(f"partition {place} is not one of 0 to {len(members) - 1}")
         places.setdefault(place, []).append(offset)
-    return [(group.partitions[place], offsets) for place, offsets in sorted(places.items())]
+    return [(members[place], offsets) for place, offsets in sorted(places.items())]
 
 
-def ack(group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]) -> Operation[int]:
+def ack(
+    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]
+) -> Operation[int]:
     """Say that messages are done; returns how many were pending until now."""
     total = 0
-    for member, offsets in by_partition(group, messages):
+    for member, offsets in (yield from _by_partition(group, messages)):
         total += yield from grouping.ack(member, offsets)
     return total
 
@@ -174,32 +214,33 @@ def postpone(
 ) -> Operation[int]:
     """Let pending messages come due ``delay_ms`` from now; returns how many were pending."""
     total = 0
-    for member, offsets in by_partition(group, messages):
+    for member, offsets in (yield from _by_partition(group, messages)):
         total += yield from grouping.postpone(member, offsets, delay_ms)
     return total
 
 
 def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
     """Say where the group stands in each partition."""
-    facts = []
-    for member in group.partitions:
-        facts.append((yield from grouping.info(member)))
+    facts: list[GroupInfo] = []
+    for member in (yield from group.open()):
+        facts += [(yield from grouping.info(member))]
     return facts
 
 
 def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
     """Say where each partition stands."""
-    facts = []
-    for stream in topic.partitions:
-        facts.append((yield from reading.info(stream)))
+    facts: list[StreamInfo] = []
+    for stream in (yield from topic.open()):
+        facts += [(yield from reading.info(stream))]
     return facts
 
 
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
-    for stream in topic.partitions:
+    for stream in (yield from topic.open()):
         yield from keeping.delete(stream)
-    existed = yield Call("hw_topic_delete", topic_key(topic.name), repeatable=True)
+    topic.forget()
+    existed = yield Call("hw_topic_delete", topic.key, repeatable=True)
     yield Call("hw_registry_remove", TOPICS, (topic.name,), repeatable=True)
     return bool(existed)
 

@@ -35,20 +35,26 @@ _FIT_MESSAGES = NODE_MESSAGES // 2
 _FIT_BYTES = NODE_BYTES // 4
 
 
-def write(stream: StreamHandle, tag: str, value: bytes | str, backlog: int | None) -> Operation[int]:
+def write(
+    stream: StreamHandle, tag: str, value: bytes | str, backlog: int | None
+) -> Operation[int]:
     """Append one message and return its offset."""
     if type(value) is not bytes:
         value = _bytes(value)
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
     if len(value) > MAX_VALUE_BYTES:
-        raise InvalidInput(f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller")
+        raise InvalidInput(
+            f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller"
+        )
     try:
         raw_tag = tag.encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(f"tag {tag!r} is not valid Unicode ({error.reason})") from None
     if len(raw_tag) > MAX_TAG_BYTES:
-        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller")
+        raise InvalidInput(
+            f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
+        )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
     reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
     offset: int = reply[1]
@@ -168,11 +174,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
         if last - sealed < least or covered <= sealed:
             return sealed_now
         runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
-        rows = [
-            message
-            for run in runs
-            for message in run.cut(start, covered).messages()
-        ]
+        rows = [message for run in runs for message in run.cut(start, covered).messages()]
         _, tags, values, times, _ = zip(*rows, strict=True)
         packed = node.pack(node.batch_of(tags, values, times), sealed=True)
         span = (packed.first_time or 0, packed.newest_time or 0)

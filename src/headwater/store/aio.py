@@ -110,7 +110,7 @@ class AsyncStore:
         store = cls(address, server, line)
         try:
             infos = [faults.parse_info(reply) for reply in await line.each(("INFO", "server"))]
-            store.version = [faults.check_version(info, store.where) for info in infos][0]
+            store.version = next(faults.check_version(info, store.where) for info in infos)
             await store.load_library()
         except BaseException as error:
             await store.close()

@@ -44,9 +44,9 @@ _LONGEST_SOCKET_PATH = 103
 _ANSWER_S = 1.0
 # How long a live server process may show no sign of life. Loading is a sign of life.
 _PATIENCE_S = 30.0
-# A server that somebody kills while it starts deserves a second try; one that refuses does not
-# start the second time either.
-_LAUNCHES = 2
+# A server that is killed while it starts is started again, but a server that kills itself by
+# a fault is not started for ever.
+_LAUNCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ def _bring_up(directory: Path, address: str) -> None:
         if state is _State.ABSENT:
             with _locked(directory / supervisor.START_LOCK):
                 if _probe(address) is _State.ABSENT and _is_gone(directory):
-                    if launches == _LAUNCHES:
+                    if launches and (launches == _LAUNCHES or _has_refused(directory)):
                         raise _refusal(directory)
                     if _launch(directory, "spawn", server_binary()):
                         launches += 1
@@ -451,7 +451,7 @@ def _supervise_locked(directory: Path) -> None:
 
 
 def _launch(directory: Path, mode: str, *server: str) -> bool:
-    """Run the supervisor script; False when another one came first."""
+    """Run the supervisor script; False when another one came first, or it was killed."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", supervisor.__file__, mode, str(directory), *server],
         stdin=subprocess.DEVNULL,
@@ -460,7 +460,7 @@ def _launch(directory: Path, mode: str, *server: str) -> bool:
         start_new_session=True,
         check=False,
     )
-    if done.returncode not in (0, supervisor.BUSY):
+    if done.returncode > 0 and done.returncode != supervisor.BUSY:
         raise EmbeddedServerFailed(
             f"the supervisor of {directory} could not be started: "
             f"{done.stderr.decode(errors='replace').strip()[-500:]}; "
@@ -483,24 +483,30 @@ def _shut_down(directory: Path) -> None:
         patience.rest("does not end")
 
 
+def _log_tail(directory: Path) -> list[str]:
+    try:
+        text = (directory / supervisor.LOG).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-8:]
+
+
+def _has_refused(directory: Path) -> bool:
+    """Tell whether the server ended by its own decision, and will do so again."""
+    return any(line.startswith(supervisor.REFUSED) for line in _log_tail(directory)[-1:])
+
+
 def _refusal(directory: Path) -> EmbeddedServerFailed:
     """Say why the server did not come up, in the words of its log."""
-    log = directory / supervisor.LOG
-    with contextlib.suppress(FileNotFoundError):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
-        said = "\n  ".join(line for line in lines if line.strip())
-        cure = f"see {log}"
-        if "Bad file format" in said:
-            cure = (
-                "restore the directory from a backup; or look at the damage with\n"
-                f"  bash -c 'exec -a valkey-check-aof {server_binary()} FILE'\n"
-                f"where FILE is the one that the log names in {directory / 'appendonlydir'}, "
-                "and cut everything behind it with --fix before FILE"
-            )
-        return EmbeddedServerFailed(
-            f"the private server of {directory} did not start. Its log ends:\n  {said}\n{cure}"
+    said = "\n  ".join(_log_tail(directory))
+    cure = f"mend that, or see {directory / supervisor.LOG} for more"
+    if "Bad file format" in said:
+        cure = (
+            "restore the directory from a backup; or look at the damage with\n"
+            f"  bash -c 'exec -a valkey-check-aof {server_binary()} FILE'\n"
+            f"where FILE is the one in {directory / supervisor.AOF_DIRECTORY} that the log names, "
+            "and cut it and all that follows it with --fix before FILE"
         )
     return EmbeddedServerFailed(
-        f"the private server of {directory} did not start and left no log; "
-        "check that the disk is not full"
+        f"the private server of {directory} did not start. Its log ends:\n  {said}\n{cure}"
     )

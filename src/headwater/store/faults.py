@@ -21,7 +21,7 @@ _REFUSAL = re.compile(r"\bHW_([A-Z_]+)((?: \S+)*)")
 _NOT_NOW = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS")
 
 
-class Refusal(Exception):  # noqa: N818 - raised into operations, which turn it into an error
+class Refusal(Exception):
     """A function refused by its own rules: ``code`` and the words that follow it."""
 
     def __init__(self, code: str, words: list[str]) -> None:
@@ -37,7 +37,9 @@ class Verdict(NamedTuple):
     delay_s: float
 
 
-def judge(error: BaseException, request: Call | Wait, where: str, tries: int, waited_s: float) -> Verdict:
+def judge(
+    error: BaseException, request: Call | Wait, where: str, tries: int, waited_s: float
+) -> Verdict:
     """Decide how to go on after ``error``, or raise what the caller should see.
 
     Raises Refusal for a function's own answer, else an error of the StoreError tree.
@@ -62,7 +64,9 @@ def judge(error: BaseException, request: Call | Wait, where: str, tries: int, wa
     ):
         if waited_s < PATIENCE_S:
             return Verdict("again", delay)
-        raise StoreError(f"the store at {where} cannot serve now: {text}; try again later") from error
+        raise StoreError(
+            f"the store at {where} cannot serve now: {text}; try again later"
+        ) from error
     if isinstance(error, redis_errors.OutOfMemoryError) or text.startswith("OOM"):
         raise StoreError(
             f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"

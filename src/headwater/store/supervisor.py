@@ -45,6 +45,10 @@ AOF_MANIFEST = "appendonly.aof.manifest"
 # Exit status: another supervisor or server came first. Nothing is wrong; look again.
 BUSY = 75
 
+# How a line of the log begins that says that the server itself gave up. It is the last line then:
+# a server that was killed, or is told to end, leaves none, and a new start adds others.
+REFUSED = "headwater: no server: "
+
 # Everything acknowledged is on disk already, so nothing is lost by not waiting.
 SHUTDOWN_COMMAND = b"SHUTDOWN NOSAVE NOW FORCE\r\n"
 SHUTDOWN_GRACE_S = 10.0
@@ -93,7 +97,13 @@ def main(mode: str, directory: str, *server: str) -> int:
         return 0
 
     _detach()
-    child = _spawn(server[0], servers_own) if mode == "spawn" else None
+    child = None
+    if mode == "spawn":
+        try:
+            child = _spawn(server[0], servers_own)
+        except OSError as error:
+            _log(f"{REFUSED}{error}")
+            return 1
     servers_own.close()  # from here on the server alone keeps its lock
     threading.Thread(target=_leave_with_server, args=(life, child), daemon=True).start()
 
@@ -183,8 +193,12 @@ def _clear_remains() -> None:
     if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
         log.replace(f"{LOG}.1")
     if cut := cut_zero_tail():
-        with log.open("a") as file:
-            file.write(f"headwater: cut {cut} zero bytes off the end of the append-only file\n")
+        _log(f"headwater: cut {cut} zero bytes off the end of the append-only file")
+
+
+def _log(line: str) -> None:
+    with Path(LOG).open("a") as log:
+        log.write(f"{line}\n")
 
 
 def _detach() -> None:
@@ -200,6 +214,7 @@ def _detach() -> None:
 
 def _spawn(server: str, servers_own: io.FileIO) -> int:
     """Start the server with its lock as an inherited file, in a process group of its own."""
+    _log(f"headwater: starting {server}")
     os.set_inheritable(servers_own.fileno(), True)
     arguments = [server]
     for option, value in SERVER_OPTIONS.items():
@@ -211,7 +226,11 @@ def _spawn(server: str, servers_own: io.FileIO) -> int:
 def _leave_with_server(life: io.FileIO, child: int | None) -> None:
     fcntl.flock(life, fcntl.LOCK_SH)
     if child is not None:
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+            # There is no log in a directory that was deleted, and nobody to read it.
+            with contextlib.suppress(FileNotFoundError):
+                _log(f"{REFUSED}it ended with exit status {os.WEXITSTATUS(status)}")
     os._exit(0)
 
 

@@ -163,7 +163,7 @@ class Store:
 
     def _greet(self) -> str:
         infos = [faults.parse_info(reply) for reply in self.line.each(("INFO", "server"))]
-        version = [faults.check_version(info, self.where) for info in infos][0]
+        version = next(faults.check_version(info, self.where) for info in infos)
         self.load_library()
         return version
 
@@ -205,9 +205,7 @@ class Store:
         except (redis.RedisError, OSError) as error:
             return self._recover(request, command, error)
 
-    def _recover(
-        self, request: Call | Wait, command: tuple[Any, ...], error: BaseException
-    ) -> Any:
+    def _recover(self, request: Call | Wait, command: tuple[Any, ...], error: BaseException) -> Any:
         began, tries = time.monotonic(), 0
         while True:
             verdict = faults.judge(error, request, self.where, tries, time.monotonic() - began)
@@ -242,5 +240,3 @@ def command_of(request: Call | Wait) -> tuple[Any, ...]:
         return request.command
     verb = "FCALL_RO" if request.read_only else "FCALL"
     return (verb, request.function, 1, request.key, *request.args)
-
-

@@ -1,9 +1,9 @@
 """From a URL to an address: which server, how to reach it, how to name it without its secrets.
 
-    embedded:///dir  embedded:            a private server in a directory
-    redis://[user:password@]host:port/db  one server          rediss:// the same over TLS
-    unix:///path/to/socket[?db=0]         one server, by socket
-    redis+cluster://host:port[,host:port] a cluster           rediss+cluster:// over TLS
+embedded:///dir  embedded:            a private server in a directory
+redis://[user:password@]host:port/db  one server          rediss:// the same over TLS
+unix:///path/to/socket[?db=0]         one server, by socket
+redis+cluster://host:port[,host:port] a cluster           rediss+cluster:// over TLS
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def _network(url: str, scheme: str) -> Address:
         return Address("cluster", safe, options, nodes)
     if len(nodes) > 1:
         raise InvalidInput(f"{safe} names several hosts; use {scheme}+cluster:// for a cluster")
+    options["host"], options["port"] = nodes[0]
     database = parts.path.strip("/")
     options["db"] = _number(database or "0", "database")
     if options["db"]:

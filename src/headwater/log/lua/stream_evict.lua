@@ -2,7 +2,9 @@
   hw_stream_evict: forget the oldest messages, whoever still needs them.
   KEYS   1 the stream
   ARGV   1 offset: forget up to it; or -n: keep the newest n
-  Reply  { messages forgotten, 1 when another call must free more }
+  Reply  { messages forgotten, 1 when another call must free more,
+           base, last, count, version of a node with holes that the limit cuts through, and the
+           offset from which on it is to stay, or {} (it was left whole), created }
 ]]
 redis.register_function{
   function_name = 'hw_stream_evict',
@@ -10,7 +12,8 @@ redis.register_function{
     local stream = load_stream(keys[1])
     local limit = tonumber(args[1])
     if limit < 0 then limit = stream.last + limit end
-    return { evict(keys[1], stream, limit) }
+    local gone, more, in_the_way = evict(keys[1], stream, limit)
+    return { gone, more, in_the_way, stream.created }
   end,
   flags = { 'allow-oom' },
 }

@@ -32,8 +32,9 @@ redis.register_function{
 
 --[[
   hw_stream_replace: put one node in the place of several neighbours, with fewer messages.
-  Offsets stay; what is missing becomes holes. Nothing happens when one of the old nodes was
-  replaced or evicted since it was read.
+  Offsets stay; what is missing becomes holes. When the new node begins later than the old ones,
+  what lies before it is evicted. Nothing happens when one of the old nodes was replaced or evicted
+  since it was read.
   KEYS   1 the stream
   ARGV   1 `created` as read   2 new base   3 count   4 first time   5 blob, '' when nothing is left
          6.. base, last, version of each old node, in order
@@ -66,6 +67,7 @@ redis.register_function{
     put_node(K, base, last, count, tonumber(args[4]), old[#old].newest, version + 1, args[5])
     redis.call('HINCRBY', K, 'bytes', bytes + #args[5])
     redis.call('HINCRBY', K, 'holes', holes + last - base + 1 - count)
+    redis.call('HSET', K, 'first', math.max(stream.first, old[1].base < base and base or 0))
     return 1
   end,
   flags = { 'allow-oom' },

@@ -23,17 +23,22 @@ local function slowest_reader(K)
   return position, who
 end
 
--- Evicts all offsets up to `limit`. Returns how many messages went, and whether more is to be
--- freed by another call; holes are only found as their nodes go, so that a later call may correct
--- the count downwards. A node with holes goes whole or not at all, so that the number of
--- messages left is always known.
+-- Evicts all offsets up to `limit`. Returns how many messages went, whether more is to be freed by
+-- another call, and the node that was in the way. Holes are only found as their nodes go, so that
+-- a later call may correct the count downwards. A node with holes goes whole or not at all, so
+-- that the number of messages left is always known; a caller who wants to cut through it must
+-- rewrite it (hw_stream_replace).
 local function evict(K, stream, limit)
   limit = math.min(limit, stream.last)
+  local in_the_way = {}
   local cut = redis.call('ZRANGE', K .. ':index', digits(limit + 1), '+inf', 'BYSCORE',
     'LIMIT', 0, 1, 'WITHSCORES')
   if cut[1] then
     local node, last = parse_node(cut[1]), tonumber(cut[2])
-    if node.base <= limit and node.count < last - node.base + 1 then limit = node.base - 1 end
+    if node.base <= limit and node.count < last - node.base + 1 then
+      in_the_way = { node.base, last, node.count, node.version, limit + 1 }
+      limit = node.base - 1
+    end
   end
   local gone = 0
   if limit >= stream.first then
@@ -59,5 +64,5 @@ local function evict(K, stream, limit)
       gone = gone - holes
     end
   end
-  return gone, #dead == 2 * EVICT_NODES and 1 or 0
+  return gone, #dead == 2 * EVICT_NODES and 1 or 0, in_the_way
 end

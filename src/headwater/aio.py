@@ -1,0 +1,104 @@
+"""The async twin: ``headwater.aio.connect`` gives the same names, to be awaited.
+
+async with headwater.aio.connect() as hw:
+    rides = hw.stream("rides")
+    await rides.write("ride-1", b"{}")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from headwater.client import member_name
+from headwater.log.aio_stream import AsyncGroup, AsyncStream
+from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
+from headwater.log.handles import StreamHandle, list_streams, list_topics
+from headwater.log.topics import TopicHandle
+from headwater.store.aio import AsyncStore
+
+__all__ = [
+    "AsyncGroup",
+    "AsyncHeadwater",
+    "AsyncStream",
+    "AsyncTopic",
+    "AsyncTopicGroup",
+    "connect",
+]
+
+
+class AsyncHeadwater:
+    """A connected store for asyncio; see Headwater."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self.store = store
+        self._registered: set[str] = set()
+        self._member = member_name()
+
+    def __repr__(self) -> str:
+        return f"AsyncHeadwater({self.store.where!r})"
+
+    async def __aenter__(self) -> AsyncHeadwater:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def stream(self, name: str) -> AsyncStream:
+        """See Headwater.stream."""
+        return AsyncStream(self.store, StreamHandle(name, self._registered), self._member)
+
+    def topic(self, name: str, partitions: int | None = None) -> AsyncTopic:
+        """See Headwater.topic; the partitions are agreed on with the topic's first use."""
+        handle = TopicHandle(name, partitions, self._registered)
+        return AsyncTopic(self.store, handle, self._member)
+
+    async def streams(self) -> list[str]:
+        """See Headwater.streams."""
+        return await self.store.run(list_streams())
+
+    async def topics(self) -> list[str]:
+        """See Headwater.topics."""
+        return await self.store.run(list_topics())
+
+    async def close(self) -> None:
+        """See Headwater.close."""
+        await self.store.close()
+
+
+class _Connecting:
+    """A connection in the making: await it, or use it in ``async with``."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._made: AsyncHeadwater | None = None
+
+    async def _connect(self) -> AsyncHeadwater:
+        return AsyncHeadwater(await AsyncStore.open(self._url))
+
+    def __await__(self) -> Generator[Any, None, AsyncHeadwater]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncHeadwater:
+        self._made = await self._connect()
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+
+def connect(url: str | None = None) -> _Connecting:
+    """Connect as headwater.connect does; await the answer, or use it in ``async with``."""
+    return _Connecting(url)
