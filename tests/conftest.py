@@ -1,0 +1,130 @@
+"""Stores and clients for all tests; servers start when first needed, once per test process.
+
+A test that takes ``client`` runs on the sync and the async client and on every kind of store. One
+that is about the store takes ``store_url`` or ``hw``. Names are random, so that tests may share
+servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import headwater
+from headwater.store import embedded
+from tests import blocking
+from tests.servers import Cluster, Server, redis_binary
+
+ON_CLUSTER = (pytest.mark.cluster, pytest.mark.xdist_group("cluster"))
+STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=ON_CLUSTER)]
+CLIENTS = [
+    "embedded-sync",
+    "plain-async",
+    "redis-sync",
+    pytest.param("cluster-async", marks=ON_CLUSTER),
+]
+
+
+class Stores:
+    """The servers of this test process, by kind."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, str] = {}
+        self._end = contextlib.ExitStack()
+
+    def url(self, kind: str) -> str:
+        """Give the URL of a store of that kind, starting it when it is the first time."""
+        if kind not in self._urls:
+            self._urls[kind] = getattr(self, f"_start_{kind}")()
+        return self._urls[kind]
+
+    def _start_embedded(self) -> str:
+        directory = Path(tempfile.mkdtemp(prefix="hw-embedded-"))
+        self._end.callback(shutil.rmtree, directory, ignore_errors=True)
+        self._end.callback(embedded.stop, directory, now=True)
+        self._end.callback(embedded.EmbeddedServer.open(directory).close)
+        return f"embedded://{directory}"
+
+    def _start_plain(self) -> str:
+        return self._end.enter_context(Server()).url
+
+    def _start_redis(self) -> str:
+        binary = redis_binary()
+        if binary is None:
+            pytest.skip("no redis-server 7.0 or later on the PATH")
+        return self._end.enter_context(Server(binary)).url
+
+    def _start_cluster(self) -> str:
+        return self._end.enter_context(Cluster()).url
+
+    def close(self) -> None:
+        """End all servers."""
+        self._end.close()
+
+
+@pytest.fixture(scope="session")
+def stores() -> Iterator[Stores]:
+    with contextlib.closing(Stores()) as stores:
+        yield stores
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[blocking.Loop]:
+    with contextlib.closing(blocking.Loop()) as loop:
+        yield loop
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, stores: Stores) -> str:
+    return stores.url(request.param)
+
+
+@pytest.fixture
+def hw(store_url: str) -> Iterator[headwater.Headwater]:
+    with headwater.connect(store_url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def connect(
+    request: pytest.FixtureRequest, stores: Stores
+) -> Iterator[Callable[[str], headwater.Headwater]]:
+    """Open clients by kind of store and of client, as in "plain-async"; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def connect(kind: str) -> headwater.Headwater:
+            store, _, manner = kind.partition("-")
+            url = stores.url(store)
+            if manner == "async":
+                hw = blocking.connect(request.getfixturevalue("loop"), url)
+            else:
+                hw = headwater.connect(url)
+            opened.callback(hw.close)
+            return hw
+
+        yield connect
+
+
+@pytest.fixture(params=CLIENTS)
+def client(
+    request: pytest.FixtureRequest, connect: Callable[[str], headwater.Headwater]
+) -> headwater.Headwater:
+    return connect(request.param)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that nobody else uses."""
+    return f"s-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def stream(client: headwater.Headwater, name: str) -> headwater.Stream:
+    """A stream that was never written."""
+    return client.stream(name)

@@ -1,0 +1,231 @@
+"""Private servers for tests: one Valkey, the Redis on the PATH, a cluster of three.
+
+Each lives in a temporary directory and ends with the test process, also when that is killed: a
+shell waits on a pipe that only the test process holds open, and kills the server when it closes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from headwater.store.embedded import server_binary
+
+LEAST_REDIS = (7, 0)
+_GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait for a condition to come true and return what it gave; fail when it does not."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"did not come true in {seconds} s: {condition}"
+        time.sleep(0.002)
+    return found
+
+
+def redis_binary() -> str | None:
+    """Find a redis-server on the PATH that is new enough; older ones are passed over."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        if found := shutil.which("redis-server", path=folder):
+            said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+            version = re.search(r"v=(\d+)\.(\d+)", said.stdout)
+            if version and (int(version[1]), int(version[2])) >= LEAST_REDIS:
+                return found
+    return None
+
+
+def free_ports(count: int) -> list[int]:
+    """Name ports of the loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for place in sockets:
+        place.bind(("127.0.0.1", 0))
+    ports = [place.getsockname()[1] for place in sockets]
+    for place in sockets:
+        place.close()
+    return ports
+
+
+class Server:
+    """One server process on a unix socket, or on a loopback port when ``tcp`` or given ``port``.
+
+    Without persistence unless ``fsync`` names an appendfsync policy. ``options`` are further
+    settings of the configuration file, by name.
+    """
+
+    def __init__(
+        self,
+        binary: str | None = None,
+        *,
+        tcp: bool = False,
+        port: int | None = None,
+        fsync: str | None = None,
+        options: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="hw-server-"))
+        self.binary = binary or server_binary()
+        self.port = port or (free_ports(1)[0] if tcp else 0)
+        self.socket = self.directory / "server.sock"
+        self.settings = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "dir": str(self.directory),
+            "save": '""',
+            "appendonly": "yes" if fsync else "no",
+            "appendfsync": fsync or "no",
+            "logfile": str(self.directory / "server.log"),
+            "enable-debug-command": "local",
+            **(options or {}),
+        }
+        self._guard: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The store URL of this server."""
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server."""
+        with self.client() as client:
+            return int(client.info("server")["process_id"])
+
+    @property
+    def log(self) -> str:
+        """What the server said so far."""
+        log = self.directory / "server.log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def start(self) -> None:
+        """Start the server with the settings as they are now; returns when it has loaded."""
+        config = self.directory / "server.conf"
+        config.write_text("".join(f"{name} {value}\n" for name, value in self.settings.items()))
+        self._guard = subprocess.Popen(
+            ["sh", "-c", _GUARD, "guard", self.binary, str(config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            until(self.answers)
+        except AssertionError:
+            raise AssertionError(f"{self.binary} did not start:\n{self.log[-2000:]}") from None
+
+    def answers(self) -> bool:
+        """Say whether the server serves."""
+        with self.client() as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+    def client(self) -> redis.Redis:
+        """Give a plain client that reports a broken connection at once and repeats nothing."""
+        password = self.settings.get("requirepass")
+        return redis.Redis(
+            unix_socket_path=str(self.socket), password=password, retry=Retry(NoBackoff(), 0)
+        )
+
+    def kill(self) -> None:
+        """End the server as a crash would: kill -9."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.answers())
+        self._release()
+
+    def restart(self) -> None:
+        """Start the server again on what the last one left on disk."""
+        self._release()
+        self.start()
+
+    def close(self) -> None:
+        """End the server and remove its files."""
+        self._release()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+
+
+class Cluster:
+    """Three primaries that share the slots evenly; ready when all of them say so."""
+
+    def __init__(self, *, fsync: str | None = None, node_timeout_ms: int = 15_000) -> None:
+        ports = free_ports(6)
+        self.nodes: list[Server] = []
+        try:
+            for port, bus in zip(ports[:3], ports[3:], strict=True):
+                options = {
+                    "cluster-enabled": "yes",
+                    "cluster-port": str(bus),
+                    "cluster-node-timeout": str(node_timeout_ms),
+                    "cluster-require-full-coverage": "no",
+                }
+                self.nodes.append(Server(port=port, fsync=fsync, options=options))
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def url(self) -> str:
+        """The store URL of the cluster."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def close(self) -> None:
+        """End all servers and remove their files."""
+        for node in self.nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _join(self) -> None:
+        bounds = [16384 * place // 3 for place in range(4)]
+        clients = [node.client() for node in self.nodes]
+        for client, (start, stop) in zip(clients, itertools.pairwise(bounds), strict=True):
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", start, stop - 1)
+        for node in self.nodes[1:]:
+            bus = node.settings["cluster-port"]
+            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        until(lambda: all(_is_whole(client) for client in clients))
+        for client in clients:
+            client.close()
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    info = client.execute_command("CLUSTER", "INFO")
+    text = info if isinstance(info, dict) else info.decode()
+    fields = text if isinstance(text, dict) else dict(re.findall(r"(\w+):(\w+)", text))
+    return bool(fields["cluster_state"] == "ok" and fields["cluster_slots_assigned"] == "16384")
