@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import redis
 import redis.asyncio
-from redis.asyncio.cluster import ClusterNode, RedisCluster
+import redis.exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -16,6 +16,7 @@ from headwater.store import faults
 from headwater.store.call import Call, Clock, Operation, Wait
 from headwater.store.embedded import EmbeddedServer, default_directory
 from headwater.store.library import library, needs_loading
+from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.sync import command_of, connection_options
 from headwater.store.url import Address, resolve
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class AsyncLine(Protocol):
     """How commands reach the server or the cluster that an address names."""
 
-    async def send(self, command: tuple[Any, ...]) -> Any:
+    async def send(self, key: str, command: tuple[Any, ...]) -> Any:
         """Run one command and give its reply."""
 
     async def each(self, command: tuple[Any, ...]) -> list[Any]:
@@ -42,13 +43,19 @@ class AsyncServerLine:
         self._client = redis.asyncio.Redis(**options, retry=Retry(NoBackoff(), 0))
         self._client.response_callbacks.clear()
 
-    async def send(self, command: tuple[Any, ...]) -> Any:
-        """See AsyncLine."""
+    async def send(self, key: str, command: tuple[Any, ...]) -> Any:  # noqa: ARG002
+        """See AsyncLine; one server has every key."""
         return await self._client.execute_command(*command)
+
+    async def send_asking(self, command: tuple[Any, ...]) -> Any:
+        """Run one command on a slot that is moving to this server."""
+        async with self._client.client() as one:
+            await one.execute_command("ASKING")
+            return await one.execute_command(*command)
 
     async def each(self, command: tuple[Any, ...]) -> list[Any]:
         """See AsyncLine."""
-        return [await self.send(command)]
+        return [await self.send("", command)]
 
     async def close(self) -> None:
         """See AsyncLine."""
@@ -56,31 +63,61 @@ class AsyncServerLine:
 
 
 class AsyncClusterLine:
-    """Connections to a cluster; redis-py follows its redirections."""
+    """Connections to the servers of a cluster; follows slots as they move."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
-        self._client = RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in address.nodes],
-            **options,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._client.response_callbacks.clear()
+        self._options = options
+        self._slots = SlotMap(address.nodes)
+        self._lines: dict[Node, AsyncServerLine] = {}
 
-    async def send(self, command: tuple[Any, ...]) -> Any:
+    async def send(self, key: str, command: tuple[Any, ...]) -> Any:
         """See AsyncLine."""
-        return await self._client.execute_command(*command)
+        await self._learn()
+        node, asking = self._slots.owner(key), False
+        for _ in range(MOST_REDIRECTIONS):
+            line = self._line(node)
+            try:
+                if asking:
+                    return await line.send_asking(command)
+                return await line.send(key, command)
+            except redis.exceptions.AskError as error:
+                asking = not isinstance(error, redis.exceptions.MovedError)
+                node = self._slots.redirect(error, node, moved=not asking)
+            except (redis.ConnectionError, redis.TimeoutError, OSError):
+                self._slots.stale = True
+                raise
+        raise redis.exceptions.TryAgainError(f"TRYAGAIN the slot of {key} is moving")
 
     async def each(self, command: tuple[Any, ...]) -> list[Any]:
         """See AsyncLine."""
-        await self._client.initialize()
-        return [
-            await self._client.execute_command(*command, target_nodes=node)
-            for node in self._client.get_primaries()
-        ]
+        self._slots.stale = True
+        await self._learn()
+        return [await self._line(node).send("", command) for node in self._slots.primaries()]
+
+    def _line(self, node: Node) -> AsyncServerLine:
+        if node not in self._lines:
+            host, port = node
+            self._lines[node] = AsyncServerLine({**self._options, "host": host, "port": port})
+        return self._lines[node]
+
+    async def _learn(self) -> None:
+        """Ask for the owners of slots when that is due; any server may answer."""
+        fault: BaseException | None = None
+        for node in self._slots.candidates() if self._slots.stale else ():
+            try:
+                reply = await self._line(node).send("", ("CLUSTER SLOTS",))
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                fault = error
+            else:
+                self._slots.learn(reply, node)
+                return
+        if fault is not None:
+            raise fault
 
     async def close(self) -> None:
         """See AsyncLine."""
-        await self._client.aclose()
+        for line in self._lines.values():
+            await line.close()
 
 
 class AsyncStore:
@@ -154,7 +191,7 @@ class AsyncStore:
         began, tries = time.monotonic(), 0
         while True:
             try:
-                return await self.line.send(command)
+                return await self.line.send(request.key, command)
             except (redis.RedisError, OSError) as error:
                 verdict = faults.judge(error, request, self.where, tries, time.monotonic() - began)
             tries += 1

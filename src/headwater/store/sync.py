@@ -14,14 +14,15 @@ from collections import deque
 from typing import Any, Protocol, TypeVar
 
 import redis
+import redis.exceptions
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 from headwater.store import faults
 from headwater.store.call import Call, Clock, Operation, Wait
 from headwater.store.embedded import EmbeddedServer, default_directory
 from headwater.store.library import library, needs_loading
+from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
@@ -65,8 +66,15 @@ class ServerLine:
         self._idle: deque[Any] = deque()
         self._pid = os.getpid()
 
-    def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:  # noqa: ARG002
-        """See Line; one server has every key."""
+    def send(
+        self,
+        key: str,  # noqa: ARG002
+        command: tuple[Any, ...],
+        *,
+        fresh: bool,
+        asking: bool = False,
+    ) -> Any:
+        """See Line; one server has every key. ``asking`` is for a slot that moves to it."""
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()
         try:
@@ -76,6 +84,9 @@ class ServerLine:
         except IndexError:
             connection = self._pool.make_connection()
         try:
+            if asking:
+                connection.send_command("ASKING", check_health=False)
+                connection.read_response()
             connection.send_packed_command(connection.pack_command(*command), check_health=False)
             reply = connection.read_response(disable_decoding=True)
         except redis.ResponseError:
@@ -108,30 +119,61 @@ def _has_news(connection: Any) -> bool:
 
 
 class ClusterLine:
-    """Connections to a cluster; redis-py follows its redirections."""
+    """Connections to the servers of a cluster; follows slots as they move."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
-        self._client = RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in address.nodes],
-            **options,
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._client.cluster_response_callbacks.clear()
+        self._options = options
+        self._slots = SlotMap(address.nodes)
+        self._lines: dict[Node, ServerLine] = {}
 
-    def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:  # noqa: ARG002
+    def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See Line."""
-        return self._client.execute_command(*command)
+        self._learn()
+        node, asking = self._slots.owner(key), False
+        for _ in range(MOST_REDIRECTIONS):
+            try:
+                return self._line(node).send(key, command, fresh=fresh, asking=asking)
+            except redis.exceptions.AskError as error:
+                asking = not isinstance(error, redis.exceptions.MovedError)
+                node = self._slots.redirect(error, node, moved=not asking)
+            except (redis.ConnectionError, redis.TimeoutError, OSError):
+                self._slots.stale = True
+                raise
+        raise redis.exceptions.TryAgainError(f"TRYAGAIN the slot of {key} is moving")
 
     def each(self, command: tuple[Any, ...]) -> list[Any]:
         """See Line."""
-        return [
-            self._client.execute_command(*command, target_nodes=node)
-            for node in self._client.get_primaries()
-        ]
+        self._slots.stale = True
+        self._learn()
+        return [self._line(node).send("", command, fresh=True) for node in self._slots.primaries()]
+
+    def _line(self, node: Node) -> ServerLine:
+        line = self._lines.get(node)
+        if line is None:
+            host, port = node
+            line = self._lines.setdefault(
+                node, ServerLine({**self._options, "host": host, "port": port})
+            )
+        return line
+
+    def _learn(self) -> None:
+        """Ask for the owners of slots when that is due; any server may answer."""
+        fault: BaseException | None = None
+        for node in self._slots.candidates() if self._slots.stale else ():
+            try:
+                reply = self._line(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                fault = error
+            else:
+                self._slots.learn(reply, node)
+                return
+        if fault is not None:
+            raise fault
 
     def close(self) -> None:
         """See Line."""
-        self._client.close()
+        for line in self._lines.values():
+            line.close()
 
 
 class Store:
