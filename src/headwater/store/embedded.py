@@ -380,11 +380,11 @@ class _Patience:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._step = 0.001
         self.renew()
 
     def renew(self) -> None:
         self._deadline = time.monotonic() + _PATIENCE_S
-        self._step = 0.001
 
     def rest(self, what: str) -> None:
         if time.monotonic() > self._deadline:
