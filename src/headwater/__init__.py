@@ -27,6 +27,7 @@ from headwater.errors import (
     UnknownStream,
     UnreadableNode,
 )
+from headwater.log.housekeeping import Kept
 from headwater.log.stream import Group, Stream
 from headwater.log.topic import Topic, TopicGroup
 from headwater.log.types import (
@@ -52,6 +53,7 @@ __all__ = [
     "Headwater",
     "HeadwaterError",
     "InvalidInput",
+    "Kept",
     "LibraryTooNew",
     "LogError",
     "Message",

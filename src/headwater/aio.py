@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from headwater.client import member_name
+from headwater.log import housekeeping
 from headwater.log.aio_stream import AsyncGroup, AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.handles import StreamHandle, list_streams, list_topics
+from headwater.log.housekeeping import Kept
 from headwater.log.topics import TopicHandle
 from headwater.store.aio import AsyncStore
 
@@ -66,6 +68,13 @@ class AsyncHeadwater:
     async def topics(self) -> list[str]:
         """See Headwater.topics."""
         return await self.store.run(list_topics())
+
+    async def keep(self, *streams: str) -> list[Kept]:
+        """See Headwater.keep."""
+        return [
+            await self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
+            for name in streams or await self.streams()
+        ]
 
     async def close(self) -> None:
         """See Headwater.close."""

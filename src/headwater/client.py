@@ -7,7 +7,9 @@ import secrets
 import socket
 from types import TracebackType
 
+from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_streams, list_topics
+from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
 from headwater.log.topics import TopicHandle
@@ -62,6 +64,17 @@ class Headwater:
     def topics(self) -> list[str]:
         """List the names of all topics, sorted."""
         return self.store.run(list_topics())
+
+    def keep(self, *streams: str) -> list[Kept]:
+        """Do the housekeeping of the named streams, or of all, once; says what was done to each.
+
+        Seals, gives up what expired, applies retention, compacts where asked for, and forgets
+        producers and members that are gone. Any number of clients may do it at once.
+        """
+        return [
+            self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
+            for name in streams or self.streams()
+        ]
 
     def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

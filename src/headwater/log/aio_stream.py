@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.log import dead_letters, grouping, keeping, node, reading, writing
+from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, Retained, StreamInfo
@@ -105,6 +105,10 @@ class AsyncStream:
         """See Stream.compact."""
         return await self._run(keeping.compact(self._handle, marker_ms))
 
+    async def auto_compact(self, on: bool = True, *, marker_ms: int = keeping.MARKER_MS) -> None:
+        """See Stream.auto_compact."""
+        await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
+
     async def seal(self) -> int:
         """See Stream.seal."""
         return await self._run(writing.seal(self._handle.key, everything=True))
@@ -192,7 +196,8 @@ class AsyncGroup:
 
     async def bury(self) -> int:
         """See Group.bury."""
-        return await self._run(dead_letters.bury(self._handle))
+        _, buried = await self._run(dead_letters.give_up(self._handle))
+        return buried
 
     async def remove(self) -> bool:
         """See Group.remove."""

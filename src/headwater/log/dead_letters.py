@@ -15,8 +15,21 @@ from headwater.store.faults import Refusal
 BATCH = 1000
 
 
+def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
+    """Give up everything that has expired; returns how many messages were dropped and buried."""
+    dropped = place = 0
+    while place >= 0:
+        args = (group.name, place)
+        try:
+            gone, place = yield Call("hw_group_expire", group.key, args, repeatable=True)
+        except Refusal:
+            raise group.unknown() from None
+        dropped += gone
+    return dropped, (yield from bury(group))
+
+
 def bury(group: GroupHandle) -> Operation[int]:
-    """Move everything that expired to the dead letters; returns how many messages.
+    """Move what was found to have expired to the dead letters; returns how many messages.
 
     Each batch is noted and numbered in the group before it is written, and written under its
     number, so that whoever repeats it after a crash writes nothing twice.

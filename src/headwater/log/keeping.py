@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headwater.errors import InvalidInput
 from headwater.log import node
 from headwater.log.handles import StreamHandle
@@ -177,10 +175,16 @@ class _Pile:
         return (before - len(messages)) if done else 0
 
 
-def tidy(key: str) -> Operation[tuple[int, int]]:
-    """Forget silent producers and members that are gone; returns how many of each."""
-    reply: Any = yield Call("hw_stream_tidy", key, (PRODUCER_MS, MEMBER_MS), repeatable=True)
-    return reply[0], reply[1]
+def tidy(
+    key: str, producer_ms: int = PRODUCER_MS, member_ms: int = MEMBER_MS
+) -> Operation[tuple[int, int]]:
+    """Forget producers and members that were silent for so long; returns how many of each."""
+    producers = members = 0
+    while True:
+        silent, gone = yield Call("hw_stream_tidy", key, (producer_ms, member_ms), repeatable=True)
+        producers, members = producers + silent, members + gone
+        if not silent:
+            return producers, members
 
 
 def delete(stream: StreamHandle) -> Operation[bool]:

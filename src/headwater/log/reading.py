@@ -174,6 +174,7 @@ def info(stream: StreamHandle) -> Operation[StreamInfo]:
         created_ms=int(created) // 1000,
         last_time_ms=time,
         retention=Retention(*limits),
+        auto_compact=bool(reply[14]),
         readers={readers[i].decode(): int(readers[i + 1]) for i in range(0, len(readers), 2)},
         groups=tuple(group.decode() for group in reply[13]),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.log import dead_letters, grouping, keeping, node, reading, writing
+from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, Retained, StreamInfo
@@ -130,6 +130,13 @@ class Stream:
         """
         return self._run(keeping.compact(self._handle, marker_ms))
 
+    def auto_compact(self, on: bool = True, *, marker_ms: int = keeping.MARKER_MS) -> None:
+        """Ask ``headwater keep`` to compact from now on, or no longer.
+
+        It does so when at least half of the messages have come since the last time.
+        """
+        self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
+
     def seal(self) -> int:
         """Pack everything written so far into compressed nodes; returns how many messages."""
         return self._run(writing.seal(self._handle.key, everything=True))
@@ -232,8 +239,12 @@ class Group:
         return self._run(dead_letters.redrive(self._handle, count))
 
     def bury(self) -> int:
-        """Move what has expired to the dead letters now; reads do this by themselves."""
-        return self._run(dead_letters.bury(self._handle))
+        """Give up what has expired now; returns how many messages went to the dead letters.
+
+        Reads and ``headwater keep`` do this by themselves.
+        """
+        _, buried = self._run(dead_letters.give_up(self._handle))
+        return buried
 
     def remove(self) -> bool:
         """End the group, so that retention no longer waits for it; returns whether it existed."""

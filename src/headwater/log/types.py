@@ -90,6 +90,7 @@ class StreamInfo:
     created_ms: int
     last_time_ms: int
     retention: Retention
+    auto_compact: bool
     readers: dict[str, int]
     groups: tuple[str, ...]
 

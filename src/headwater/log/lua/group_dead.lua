@@ -11,11 +11,26 @@
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
   member: "offset:first:last:attempt"
 ]]
+-- Dead letters were turned off after messages had expired: these are dropped like any other.
+local function drop_expired(G)
+  redis.call('HDEL', G, 'burying')
+  for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, EXPIRE_STEPS - 1)) do
+    local range = pending_at(G, start)
+    local n = range.last - range.first + 1
+    drop_pending(G, range)
+    redis.call('HINCRBY', G, 'pending', -n)
+    redis.call('HINCRBY', G, 'expired', n)
+  end
+  return {}
+end
+
 redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
     local G = group_key(keys[1], args[1])
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    local target = redis.call('HGET', G, 'dead')
+    if not target then return no_group() end
+    if target == '' then return drop_expired(G) end
     local noted = redis.call('HGET', G, 'burying')
     if noted and args[2] ~= '' and args[2] == string.match(noted, '^%d+') then
       local at = tonumber(args[3])
@@ -49,7 +64,7 @@ redis.register_function{
       local n = #ranges
       ranges[n + 1], ranges[n + 2], ranges[n + 3] = tonumber(first), tonumber(last), tonumber(attempt)
     end
-    return { tonumber(string.match(noted, '^%d+')), ranges, redis.call('HGET', G, 'dead') }
+    return { tonumber(string.match(noted, '^%d+')), ranges, target }
   end,
   flags = { 'allow-oom' },
 }

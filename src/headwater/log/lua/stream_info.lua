@@ -2,13 +2,15 @@
   hw_stream_info: what is known of a stream without reading its messages.
   KEYS   1 the stream
   Reply  { first, last, sealed, created, time, node bytes, tail bytes, nodes, holes,
-           max count, max age ms, max bytes, { reader, position, ... }, { group, ... } }
+           max count, max age ms, max bytes, { reader, position, ... }, { group, ... },
+           1 when housekeepers are to compact it }
 ]]
 redis.register_function{
   function_name = 'hw_stream_info',
   callback = function(keys)
     local K, stream = keys[1], load_stream(keys[1])
-    local f = redis.call('HMGET', K, 'bytes', 'holes', 'max_count', 'max_age_ms', 'max_bytes')
+    local f = redis.call('HMGET', K, 'bytes', 'holes', 'max_count', 'max_age_ms', 'max_bytes',
+      'compact')
     local tail = 0
     if stream.last > stream.sealed then tail = redis.call('MEMORY', 'USAGE', K .. ':tail') or 0 end
     return {
@@ -17,6 +19,7 @@ redis.register_function{
       f[3] or '', f[4] or '', f[5] or '',
       redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
       redis.call('ZRANGE', K .. ':groups', 0, -1),
+      (f[6] or '') == '' and 0 or 1,
     }
   end,
   flags = { 'no-writes' },

@@ -12,8 +12,6 @@
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
 ]]
-local ANSWERS = 128
-
 local function remembered_answer(K, producer, sequence)
   local newest = redis.call('HGET', K .. ':answers', producer)
   if not newest or sequence > tonumber(newest) then return nil end

@@ -1,0 +1,112 @@
+"""Housekeeping: all that a stream needs done from time to time, whoever has the time.
+
+Seals full nodes, gives up what has expired, forgets producers and members that are gone, applies
+the retention policy and, where the stream asks for it, compacts. Each step is atomic and does
+nothing when there is nothing to do, so that any number of housekeepers may work at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.errors import LogError, UnknownGroup
+from headwater.log import dead_letters, keeping
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.limits import check_ms
+from headwater.log.reading import info
+from headwater.log.types import Retained, Retention
+from headwater.log.writing import seal
+from headwater.store.call import Argument, Call, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What housekeeping did to a stream, in messages, producers and members.
+
+    ``expired`` were dropped for good, ``buried`` went to dead letters. ``held`` stay beyond the
+    retention policy because ``held_by`` still needs them. ``fault`` says why the rest was left
+    undone.
+    """
+
+    stream: str
+    sealed: int = 0
+    expired: int = 0
+    buried: int = 0
+    producers: int = 0
+    members: int = 0
+    evicted: int = 0
+    held: int = 0
+    held_by: str | None = None
+    compacted: int = 0
+    fault: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than before."""
+        return any(
+            (
+                self.sealed,
+                self.expired,
+                self.buried,
+                self.producers,
+                self.members,
+                self.evicted,
+                self.compacted,
+            )
+        )
+
+
+def keep(stream: StreamHandle) -> Operation[Kept]:
+    """Do all that is due to a stream; what cannot be read is told in the answer, not raised."""
+    sealed = expired = buried = producers = members = compacted = 0
+    retained = Retained(0, 0, None)
+    fault = None
+    try:
+        facts = yield from info(stream)
+        sealed = yield from seal(stream.key, everything=False)
+        for name in facts.groups:
+            dropped, dead = yield from _give_up(GroupHandle(stream, name, "housekeeper"))
+            expired, buried = expired + dropped, buried + dead
+        producers, members = yield from keeping.tidy(stream.key)
+        if facts.retention != Retention():
+            retained = yield from keeping.apply_retention(stream.key)
+        compacted = yield from _compact_if_due(stream)
+    except LogError as error:
+        fault = str(error)
+    return Kept(
+        stream.name,
+        sealed=sealed,
+        expired=expired,
+        buried=buried,
+        producers=producers,
+        members=members,
+        evicted=retained.evicted,
+        held=retained.held,
+        held_by=retained.held_by,
+        compacted=compacted,
+        fault=fault,
+    )
+
+
+def _give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
+    """Drop or bury what has expired; a group that was removed meanwhile has nothing."""
+    try:
+        return (yield from dead_letters.give_up(group))
+    except UnknownGroup:
+        return 0, 0
+
+
+def auto_compact(key: str, on: bool, marker_ms: int) -> Operation[None]:
+    """Ask housekeepers to compact a stream, or no longer."""
+    wish: Argument = check_ms(marker_ms, "marker_ms") if on else ""
+    yield Call("hw_stream_auto_compact", key, (wish,), repeatable=True)
+
+
+def _compact_if_due(stream: StreamHandle) -> Operation[int]:
+    due = yield Call("hw_stream_compact_due", stream.key, read_only=True)
+    if not due:
+        return 0
+    marker_ms, last, created = due
+    removed = yield from keeping.compact(stream, marker_ms)
+    yield Call("hw_stream_compacted", stream.key, (created, last), repeatable=True)
+    return removed

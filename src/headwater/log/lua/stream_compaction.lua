@@ -1,0 +1,58 @@
+--[[
+  Compaction by the housekeeper: whether a stream asks for it, and whether it is worth the work.
+  The hash K keeps `compact` (how old a delete marker must be to go, ms; '' or none: not asked
+  for) and `compacted` (the last offset that a compaction has seen).
+]]
+
+--[[
+  hw_stream_auto_compact: ask the housekeeper to compact the stream, or no longer.
+  KEYS   1 the stream
+  ARGV   1 ms after which delete markers may go, '' for no compaction
+  Reply  1
+]]
+redis.register_function{
+  function_name = 'hw_stream_auto_compact',
+  callback = function(keys, args)
+    redis.call('HSET', keys[1], 'compact', args[1])
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_stream_compact_due: is it time to compact? Yes when at least half of the messages have come
+  since the last time: so the log is at most twice as long as need be, and each message is read
+  a bounded number of times however long the log lives.
+  KEYS   1 the stream
+  Reply  { ms after which delete markers may go, last offset, created }, or {} when it is not time
+]]
+redis.register_function{
+  function_name = 'hw_stream_compact_due',
+  callback = function(keys)
+    local stream = load_stream(keys[1])
+    local f = redis.call('HMGET', keys[1], 'compact', 'compacted', 'holes')
+    if (f[1] or '') == '' then return {} end
+    local fresh = stream.last - math.max(tonumber(f[2] or 0), stream.first - 1)
+    local length = stream.last - stream.first + 1 - tonumber(f[3] or 0)
+    if fresh == 0 or 2 * fresh < length then return {} end
+    return { tonumber(f[1]), stream.last, stream.created }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_compacted: note that a compaction has seen everything up to an offset.
+  KEYS   1 the stream
+  ARGV   1 `created` as read   2 the offset
+  Reply  1, or 0 when the stream is another one by now
+]]
+redis.register_function{
+  function_name = 'hw_stream_compacted',
+  callback = function(keys, args)
+    if load_stream(keys[1]).created ~= args[1] then return 0 end
+    local known = tonumber(redis.call('HGET', keys[1], 'compacted') or 0)
+    if tonumber(args[2]) > known then redis.call('HSET', keys[1], 'compacted', args[2]) end
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
