@@ -46,10 +46,14 @@ def _node_words(messages: list[Message], base: int, last: int) -> tuple[Argument
     """Spell a rewritten node of base..last: how many messages, the first time, the bytes."""
     if not messages:
         return (0, 0, b"")
-    offsets, tags, values, times, _ = zip(*messages, strict=True)
     dense = len(messages) == last - base + 1
-    batch = node.batch_of(tags, values, times, None if dense else offsets)
-    return (len(messages), times[0], node.pack(batch, sealed=True).blob)
+    batch = node.batch_of(
+        [message.tag for message in messages],
+        [message.value for message in messages],
+        [message.time_ms for message in messages],
+        None if dense else [message.offset for message in messages],
+    )
+    return (len(messages), messages[0].time_ms, node.pack(batch, sealed=True).blob)
 
 
 def retain(

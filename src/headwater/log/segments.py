@@ -7,7 +7,6 @@ columns are only made of the rows that were asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
@@ -26,8 +25,6 @@ SCHEMA = pa.schema(
         pa.field("time", pa.timestamp("ms", "UTC"), nullable=False),
     ]
 )
-# NamedTuple's own constructor is a Python function; this is the same without it.
-_message = partial(tuple.__new__, Message)
 
 
 class Run(Protocol):
@@ -85,7 +82,7 @@ class PackedRun(NamedTuple):
         )
         times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-        return list(map(_message, zip(offsets, tags, values, times, repeat(attempt), strict=False)))
+        return list(map(Message, offsets, tags, values, times, repeat(attempt)))
 
     def to_arrow(self) -> pa.RecordBatch:
         """See Run; tags and values are not copied."""

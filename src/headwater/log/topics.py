@@ -170,7 +170,10 @@ def _read_partitions(
     due_ms = -1
     for place in (*range(group.turn, len(members)), *range(group.turn)):
         taken = yield from grouping.read_now(members[place], count - len(messages), terms)
-        messages += [TopicMessage(place, *message) for message in taken.messages]
+        messages += [
+            TopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt)
+            for m in taken.messages
+        ]
         news.append((members[place].stream, taken.last))
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
@@ -192,7 +195,8 @@ def _by_partition(
     members = yield from group.open()
     places: dict[int, list[int]] = {}
     for message in messages:
-        place, offset = message[0], message[1]
+        pair = (message.partition, message.offset) if isinstance(message, TopicMessage) else message
+        place, offset = pair
         if not 0 <= place < len(members):
             raise InvalidInput(f"partition {place} is not one of 0 to {len(members) - 1}")
         places.setdefault(place, []).append(offset)

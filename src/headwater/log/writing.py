@@ -174,9 +174,10 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
         if last - sealed < least or covered <= sealed:
             return sealed_now
         runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
-        rows = [message for run in runs for message in run.cut(start, covered).messages()]
-        _, tags, values, times, _ = zip(*rows, strict=True)
-        packed = node.pack(node.batch_of(tags, values, times), sealed=True)
+        parts = [run.cut(start, covered).to_arrow() for run in runs]
+        packed = node.pack(
+            node.from_arrow(pa.concat_batches(parts).drop_columns("offset")), sealed=True
+        )
         span = (packed.first_time or 0, packed.newest_time or 0)
         args = (created, sealed, covered, packed.rows, *span, packed.blob)
         boundary = yield Call("hw_stream_seal", key, args, repeatable=True)

@@ -1,0 +1,24 @@
+"""Measure every row with its peers in one run; ``python -m bench scale`` is the long one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench import log
+from bench.harness import show
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["all", "scale"], default="all")
+    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
+    parser.add_argument("--long", type=int, default=10_000_000, help="messages of the long stream")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    rows = log.run(options.rounds, options.long)
+    return 0 if show(rows, "headwater against native streams", options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

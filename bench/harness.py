@@ -1,0 +1,126 @@
+"""How we measure: ours and the peer in turn, many rounds, and the ratio of the medians.
+
+Machines are noisy; two programs are only compared when they ran side by side in the same minute.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import redis
+from rich.console import Console
+from rich.table import Table
+
+from headwater.store.embedded import server_binary
+
+Measure = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: ours against the peer."""
+
+    name: str
+    fsync: str
+    ours: str
+    peer: str
+    ratio: float
+    least: float
+    aim: float
+    higher_is_better: bool = True
+
+    @property
+    def verdict(self) -> str:
+        def reached(goal: float) -> bool:
+            return self.ratio >= goal if self.higher_is_better else self.ratio <= goal
+
+        return "aim" if reached(self.aim) else "ok" if reached(self.least) else "BELOW"
+
+
+def interleave(ours: Measure, peer: Measure, rounds: int) -> tuple[float, float]:
+    """Run both in turn, swapping who begins, and return the median of each."""
+    figures: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds):
+        order = (0, 1) if turn % 2 == 0 else (1, 0)
+        for which in order:
+            figures[which].append((ours, peer)[which]())
+    return statistics.median(figures[0]), statistics.median(figures[1])
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """Run work and return how many per second."""
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+@contextmanager
+def server(fsync: str) -> Iterator[redis.Redis]:
+    """Run a private valkey-server on a socket: fsync is 'off' (no AOF) or 'always'."""
+    with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
+        socket = str(Path(folder) / "valkey.sock")
+        aof = ["--appendonly", "no"]
+        if fsync == "always":
+            aof = ["--appendonly", "yes", "--appendfsync", "always"]
+        words = [server_binary(), "--port", "0", "--unixsocket", socket, "--dir", folder]
+        words += ["--save", "", "--logfile", str(Path(folder) / "log"), *aof]
+        process = subprocess.Popen(words)
+        client = redis.Redis(unix_socket_path=socket, protocol=2, socket_timeout=600)
+        try:
+            deadline = time.monotonic() + 10
+            while True:
+                try:
+                    client.ping()
+                    break
+                except redis.ConnectionError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.01)
+            yield client
+        finally:
+            client.close()
+            process.kill()
+            process.wait()
+
+
+def socket_url(client: redis.Redis) -> str:
+    """Give the URL by which our client reaches the server that the peer's client uses."""
+    return f"unix://{client.connection_pool.connection_kwargs['path']}"
+
+
+def machine() -> str:
+    """Say where this was measured."""
+    return f"{platform.machine()}, Python {platform.python_version()}, redis-py {redis.__version__}"
+
+
+def show(rows: list[Row], title: str, as_json: bool) -> bool:
+    """Print the rows; says whether every one reached its least."""
+    if as_json:
+        print(json.dumps([{**asdict(row), "verdict": row.verdict} for row in rows], indent=2))
+    else:
+        table = Table(title=title, caption=machine())
+        for column in ("row", "fsync", "headwater", "peer", "ratio", "least", "aim", "verdict"):
+            table.add_column(column, justify="left" if column in ("row", "verdict") else "right")
+        for row in rows:
+            sign = ">=" if row.higher_is_better else "<="
+            table.add_row(
+                row.name,
+                row.fsync,
+                row.ours,
+                row.peer,
+                f"{row.ratio:.2f}x",
+                f"{sign} {row.least:g}x",
+                f"{row.aim:g}x",
+                row.verdict,
+            )
+        Console(width=140).print(table)
+    return all(row.verdict != "BELOW" for row in rows)

@@ -1,0 +1,340 @@
+"""The log against native Redis Streams, through redis-py with hiredis, on the same server."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+
+import redis
+
+import headwater
+from bench.events import events
+from bench.harness import Row, interleave, rate, server, socket_url
+
+BATCH = 1000
+MESSAGES = 20_000
+
+
+class Pair:
+    """Ours and the native peer on one server, each with names of its own."""
+
+    def __init__(self, native: redis.Redis, fsync: str, rounds: int) -> None:
+        self.native = native
+        self.fsync = fsync
+        self.rounds = rounds
+        self.ours = headwater.connect(socket_url(native))
+        self.pairs = events(MESSAGES)
+        self.size = statistics.mean(len(value) for _, value in self.pairs)
+        self._names = count()
+
+    def name(self) -> str:
+        return f"b{next(self._names)}"
+
+    def batches(self) -> list[list[tuple[str, bytes]]]:
+        return [self.pairs[at : at + BATCH] for at in range(0, MESSAGES, BATCH)]
+
+    def fill_native(self, key: str) -> None:
+        for batch in self.batches():
+            pipe = self.native.pipeline(transaction=False)
+            for tag, value in batch:
+                pipe.xadd(key, {"tag": tag, "value": value})
+            pipe.execute()
+
+    def fill_ours(self, stream: headwater.Stream) -> None:
+        for batch in self.batches():
+            stream.write_many(batch)
+
+
+def write_batches(pair: Pair) -> Row:
+    def ours() -> float:
+        stream = pair.ours.stream(pair.name())
+        figure = rate(MESSAGES, lambda: pair.fill_ours(stream))
+        stream.delete()
+        return figure
+
+    def native() -> float:
+        key = pair.name()
+        figure = rate(MESSAGES, lambda: pair.fill_native(key))
+        pair.native.delete(key)
+        return figure
+
+    a, b = interleave(ours, native, pair.rounds)
+    name = "write_many of 1000 / pipelined XADD, messages/s"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 6, 10)
+
+
+def group_read_ack(pair: Pair) -> Row:
+    stream, key = pair.ours.stream(pair.name()), pair.name()
+    pair.fill_ours(stream)
+    pair.fill_native(key)
+
+    def ours() -> float:
+        group = stream.group(pair.name())
+
+        def work() -> None:
+            got = 0
+            while got < MESSAGES:
+                messages = group.read(BATCH, retry_ms=60_000)
+                got += len(messages)
+                group.ack((messages[0].offset, messages[-1].offset))
+
+        figure = rate(MESSAGES, work)
+        group.remove()
+        return figure
+
+    def native() -> float:
+        group = pair.name()
+        pair.native.xgroup_create(key, group, id="0")
+
+        def work() -> None:
+            got = 0
+            while got < MESSAGES:
+                ((_, entries),) = pair.native.xreadgroup(group, "m", {key: ">"}, count=BATCH)
+                got += len(entries)
+                pair.native.xack(key, group, *(entry_id for entry_id, _ in entries))
+
+        figure = rate(MESSAGES, work)
+        pair.native.xgroup_destroy(key, group)
+        return figure
+
+    a, b = interleave(ours, native, pair.rounds)
+    stream.delete()
+    pair.native.delete(key)
+    name = "group read + ack of 1000 / XREADGROUP + XACK, messages/s"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 5, 10)
+
+
+def read_objects(pair: Pair) -> Row:
+    stream, key = pair.ours.stream(pair.name()), pair.name()
+    pair.fill_ours(stream)
+    pair.fill_native(key)
+
+    def ours() -> float:
+        def work() -> None:
+            for offset in range(1, MESSAGES, BATCH):
+                if len(stream.read(offset, BATCH)) != BATCH:
+                    raise AssertionError("a read came back short")
+
+        return rate(MESSAGES, work)
+
+    def native() -> float:
+        def work() -> None:
+            at, got = "-", 0
+            while got < MESSAGES:
+                entries = pair.native.xrange(key, at, "+", count=BATCH)
+                got += len(entries)
+                at = "(" + entries[-1][0].decode()
+
+        return rate(MESSAGES, work)
+
+    a, b = interleave(ours, native, pair.rounds)
+    stream.delete()
+    pair.native.delete(key)
+    name = "read of 1000 to Python objects / XRANGE, messages/s"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 5, 8)
+
+
+def memory(pair: Pair) -> Row:
+    """Bytes per message as the server counts them, after writing in small batches and sealing."""
+    pair.ours.stream("warm").write("a", b"b")
+    stream, key = pair.ours.stream(pair.name()), pair.name()
+    before = used_memory(pair.native)
+    for at in range(0, MESSAGES, 20):
+        stream.write_many(pair.pairs[at : at + 20])
+    stream.seal()
+    middle = used_memory(pair.native)
+    for at in range(0, MESSAGES, BATCH):
+        pipe = pair.native.pipeline(transaction=False)
+        for tag, value in pair.pairs[at : at + BATCH]:
+            pipe.xadd(key, {"tag": tag, "value": value})
+        pipe.execute()
+    after = used_memory(pair.native)
+    ours, native = (middle - before) / MESSAGES, (after - middle) / MESSAGES
+    stream.delete()
+    pair.native.delete(key)
+    name = "memory per message after sealing / native stream, bytes"
+    return Row(name, pair.fsync, f"{ours:.1f}", f"{native:.1f}", ours / native, 1 / 4, 1 / 6, False)
+
+
+def used_memory(client: redis.Redis) -> int:
+    """Read used_memory once it has come to rest: buffers of clients shrink a little later."""
+    figures = [int(client.info("memory")["used_memory_dataset"])]
+    while len(figures) < 3 or figures[-1] != figures[-2]:
+        time.sleep(0.2)
+        figures.append(int(client.info("memory")["used_memory_dataset"]))
+    return figures[-1]
+
+
+def single_write(pair: Pair) -> Row:
+    writes = 2000 if pair.fsync == "off" else 400
+
+    def ours() -> float:
+        stream = pair.ours.stream(pair.name())
+        stream.write("warm", b"up")
+        some = pair.pairs[:writes]
+        figure = rate(writes, lambda: [stream.write(tag, value) for tag, value in some])
+        stream.delete()
+        return figure
+
+    def native() -> float:
+        key = pair.name()
+        pair.native.xadd(key, {"tag": "warm", "value": b"up"})
+        some = pair.pairs[:writes]
+        figure = rate(
+            writes, lambda: [pair.native.xadd(key, {"tag": t, "value": v}) for t, v in some]
+        )
+        pair.native.delete(key)
+        return figure
+
+    a, b = interleave(ours, native, pair.rounds)
+    name = "one write at a time / single XADD, messages/s"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.6, 1)
+
+
+def wake_latency(pair: Pair) -> Row:
+    """From before the write until a blocked member holds the message, both in threads."""
+    samples = 200
+
+    def ours() -> float:
+        stream = pair.ours.stream(pair.name())
+        stream.write("warm", b"up")
+        group = stream.group("g", start="last")
+        group.read(1)
+
+        def take() -> object:
+            return group.read(1, block_ms=5000, retry_ms=60_000)
+
+        return _latency(pair.native, take, lambda: stream.write(*pair.pairs[0]), samples)
+
+    def native() -> float:
+        key = pair.name()
+        pair.native.xgroup_create(key, "g", id="$", mkstream=True)
+
+        def take() -> object:
+            return pair.native.xreadgroup("g", "m", {key: ">"}, count=1, block=5000)
+
+        tag, value = pair.pairs[0]
+        return _latency(
+            pair.native, take, lambda: pair.native.xadd(key, {"tag": tag, "value": value}), samples
+        )
+
+    a, b = interleave(ours, native, max(3, pair.rounds // 2))
+    name = "write to blocked member, p50 / XADD to blocked XREADGROUP, us"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
+
+
+def _latency(
+    native: redis.Redis, take: Callable[[], object], write: Callable[[], object], samples: int
+) -> float:
+    """Give the median of many hand-overs, in microseconds; each write waits for a blocked member."""
+    seen: list[float] = []
+    taken = threading.Semaphore(0)
+
+    def member() -> None:
+        for _ in range(samples):
+            if not take():
+                raise AssertionError("a blocked read came back empty")
+            seen.append(time.perf_counter())
+            taken.release()
+
+    thread = threading.Thread(target=member)
+    thread.start()
+    began: list[float] = []
+    for _ in range(samples):
+        while not native.info("clients")["blocked_clients"]:
+            pass
+        began.append(time.perf_counter())
+        write()
+        taken.acquire()
+    thread.join()
+    return statistics.median(b - a for a, b in zip(began, seen, strict=True)) * 1e6
+
+
+def seek(pair: Pair, small: int, large: int) -> Row:
+    """Read 10 at random offsets of a long stream, against the same in a short one."""
+    streams = []
+    for size in (large, small):
+        stream = pair.ours.stream(pair.name())
+        for at in range(0, size, MESSAGES):
+            for batch in pair.batches()[: max(1, min(size - at, MESSAGES) // BATCH)]:
+                stream.write_many(batch)
+        streams.append(stream)
+    rng = random.Random(5)
+
+    def reads(stream: headwater.Stream, size: int) -> float:
+        began = time.perf_counter()
+        for _ in range(300):
+            stream.read(rng.randrange(1, size - 10), 10)
+        return (time.perf_counter() - began) / 300 * 1e6
+
+    a, b = interleave(
+        lambda: reads(streams[0], large), lambda: reads(streams[1], small), pair.rounds
+    )
+    streams[1].delete()
+    pair.long_stream = streams[0]  # type: ignore[attr-defined]
+    name = f"seek + read 10 at random, {large:,} messages / {small:,}, us"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.3, 1.05, False)
+
+
+def evict_half(pair: Pair, size: int) -> Row:
+    """Evict half of a long stream while another client measures the longest pause it sees."""
+    stream: headwater.Stream = pair.long_stream  # type: ignore[attr-defined]
+    nodes = stream.info().nodes
+    stop = threading.Event()
+    pauses: list[float] = []
+    quiet: list[float] = []
+
+    def watch(into: list[float], until: threading.Event) -> None:
+        while not until.is_set():
+            began = time.perf_counter()
+            pair.native.ping()
+            into.append(time.perf_counter() - began)
+
+    calm = threading.Timer(1.0, stop.set)
+    calm.start()
+    watch(quiet, stop)
+    stop.clear()
+    watcher = threading.Thread(target=watch, args=(pauses, stop))
+    watcher.start()
+    began = time.perf_counter()
+    evicted = stream.evict(size // 2)
+    took = time.perf_counter() - began
+    stop.set()
+    watcher.join()
+    if evicted != size // 2:
+        raise AssertionError(f"evicted {evicted} of {size // 2}")
+    stream.delete()
+    longest, calmest = max(pauses) * 1000, max(quiet) * 1000
+    per_node = took / (nodes / 2) * 1e6
+    name = f"evict half of {size:,} ({per_node:.0f} us per node), longest pause, ms"
+    goal = 20 / calmest
+    return Row(
+        name,
+        pair.fsync,
+        f"{longest:.1f}",
+        f"{calmest:.1f} idle",
+        longest / calmest,
+        goal,
+        goal,
+        False,
+    )
+
+
+def run(rounds: int, long: int) -> list[Row]:
+    """Measure every row, without an append-only file and with one that is synced always."""
+    rows: list[Row] = []
+    for fsync in ("off", "always"):
+        with server(fsync) as native:
+            pair = Pair(native, fsync, rounds)
+            for row in (write_batches, group_read_ack, read_objects, single_write, wake_latency):
+                rows.append(row(pair))
+            if fsync == "off":
+                rows.append(memory(pair))
+                rows.append(seek(pair, 10_000, long))
+                rows.append(evict_half(pair, long))
+            pair.ours.close()
+    return rows
