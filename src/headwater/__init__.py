@@ -8,8 +8,9 @@ with headwater.connect() as hw:
     print(rides.read(1, 10))
 """
 
-from headwater import aio
-from headwater.client import Headwater, connect
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from headwater.errors import (
     AccessDenied,
     EmbeddedServerFailed,
@@ -27,20 +28,24 @@ from headwater.errors import (
     UnknownStream,
     UnreadableNode,
 )
-from headwater.log.housekeeping import Kept
-from headwater.log.stream import Group, Stream
-from headwater.log.topic import Topic, TopicGroup
-from headwater.log.types import (
-    DeadLetter,
-    GroupInfo,
-    Message,
-    Placed,
-    Redriven,
-    Retained,
-    Retention,
-    StreamInfo,
-    TopicMessage,
-)
+
+if TYPE_CHECKING:
+    from headwater import aio
+    from headwater.client import Headwater, connect
+    from headwater.log.housekeeping import Kept
+    from headwater.log.stream import Group, Stream
+    from headwater.log.topic import Topic, TopicGroup
+    from headwater.log.types import (
+        DeadLetter,
+        GroupInfo,
+        Message,
+        Placed,
+        Redriven,
+        Retained,
+        Retention,
+        StreamInfo,
+        TopicMessage,
+    )
 
 __version__ = "0.1.0"
 
@@ -79,3 +84,38 @@ __all__ = [
     "aio",
     "connect",
 ]
+
+# The clients bring in pyarrow and redis, a third of a second. The command line says what it can do
+# without them, so they come with the first use of a name.
+_HOMES = {
+    "headwater.client": ("Headwater", "connect"),
+    "headwater.log.housekeeping": ("Kept",),
+    "headwater.log.stream": ("Group", "Stream"),
+    "headwater.log.topic": ("Topic", "TopicGroup"),
+    "headwater.log.types": (
+        "DeadLetter",
+        "GroupInfo",
+        "Message",
+        "Placed",
+        "Redriven",
+        "Retained",
+        "Retention",
+        "StreamInfo",
+        "TopicMessage",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("headwater.aio")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
