@@ -1,24 +1,32 @@
 """What a failed call means, and what to do about it; shared by the sync and the async store.
 
-A server's refusal to run a call proves that nothing happened, so the call may be sent again. A
-connection that broke after sending proves nothing: then only calls that are safe to repeat are.
+A call that was not sent, or that the server refused to run, did not happen: it may be sent again.
+A connection that broke after sending proves nothing: then only calls that are safe to repeat are.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
-from typing import Any, Literal, NamedTuple, NoReturn
+import time
+from typing import Literal, NoReturn, TypeAlias
 
 import redis.exceptions as redis_errors
 
 from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreTooOld, StoreUnreachable
 from headwater.store.call import Call, Wait
 
-PATIENCE_S = 10.0
+# How long a call waits for a server that is away or not ready: a restart, a failover.
+PATIENCE_S = 30.0
+LOADS = 3
 _REFUSAL = re.compile(r"\bHW_([A-Z_]+)((?: \S+)*)")
+_CODE = re.compile(r"[A-Z]+\b")
 # The server answered, and its answer says that it did not run the call but may soon.
-_NOT_NOW = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS")
+_BUSY = {"BUSY", "TRYAGAIN", "NOREPLICAS"}
+# The same, but not this server, or not on this connection.
+_ELSEWHERE = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"}
+
+Step: TypeAlias = Literal["load", "wait", "renew"]
 
 
 class Refusal(Exception):
@@ -30,118 +38,158 @@ class Refusal(Exception):
         self.words = words
 
 
-class Verdict(NamedTuple):
-    """How to go on after a failure: load the library, or wait and send again."""
-
-    action: Literal["load", "again"]
-    delay_s: float
+class Unsent(redis_errors.ConnectionError):
+    """A call did not reach the server whole, so it did not happen; the cause says why."""
 
 
-def judge(
-    error: BaseException, request: Call | Wait, where: str, tries: int, waited_s: float
-) -> Verdict:
-    """Decide how to go on after ``error``, or raise what the caller should see.
+def unsent(error: BaseException) -> Unsent:
+    """Say of an error that it came before the call was sent."""
+    if isinstance(error, Unsent):
+        return error
+    found = Unsent(str(error))
+    found.__cause__ = error
+    return found
 
-    Raises Refusal for a function's own answer, else an error of the StoreError tree.
+
+class Trouble:
+    """One call that failed, until it succeeds or its caller is told.
+
+    ``request`` is None for the first contact, when a server that is away is not waited for.
     """
-    text = str(error)
-    delay = min(0.01 * 2**tries, 0.5)
-    if isinstance(error, redis_errors.ResponseError):
-        refusal = _REFUSAL.search(text)
-        if refusal:
-            raise Refusal(refusal[1], refusal[2].split()) from None
-        if "Function not found" in text:
-            if tries > 3:
-                raise StoreError(
-                    f"the function library keeps disappearing from {where}; "
-                    "find out who runs FUNCTION FLUSH or FUNCTION DELETE there"
-                ) from error
-            return Verdict("load", 0)
-    if _is_access(error):
-        raise_access(error, where)
-    if any(word in text for word in _NOT_NOW) or isinstance(
-        error, redis_errors.ClusterDownError | redis_errors.BusyLoadingError
-    ):
-        if waited_s < PATIENCE_S:
-            return Verdict("again", delay)
-        raise StoreError(
-            f"the store at {where} cannot serve now: {text}; try again later"
-        ) from error
-    if isinstance(error, redis_errors.OutOfMemoryError) or text.startswith("OOM"):
-        raise StoreError(
-            f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"
-        ) from error
-    if is_disconnect(error):
-        never_sent = _never_sent(error)
-        repeatable = isinstance(request, Wait) or request.repeatable or request.read_only
-        if never_sent or repeatable:
-            if waited_s < PATIENCE_S:
-                return Verdict("again", delay)
-            raise StoreUnreachable(where, text) from error
-        raise OutcomeUnknown(command_name(request), text) from error
-    raise StoreError(f"the store at {where} answered: {text}; run `headwater doctor`") from error
+
+    def __init__(self, request: Call | Wait | None, where: str) -> None:
+        self._request = request
+        self._where = where
+        self._until = time.monotonic() + PATIENCE_S
+        self._loads = 0
+        self.delay_s = 0.005
+
+    def judge(self, error: BaseException) -> Step:
+        """Say how to go on: load the library; wait ``delay_s``; or wait, then renew the line.
+
+        Raises Refusal for a function's own answer, else an error of the StoreError tree.
+        """
+        sent = not isinstance(error, Unsent)
+        error = _telling(error)
+        code, text = _code(error), str(error)
+        self.delay_s = min(self.delay_s * 2, 0.5)
+        if isinstance(error, redis_errors.ResponseError):
+            refusal = _REFUSAL.search(text)
+            if refusal:
+                raise Refusal(refusal[1], refusal[2].split()) from None
+            if "Function not found" in text:
+                return self._load(error)
+        if _is_access(error):
+            _raise_access(error, self._where)
+        if code in _BUSY or code in _ELSEWHERE:
+            if time.monotonic() < self._until:
+                return "wait" if code in _BUSY else "renew"
+            raise StoreError(
+                f"the store at {self._where} cannot serve now: {text}; try again later"
+            ) from error
+        if _is_disconnect(error):
+            return self._reconnect(error, sent)
+        raise _answered(error, code, text, self._where) from error
+
+    def _load(self, error: BaseException) -> Step:
+        self._loads += 1
+        if self._loads > LOADS:
+            raise StoreError(
+                f"the function library keeps disappearing from {self._where}; "
+                "find out who runs FUNCTION FLUSH or FUNCTION DELETE there"
+            ) from error
+        return "load"
+
+    def _reconnect(self, error: BaseException, sent: bool) -> Step:
+        request = self._request
+        why = f"TLS failed ({error})" if isinstance(error, ssl.SSLError) else str(error)
+        if request is None:
+            raise StoreUnreachable(self._where, why) from error
+        if sent and isinstance(request, Call) and not (request.repeatable or request.read_only):
+            raise OutcomeUnknown(request.function, why) from error
+        if time.monotonic() < self._until:
+            return "renew"
+        raise StoreUnreachable(self._where, why) from error
 
 
-def command_name(request: Call | Wait) -> str:
-    """Name what was asked, without its arguments."""
-    return request.function if isinstance(request, Call) else str(request.command[0])
+def _telling(error: BaseException) -> BaseException:
+    """Find why a call could not be sent: the client wraps a refused login or a TLS failure.
+
+    Only then: what went before in the caller's program must not colour an error after sending.
+    """
+    if not isinstance(error, Unsent) or error.__cause__ is None:
+        return error
+    outer = error.__cause__
+    if isinstance(outer.__cause__, redis_errors.RedisError | ssl.SSLError):
+        return outer.__cause__
+    return outer.__context__ if isinstance(outer.__context__, ssl.SSLError) else outer
 
 
-def is_disconnect(error: BaseException) -> bool:
+def _code(error: BaseException) -> str:
+    """Give the word by which a server's answer begins; the client cuts off those that it knows."""
+    known = getattr(error, "status_code", None)
+    if isinstance(known, str):
+        return known
+    word = _CODE.match(str(error)) if isinstance(error, redis_errors.ResponseError) else None
+    return word[0] if word else ""
+
+
+def _is_disconnect(error: BaseException) -> bool:
     """Say whether the connection, not the server, failed."""
-    return isinstance(error, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError)
-
-
-def _never_sent(error: BaseException) -> bool:
-    text = str(error)
-    return "connecting to" in text or "Connection refused" in text or "No such file" in text
+    return isinstance(
+        error,
+        redis_errors.ConnectionError
+        | redis_errors.TimeoutError
+        | redis_errors.InvalidResponse
+        | OSError,
+    )
 
 
 def _is_access(error: BaseException) -> bool:
-    return isinstance(
-        error, redis_errors.AuthenticationError | redis_errors.NoPermissionError
-    ) or str(error).startswith(("NOAUTH", "NOPERM", "WRONGPASS"))
+    return isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError)
 
 
-def raise_access(error: BaseException, where: str) -> NoReturn:
+def _raise_access(error: BaseException, where: str) -> NoReturn:
     """Turn the server's refusal of a user into one error with a cure; never shows the password."""
     text = str(error)
-    if isinstance(error, redis_errors.NoPermissionError) or "permission" in text.lower():
-        raise AccessDenied(
-            where,
-            text,
-            "grant the user ~hw:* and the commands that `headwater doctor` lists",
-        ) from error
-    raise AccessDenied(
-        where, "wrong user name or password", "correct them in the URL (redis://user:password@host)"
-    ) from None
+    if isinstance(error, redis_errors.NoPermissionError):
+        cure = "grant the user ~hw:* and the commands that `headwater doctor` lists"
+        raise AccessDenied(where, text, cure) from error
+    if _code(error) == "NOAUTH":
+        cure = "put it into the URL (redis://user:password@host, redis://:password@host)"
+        raise AccessDenied(where, "it asks for a password", cure) from None
+    if "without any password configured" in text:
+        raise AccessDenied(where, "it has no password", "take it out of the URL") from None
+    cure = "correct them in the URL (redis://user:password@host)"
+    raise AccessDenied(where, "wrong user name or password", cure) from None
 
 
-def raise_connecting(error: BaseException, where: str) -> NoReturn:
-    """Turn a failure of the very first contact into one clear error."""
-    if _is_access(error):
-        raise_access(error, where)
-    cause = error.__cause__ or error.__context__
-    if isinstance(error, ssl.SSLError) or isinstance(cause, ssl.SSLError):
-        raise StoreUnreachable(where, f"TLS failed ({cause or error})") from error
-    if is_disconnect(error):
-        raise StoreUnreachable(where, str(error)) from error
-    raise StoreError(f"the store at {where} answered: {error}; run `headwater doctor`") from error
+def _answered(error: BaseException, code: str, text: str, where: str) -> StoreError:
+    if code == "OOM":
+        return StoreError(
+            f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"
+        )
+    if code in ("MOVED", "ASK"):
+        return StoreError(f"{where} is one node of a cluster; use a redis+cluster:// URL")
+    if "cluster support disabled" in text:
+        return StoreError(f"the server at {where} is not a cluster; use a redis:// URL")
+    if isinstance(error, redis_errors.ResponseError):
+        text = f"answered: {text}"
+    return StoreError(f"the store at {where} {text}; run `headwater doctor`")
 
 
-def check_version(info: dict[str, Any], where: str) -> str:
+def check_server(info: dict[str, str], where: str) -> str:
     """Name the server; raise StoreTooOld when it lacks what we need."""
     if "valkey_version" in info:
-        name, version, least = "Valkey", str(info["valkey_version"]), (7, 2)
+        name, version, least = "Valkey", info["valkey_version"], (7, 2)
     else:
-        name, version, least = "Redis", str(info["redis_version"]), (7, 0)
+        name, version, least = "Redis", info["redis_version"], (7, 0)
     found = tuple(int(part) for part in version.split(".")[:2])
     if found < least:
         raise StoreTooOld(where, f"{name} {version}")
     return f"{name} {version}"
 
 
-def parse_info(text: bytes | str) -> dict[str, str]:
+def parse_info(text: bytes) -> dict[str, str]:
     """Parse the reply of INFO into its fields."""
-    lines = (text.decode() if isinstance(text, bytes) else text).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
+    return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)

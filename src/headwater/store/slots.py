@@ -6,6 +6,7 @@ trip. The map only remembers; whoever does the I/O feeds it replies and redirect
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, TypeAlias
 
 from redis.crc import key_slot
@@ -24,11 +25,16 @@ class SlotMap:
         self._seeds = seeds
         self._ranges: list[tuple[int, int, Node]] = []
         self._owners: dict[int, Node] = {}
+        self._candidates = deque(seeds)
         self.stale = True
 
     def candidates(self) -> list[Node]:
-        """Name the servers to learn from: those that are known, then those of the URL."""
-        return list(dict.fromkeys([*self.primaries(), *self._seeds]))
+        """Name the servers to learn from, replicas too, another one first each time.
+
+        So a server that is away, or cut off from the others, is not asked first again.
+        """
+        self._candidates.rotate(-1)
+        return list(self._candidates)
 
     def primaries(self) -> list[Node]:
         """Name the servers that own slots."""
@@ -36,12 +42,14 @@ class SlotMap:
 
     def learn(self, reply: list[Any], asked: Node) -> None:
         """Take over a reply of CLUSTER SLOTS; a server that does not know its name is ``asked``."""
-        self._ranges = [
-            (first, last, (owner[0].decode() if owner[0] else asked[0], owner[1]))
-            for first, last, owner, *_ in reply
-        ]
-        self._owners = {}
-        self.stale = not self._ranges
+        ranges, known = [], dict.fromkeys(self._seeds)
+        for first, last, *servers in reply:
+            nodes = [(host.decode() if host else asked[0], port) for host, port, *_ in servers]
+            known.update(dict.fromkeys(nodes))
+            ranges.append((first, last, nodes[0]))
+        self._ranges, self._owners = ranges, {}
+        self._candidates = deque(known)
+        self.stale = not ranges
 
     def owner(self, key: str) -> Node:
         """Name the server of a key; raises ClusterDownError when no server has its slot."""
@@ -54,7 +62,7 @@ class SlotMap:
                     break
             else:
                 self.stale = True
-                raise ClusterDownError(f"CLUSTERDOWN no server has hash slot {slot}")
+                raise ClusterDownError(f"no server has hash slot {slot}", status_code="CLUSTERDOWN")
         return found
 
     def redirect(self, error: AskError, asked: Node, *, moved: bool) -> Node:
