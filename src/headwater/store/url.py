@@ -4,6 +4,8 @@ embedded:///dir  embedded:            a private server in a directory
 redis://[user:password@]host:port/db  one server          rediss:// the same over TLS
 unix:///path/to/socket[?db=0]         one server, by socket
 redis+cluster://host:port[,host:port] a cluster           rediss+cluster:// over TLS
+
+A URL may carry a password, so an error never repeats a part of it that could be one.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from headwater.errors import InvalidInput
 
 URL_VARIABLE = "HEADWATER_URL"
+_SERVERS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SCHEMES = "redis:// rediss:// unix:// redis+cluster:// rediss+cluster:// embedded:"
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_ca_path")
+_CERT_REQS = ("required", "optional", "none")
 
 
 class Address(NamedTuple):
@@ -29,6 +33,9 @@ class Address(NamedTuple):
     nodes: tuple[tuple[str, int], ...] = ()
     directory: Path | None = None
 
+    def __repr__(self) -> str:
+        return f"Address({self.safe!r})"
+
 
 def resolve(url: str | None, default_directory: Path) -> Address:
     """Parse ``url``, else ``$HEADWATER_URL``, else take the embedded store's directory.
@@ -36,55 +43,73 @@ def resolve(url: str | None, default_directory: Path) -> Address:
     Raises InvalidInput for a URL that cannot be meant.
     """
     url = url if url is not None else os.environ.get(URL_VARIABLE) or "embedded:"
+    if not isinstance(url, str):
+        raise InvalidInput(f"a store URL must be a str, not {type(url).__name__}")
     scheme, colon, rest = url.partition(":")
-    if not colon:
-        raise InvalidInput(f"{url!r} is not a store URL; use one of {_SCHEMES}")
-    if scheme == "embedded":
+    if colon and scheme == "embedded":
         path = unquote(rest.removeprefix("//"))
         directory = Path(path) if path else default_directory
         return Address("embedded", f"embedded://{directory}", {}, directory=directory)
-    if scheme == "unix":
-        return _socket(url)
-    if scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster"):
-        return _network(url, scheme)
-    raise InvalidInput(f"store URL scheme {scheme!r} is not known; use one of {_SCHEMES}")
+    if scheme in _SERVERS and rest.startswith("//"):
+        parts = _split(url)
+        return _socket(parts) if scheme == "unix" else _network(parts)
+    raise InvalidInput(f"this is not a store URL; it begins with one of {_SCHEMES}")
 
 
-def _socket(url: str) -> Address:
-    parts = urlsplit(url)
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Its words may repeat the password.
+        raise InvalidInput("the store URL cannot be read; check its brackets and signs") from None
+    if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
+        raise InvalidInput(
+            "the store URL has one of the signs / ? # in its user name or password, or a # at its "
+            "end; write them as %2F %3F %23"
+        )
+    return parts
+
+
+def _socket(parts: SplitResult) -> Address:
+    credentials, _, host = parts.netloc.rpartition("@")
     path = unquote(parts.path)
-    if not path:
+    if host or not path.strip("/"):
         raise InvalidInput("a unix:// URL needs the socket's path; write unix:///path/to/socket")
     query = dict(parse_qsl(parts.query))
     options: dict[str, Any] = {"unix_socket_path": path, "db": _number(query.pop("db", "0"), "db")}
     _refuse_unknown(query)
-    _credentials(options, parts.username, parts.password)
-    return Address("single", f"unix://{path}", options)
+    _credentials(options, credentials)
+    safe = f"unix://{path}" + (f"?db={options['db']}" if options["db"] else "")
+    return Address("single", safe, options)
 
 
-def _network(url: str, scheme: str) -> Address:
-    parts = urlsplit(url)
-    credentials, _, hosts = parts.netloc.rpartition("@")
+def _network(parts: SplitResult) -> Address:
+    scheme, credentials, hosts = parts.scheme, *parts.netloc.rpartition("@")[::2]
     nodes = tuple(_node(host) for host in hosts.split(",")) if hosts else (("localhost", 6379),)
-    safe = f"{scheme}://" + ",".join(f"{host}:{port}" for host, port in nodes)
+    safe = f"{scheme}://" + ",".join(_name(*node) for node in nodes)
     options: dict[str, Any] = {}
-    username, _, password = credentials.partition(":")
-    _credentials(options, username or None, password or None)
+    _credentials(options, credentials)
     query = dict(parse_qsl(parts.query))
     if scheme.startswith("rediss"):
         options["ssl"] = True
         options.update({name: query.pop(name) for name in _TLS_OPTIONS if name in query})
+        if options.get("ssl_cert_reqs", "required") not in _CERT_REQS:
+            raise InvalidInput(f"ssl_cert_reqs in the store URL is one of {', '.join(_CERT_REQS)}")
     _refuse_unknown(query)
+    database = _number(parts.path.strip("/") or "0", "database")
     if scheme.endswith("+cluster"):
+        if database:
+            raise InvalidInput("a cluster has database 0 only; take the database out of the URL")
         return Address("cluster", safe, options, nodes)
     if len(nodes) > 1:
         raise InvalidInput(f"{safe} names several hosts; use {scheme}+cluster:// for a cluster")
     options["host"], options["port"] = nodes[0]
-    database = parts.path.strip("/")
-    options["db"] = _number(database or "0", "database")
-    if options["db"]:
-        safe += f"/{options['db']}"
-    return Address("single", safe, options, nodes)
+    options["db"] = database
+    return Address("single", safe + (f"/{database}" if database else ""), options, nodes)
+
+
+def _name(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _node(text: str) -> tuple[str, int]:
@@ -93,13 +118,17 @@ def _node(text: str) -> tuple[str, int]:
         host, colon, port = text, "", ""
     if not colon:
         host, port = text, "6379"
-    number = _number(port, "port")
+    number = int(port) if port.isdecimal() else 0
     if not host or not 0 < number < 65536:
-        raise InvalidInput(f"{text!r} is not host:port; write for example localhost:6379")
+        raise InvalidInput(
+            "after the user name and password a store URL names host:port, for example "
+            "redis://user:password@localhost:6379"
+        )
     return host.strip("[]"), number
 
 
-def _credentials(options: dict[str, Any], username: str | None, password: str | None) -> None:
+def _credentials(options: dict[str, Any], text: str) -> None:
+    username, _, password = text.partition(":")
     if username:
         options["username"] = unquote(username)
     if password:
