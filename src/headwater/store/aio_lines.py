@@ -1,0 +1,182 @@
+"""Lines to the servers of a store, for asyncio; see lines for what they promise.
+
+A line belongs to one event loop. A task that waits for a reply may be cancelled: its connection is
+closed then, so that nobody ever gets the reply of somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import redis
+import redis.asyncio.connection
+import redis.exceptions
+from hiredis import pack_command
+
+from headwater.store import faults
+from headwater.store.lines import (
+    ASKING,
+    CONNECT_TIMEOUT_S,
+    REPLY_TIMEOUT_S,
+    connection_maker,
+    has_news,
+    refuse_closed,
+)
+from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
+from headwater.store.url import Address
+
+
+class AsyncLine(Protocol):
+    """How commands reach the server or the cluster that an address names; see Line."""
+
+    async def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+        """See Line."""
+
+    async def servers(self) -> list[AsyncServerLine]:
+        """See Line."""
+
+    async def renew(self) -> None:
+        """See Line."""
+
+    async def close(self) -> None:
+        """See Line."""
+
+
+class AsyncServerLine:
+    """Connections to one server, the warmest first."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._idle: deque[Any] = deque()
+
+    async def send(
+        self,
+        key: str,  # noqa: ARG002  one server has every key
+        command: tuple[Any, ...],
+        *,
+        fresh: bool,
+        asking: bool = False,
+    ) -> Any:
+        """See ServerLine.send."""
+        connection = self._idle.pop() if self._idle else self._make()
+        packed = pack_command(command)
+        try:
+            if fresh and connection.is_connected and _has_news(connection):
+                await connection.disconnect(nowait=True)
+            if not connection.is_connected:
+                await _connect(connection)
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                await connection.send_packed_command(ASKING + packed if asking else packed, False)
+                if asking:
+                    await connection.read_response()
+                reply = await connection.read_response(disable_decoding=True)
+        except redis.ResponseError:
+            if asking:
+                await connection.disconnect(nowait=True)
+            self._idle.append(connection)
+            raise
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self._idle.append(connection)
+        return reply
+
+    async def servers(self) -> list[AsyncServerLine]:
+        """See Line."""
+        return [self]
+
+    async def renew(self) -> None:
+        """See ServerLine.renew."""
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """See Line."""
+        self._make = refuse_closed
+        while self._idle:
+            await self._idle.pop().disconnect()
+
+
+async def _connect(connection: Any) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await connection.connect()
+    except (redis.RedisError, OSError) as error:
+        raise faults.unsent(error) from error
+
+
+def _has_news(connection: Any) -> bool:
+    """Say whether an idle connection was closed by its peer, also when the loop has not heard."""
+    writer, reader = connection._writer, connection._reader
+    if writer.is_closing() or reader.at_eof() or reader.exception() is not None:
+        return True
+    return has_news(writer.get_extra_info("socket"))
+
+
+class AsyncClusterLine:
+    """Connections to the servers of a cluster; follows slots as they move."""
+
+    def __init__(self, nodes: tuple[Node, ...], make: Callable[..., Any]) -> None:
+        self._make = make
+        self._slots = SlotMap(nodes)
+        self._lines: dict[Node, AsyncServerLine] = {}
+
+    async def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+        """See Line."""
+        if self._slots.stale:
+            await self._learn()
+        node, asking = self._slots.owner(key), False
+        for _ in range(MOST_REDIRECTIONS):
+            try:
+                return await self._line(node).send(key, command, fresh=fresh, asking=asking)
+            except redis.exceptions.AskError as error:
+                asking = not isinstance(error, redis.exceptions.MovedError)
+                node = self._slots.redirect(error, node, moved=not asking)
+        raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
+
+    async def servers(self) -> list[AsyncServerLine]:
+        """See Line."""
+        await self._learn()
+        return [self._line(node) for node in self._slots.primaries()]
+
+    async def renew(self) -> None:
+        """See ClusterLine.renew."""
+        self._slots.stale = True
+
+    async def close(self) -> None:
+        """See Line."""
+        self._make = refuse_closed
+        while self._lines:
+            await self._lines.popitem()[1].close()
+
+    async def _learn(self) -> None:
+        """Ask for the owners of slots; any server may answer."""
+        fault: BaseException = redis.ConnectionError("no server is known")
+        for node in self._slots.candidates():
+            try:
+                reply = await self._line(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
+            except (redis.RedisError, OSError) as error:
+                fault = error
+            else:
+                return self._slots.learn(reply, node)
+        raise faults.unsent(fault)
+
+    def _line(self, node: Node) -> AsyncServerLine:
+        if node not in self._lines:
+            host, port = node
+            self._lines[node] = AsyncServerLine(partial(self._make, host=host, port=port))
+        return self._lines[node]
+
+
+def open_line(address: Address, socket_path: str | None) -> AsyncLine:
+    """See lines.open_line."""
+    options = {"unix_socket_path": socket_path} if socket_path else address.options
+    # Both ends of a call are timed here, by one timer each, instead of every read and write.
+    make = connection_maker(redis.asyncio.connection, options, socket_timeout=None)
+    if address.kind == "cluster":
+        return AsyncClusterLine(address.nodes, make)
+    return AsyncServerLine(make)
