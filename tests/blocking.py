@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import headwater
 from headwater import aio
+from headwater.store.aio import AsyncStore
 
 _WRAPPED = (
     aio.AsyncHeadwater,
@@ -21,6 +22,7 @@ _WRAPPED = (
     aio.AsyncGroup,
     aio.AsyncTopic,
     aio.AsyncTopicGroup,
+    AsyncStore,
 )
 
 

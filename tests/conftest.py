@@ -21,13 +21,12 @@ from headwater.store import embedded
 from tests import blocking
 from tests.servers import Cluster, Server, redis_binary
 
-ON_CLUSTER = (pytest.mark.cluster, pytest.mark.xdist_group("cluster"))
-STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=ON_CLUSTER)]
+STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=pytest.mark.cluster)]
 CLIENTS = [
     "embedded-sync",
     "plain-async",
     "redis-sync",
-    pytest.param("cluster-async", marks=ON_CLUSTER),
+    pytest.param("cluster-async", marks=pytest.mark.cluster),
 ]
 
 

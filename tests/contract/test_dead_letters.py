@@ -1,0 +1,210 @@
+"""Dead letters: what a group gave up is kept in a stream of its own, and can be given back."""
+
+from __future__ import annotations
+
+from headwater import Group, Headwater, Stream
+from tests.entries import entries, offsets, pairs
+from tests.watch import let_pass
+
+FAR = 10**9
+
+
+def let_expire(client: Headwater, group: Group, count: int) -> list[int]:
+    """Take messages and let them expire; returns their offsets."""
+    got = offsets(group.read(count, retry_ms=FAR, expire_ms=1))
+    let_pass(client, 1)
+    return got
+
+
+def test_an_expired_message_goes_to_the_dead_letters(client: Headwater, stream: Stream) -> None:
+    rows = entries(6)
+    stream.write_many(rows)
+    group = stream.group("g", dead_letters=True)
+    assert let_expire(client, group, 4) == [1, 2, 3, 4]
+    assert offsets(group.read(10, retry_ms=FAR)) == [5, 6]
+    letters = group.dead()
+    assert [(d.origin, d.attempts, d.tag, d.value) for d in letters] == [
+        (i, 1, *rows[i - 1]) for i in range(1, 5)
+    ]
+    info = group.info()
+    assert (info.dead, info.expired, info.pending) == (4, 4, 2)
+    assert info.dead_letters == f"{stream.name}.g.dead"
+
+
+def test_the_dead_letters_are_a_stream_like_any_other(client: Headwater, stream: Stream) -> None:
+    rows = entries(5)
+    stream.write_many(rows)
+    group = stream.group("g", dead_letters=f"{stream.name}.grave")
+    let_expire(client, group, 5)
+    assert group.bury() == 5
+    grave = client.stream(f"{stream.name}.grave")
+    assert pairs(grave.read(1, 10)) == rows
+    assert grave.name in client.streams()
+    assert offsets(grave.group("mourners").read(10)) == [1, 2, 3, 4, 5]
+
+
+def test_bury_moves_what_has_expired_without_a_read(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(5))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 3)
+    assert group.bury() == 3
+    assert group.bury() == 0
+    assert [d.origin for d in group.dead()] == [1, 2, 3]
+    assert group.info().pending == 0
+
+
+def test_any_number_of_messages_expires_at_once(client: Headwater, stream: Stream) -> None:
+    rows = entries(3300)
+    stream.write_many(rows)
+    group = stream.group("g", dead_letters=True)
+    seen = 0
+    while got := group.read(1500, retry_ms=FAR, expire_ms=20):
+        seen += len(got)
+    assert seen == 3300
+    let_pass(client, 20)
+    while group.info().pending:
+        group.read(1, retry_ms=FAR)
+        group.bury()
+    assert group.info().dead == 3300
+    letters = group.dead(5000)
+    assert [(d.origin, d.value) for d in letters] == [(i + 1, rows[i][1]) for i in range(3300)]
+
+
+def test_many_ranges_expire_at_once(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(600))
+    group = stream.group("g", dead_letters=True)
+    group.read(600, retry_ms=FAR, expire_ms=50)
+    group.ack(*range(2, 601, 2))
+    let_pass(client, 50)
+    while group.info().pending:
+        group.read(1, retry_ms=FAR)
+    assert [d.origin for d in group.dead(1000)] == list(range(1, 601, 2))
+
+
+def test_attempts_are_told(client: Headwater, stream: Stream) -> None:
+    stream.write("a", b"1")
+    group = stream.group("g", dead_letters=True)
+    group.read(1, retry_ms=1, expire_ms=FAR)
+    for _ in range(3):
+        let_pass(client, 1)
+        assert len(group.read(1, retry_ms=1)) == 1
+    group.remove()
+    group.read(1, retry_ms=1, expire_ms=15)
+    attempts = 1
+    while not group.dead():
+        attempts += len(group.read(1, retry_ms=1))
+        group.nack(1)
+    (letter,) = group.dead()
+    assert letter.attempts == attempts
+
+
+def test_dead_letters_survive_eviction_and_the_end_of_the_group(
+    client: Headwater, stream: Stream
+) -> None:
+    rows = entries(3)
+    stream.write_many(rows)
+    group = stream.group("g", dead_letters=f"{stream.name}.grave")
+    let_expire(client, group, 3)
+    group.bury()
+    stream.evict(3)
+    assert [(d.tag, d.value) for d in group.dead()] == rows
+    group.remove()
+    assert pairs(client.stream(f"{stream.name}.grave").read(1, 9)) == rows
+    stream.delete()
+    assert pairs(client.stream(f"{stream.name}.grave").read(1, 9)) == rows
+
+
+def test_redrive_gives_letters_back_as_if_never_tried(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(5))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 5)
+    group.bury()
+    assert group.redrive(2) == (2, 0)
+    assert [(m.offset, m.attempt) for m in group.read(10, retry_ms=FAR)] == [(1, 1), (2, 1)]
+    assert [d.origin for d in group.dead()] == [3, 4, 5]
+    assert group.info().dead == 3
+    assert group.redrive() == (3, 0)
+    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5]
+    assert group.redrive() == (0, 0)
+    assert group.dead() == []
+    assert group.ack((1, 5)) == 5
+    assert group.info().ack_offset == 6
+
+
+def test_a_redriven_message_can_die_again(client: Headwater, stream: Stream) -> None:
+    stream.write("a", b"1")
+    group = stream.group("g", dead_letters=True)
+    for _ in range(3):
+        assert let_expire(client, group, 1) == [1]
+        assert group.bury() == 1
+        assert [(d.origin, d.attempts) for d in group.dead()] == [(1, 1)]
+        assert group.redrive() == (1, 0)
+    assert group.info().expired == 3
+
+
+def test_what_the_log_no_longer_holds_stays_among_the_dead(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(6))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 2)
+    group.bury()
+    let_expire(client, group, 2)
+    group.bury()
+    stream.evict(2)
+    assert group.redrive() == (2, 2)
+    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5, 6]
+    assert [d.origin for d in group.dead()] == [1, 2]
+
+
+def test_a_range_of_letters_evicted_in_part_gives_back_the_rest(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(6))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 4)
+    group.bury()
+    stream.evict(2)
+    assert group.redrive() == (2, 2)
+    assert [d.origin for d in group.dead()] == [1, 2]
+    assert offsets(group.read(10, retry_ms=FAR)) == [3, 4, 5, 6]
+
+
+def test_dead_looks_at_the_oldest_letters_only(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(10))
+    group = stream.group("g", dead_letters=True)
+    for size in (3, 4, 3):
+        let_expire(client, group, size)
+        group.bury()
+    assert [d.origin for d in group.dead(5)] == [1, 2, 3, 4, 5]
+    assert group.dead(0) == []
+    assert [d.origin for d in group.dead(100)] == list(range(1, 11))
+
+
+def test_dead_letters_can_be_turned_on_and_off(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(6))
+    assert let_expire(client, stream.group("g"), 2) == [1, 2]
+    group = stream.group("g", dead_letters=True)
+    assert let_expire(client, group, 2) == [3, 4]
+    group.read(0)
+    group.bury()
+    off = stream.group("g", dead_letters=False)
+    assert let_expire(client, off, 2) == [5, 6]
+    off.read(1)
+    info = off.info()
+    assert (info.expired, info.pending, info.dead_letters) == (6, 0, None)
+
+
+def test_a_seek_gives_dead_letters_no_second_life(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(3))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 3)
+    group.bury()
+    group.seek("first")
+    assert group.redrive() == (3, 0)
+    got = group.read(10, retry_ms=FAR)
+    while more := group.read(10, retry_ms=FAR):
+        got += more
+    assert offsets(got) == [1, 2, 3]
+    assert group.ack((1, 3)) == 3
+    assert group.info().pending == 0
