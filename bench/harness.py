@@ -74,7 +74,7 @@ def server(fsync: str) -> Iterator[redis.Redis]:
         words = [server_binary(), "--port", "0", "--unixsocket", socket, "--dir", folder]
         words += ["--save", "", "--logfile", str(Path(folder) / "log"), *aof]
         process = subprocess.Popen(words)
-        client = redis.Redis(unix_socket_path=socket, protocol=2, socket_timeout=600)
+        client = redis.Redis(unix_socket_path=socket, socket_timeout=600)
         try:
             deadline = time.monotonic() + 10
             while True:

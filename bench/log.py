@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import statistics
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import redis
@@ -196,30 +198,19 @@ def single_write(pair: Pair) -> Row:
 
 
 def wake_latency(pair: Pair) -> Row:
-    """From before the write until a blocked member holds the message, both in threads."""
-    samples = 200
+    """From before the write until a blocked member, in a process of its own, has the message."""
 
     def ours() -> float:
         stream = pair.ours.stream(pair.name())
         stream.write("warm", b"up")
-        group = stream.group("g", start="last")
-        group.read(1)
-
-        def take() -> object:
-            return group.read(1, block_ms=5000, retry_ms=60_000)
-
-        return _latency(pair.native, take, lambda: stream.write(*pair.pairs[0]), samples)
+        return _hand_over(pair, "ours", stream.name, lambda: stream.write(*pair.pairs[0]))
 
     def native() -> float:
         key = pair.name()
         pair.native.xgroup_create(key, "g", id="$", mkstream=True)
-
-        def take() -> object:
-            return pair.native.xreadgroup("g", "m", {key: ">"}, count=1, block=5000)
-
         tag, value = pair.pairs[0]
-        return _latency(
-            pair.native, take, lambda: pair.native.xadd(key, {"tag": tag, "value": value}), samples
+        return _hand_over(
+            pair, "native", key, lambda: pair.native.xadd(key, {"tag": tag, "value": value})
         )
 
     a, b = interleave(ours, native, max(3, pair.rounds // 2))
@@ -227,31 +218,40 @@ def wake_latency(pair: Pair) -> Row:
     return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
 
 
-def _latency(
-    native: redis.Redis, take: Callable[[], object], write: Callable[[], object], samples: int
-) -> float:
+def _hand_over(pair: Pair, kind: str, name: str, write: Callable[[], object]) -> float:
     """Give the median of many hand-overs, in microseconds; each write waits for a blocked member."""
-    seen: list[float] = []
-    taken = threading.Semaphore(0)
-
-    def member() -> None:
-        for _ in range(samples):
-            if not take():
-                raise AssertionError("a blocked read came back empty")
-            seen.append(time.perf_counter())
-            taken.release()
-
-    thread = threading.Thread(target=member)
-    thread.start()
-    began: list[float] = []
+    samples = 200
+    spawn = multiprocessing.get_context("spawn")
+    seen: multiprocessing.Queue[float] = spawn.Queue()
+    args = (kind, socket_url(pair.native), name, samples, seen)
+    process = spawn.Process(target=_member, args=args)
+    process.start()
+    took = []
     for _ in range(samples):
-        while not native.info("clients")["blocked_clients"]:
-            pass
-        began.append(time.perf_counter())
+        while not pair.native.info("clients")["blocked_clients"]:
+            time.sleep(0.0005)
+        began = time.perf_counter()
         write()
-        taken.acquire()
-    thread.join()
-    return statistics.median(b - a for a, b in zip(began, seen, strict=True)) * 1e6
+        took.append(seen.get(timeout=30) - began)
+    process.join()
+    return statistics.median(took) * 1e6
+
+
+def _member(
+    kind: str, url: str, name: str, samples: int, seen: multiprocessing.Queue[float]
+) -> None:
+    take: Callable[[], object]
+    if kind == "ours":
+        group = headwater.connect(url).stream(name).group("g", start="last")
+        group.read(1)
+        take = partial(group.read, 1, block_ms=5000, retry_ms=60_000)
+    else:
+        native = redis.Redis(unix_socket_path=url.removeprefix("unix://"))
+        take = partial(native.xreadgroup, "g", "m", {name: ">"}, count=1, block=5000)
+    for _ in range(samples):
+        if not take():
+            raise AssertionError("a blocked read came back empty")
+        seen.put(time.perf_counter())
 
 
 def seek(pair: Pair, small: int, large: int) -> Row:

@@ -32,6 +32,8 @@ RANGES_PER_CALL = 1000
 
 
 Terms: TypeAlias = tuple[Argument, Argument]
+# Its name, how many ms it will block, and whether the store knows it from an earlier call.
+Waiter: TypeAlias = tuple[str, int, bool]
 
 
 def check_terms(retry_ms: int | None, expire_ms: int | None) -> Terms:
@@ -61,14 +63,29 @@ def read(
     patience = check_block(block_ms) if count else 0
     if not patience:
         return (yield from read_now(group, count, terms)).messages
-    group.blocks += 1
-    waiter = f"{group.member}.{group.blocks}"
+    waiter = group.take_waiter()
+    messages = yield from _wait_for_messages(group, count, patience, retry_ms, terms, waiter)
+    # Not reached when the wait was cut short: then something may still come for this waiter.
+    group.waiters.append(waiter)
+    return messages
+
+
+def _wait_for_messages(
+    group: GroupHandle,
+    count: int,
+    patience: float,
+    retry_ms: int | None,
+    terms: Terms,
+    waiter: str,
+) -> Operation[list[Message]]:
     box = box_key(group.key, group.name, waiter)
     deadline = (yield Clock()) + patience
+    known = False
     while True:
         slices = [deadline - (yield Clock()), WAIT_SLICE_MS, retry_ms or WAIT_SLICE_MS]
         wait_ms = max(0, int(min(slices)))
-        taken = yield from read_now(group, count, terms, waiter, wait_ms)
+        taken = yield from read_now(group, count, terms, (waiter, wait_ms, known))
+        known = True
         if taken.messages or not wait_ms:
             return taken.messages
         if taken.due_ms >= 0:
@@ -89,13 +106,13 @@ class Taken(NamedTuple):
 
 
 def read_now(
-    group: GroupHandle, count: int, terms: Terms, waiter: str = "", wait_ms: int = 0
+    group: GroupHandle, count: int, terms: Terms, waiter: Waiter = ("", 0, False)
 ) -> Operation[Taken]:
-    """Take what is there. With ``waiter``, note that it waits ``wait_ms`` when there is nothing."""
+    """Take what is there. When there is nothing, the waiter is noted, if there is one."""
     if isinstance(group.start, dt.datetime):
         group.start = yield from offset_at(group.stream, group.start)
     while True:
-        reply = yield from _ask(group, count, terms, waiter, wait_ms)
+        reply = yield from _ask(group, count, terms, waiter)
         flat, nodes, entries, created, sealed, last, due_ms, to_bury, boxed = reply
         if to_bury:
             yield from dead_letters.bury(group)
@@ -110,9 +127,7 @@ def read_now(
             return Taken(messages, last, due_ms)
 
 
-def _ask(
-    group: GroupHandle, count: int, terms: Terms, waiter: str, wait_ms: int
-) -> Operation[list[Any]]:
+def _ask(group: GroupHandle, count: int, terms: Terms, waiter: Waiter) -> Operation[list[Any]]:
     args = (
         group.name,
         group.member,
@@ -121,10 +136,10 @@ def _ask(
         str(group.start),
         "" if group.max_pending is None else group.max_pending,
         group.dead_words(),
-        waiter,
-        wait_ms,
+        *waiter[:2],
         group.stream.held.name,
         REPLY_BYTES,
+        int(waiter[2]),
     )
     try:
         reply: list[Any] = yield Call("hw_group_read", group.key, args, repeatable=terms[0] != "")

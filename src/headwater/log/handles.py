@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -56,7 +57,7 @@ class GroupHandle:
     start: Start = "first"
     max_pending: int | None = None
     dead_letters: bool | str | None = None
-    blocks: int = field(default=0, init=False)
+    waiters: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "group")
@@ -79,6 +80,10 @@ class GroupHandle:
         if isinstance(self.dead_letters, str):
             return self.dead_letters
         return f"{self.stream.name}.{self.name}.dead" if self.dead_letters else "-"
+
+    def take_waiter(self) -> str:
+        """Give a name to wait under; give it back once nothing can come for it any more."""
+        return self.waiters.pop() if self.waiters else f"{self.member}.{secrets.token_hex(4)}"
 
     def unknown(self) -> UnknownGroup:
         """Give the error for a group that has never read."""

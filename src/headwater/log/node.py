@@ -1,13 +1,14 @@
 """Nodes: batches of messages as Arrow, the bytes in which the log keeps and moves them.
 
-A node is eight bytes of header, then an Arrow IPC stream with one record batch:
+A node is sixteen bytes of header, then an Arrow record batch as an encapsulated IPC message,
+compressed as one zstd frame when that pays:
 
-    'H' 'W'  version  columns  number of rows (uint32, little endian)
+    'H' 'W'  version (1)  columns (1)  rows (4)  bytes of the message before compression (8)
 
-``columns`` has bit 0 set when the batch carries a ``time`` column (int64, ms), and bit 1 when it
-carries an ``offset`` column (int64), which it does when offsets are missing in it. Any Arrow
-library reads a node from its ninth byte on. Version 1 is the only one so far; a node of an unknown
-version is refused, never guessed at.
+Numbers are little endian. ``columns`` tells the schema, which is not repeated in every node: tag
+(string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
+when offsets are missing in between; bit 2: the message is compressed. Version 1 is the only one so
+far; a node of an unknown version is refused, never guessed at.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from headwater.log.limits import (
 VERSION = 1
 HAS_TIME = 1
 HAS_OFFSET = 2
-_HEADER = struct.Struct("<2sBBI")
+COMPRESSED = 4
+_HEADER = struct.Struct("<2sBBIQ")
 
 TAG = pa.field("tag", pa.string(), nullable=False)
 VALUE = pa.field("value", pa.binary(), nullable=False)
@@ -45,12 +47,12 @@ _SCHEMAS = {
     HAS_OFFSET: pa.schema([TAG, VALUE, OFFSET]),
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
-_SEALED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 3), use_threads=False)
-_RAW = pa.ipc.IpcWriteOptions(compression=None)
-_READ = pa.ipc.IpcReadOptions(use_threads=False)
+_FAST = pa.Codec("zstd", 1)
+_SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
+# A node is cut at NODE_BYTES, but one message may be larger; damaged headers claim anything.
+_MOST_BYTES = 2 * MAX_BATCH_BYTES
 
 
 class Packed(NamedTuple):
@@ -144,35 +146,38 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
 
 def pack(batch: pa.RecordBatch, *, sealed: bool = False) -> Packed:
     """Write one batch as a node; ``sealed`` spends more on compression, for what stays."""
-    raw = batch.nbytes
-    options = _RAW if raw < _COMPRESS_FROM else _SEALED if sealed else _COMPRESSED
-    flag = (HAS_TIME if "time" in batch.schema.names else 0) | (
-        HAS_OFFSET if "offset" in batch.schema.names else 0
-    )
-    sink = pa.BufferOutputStream()
-    sink.write(_HEADER.pack(b"HW", VERSION, flag, batch.num_rows))
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
+    names = batch.schema.names
+    columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
     first = newest = None
-    if flag & HAS_TIME and batch.num_rows:
+    if columns & HAS_TIME and batch.num_rows:
         times = batch.column("time")
         first, newest = times[0].as_py(), pc.max(times).as_py()
-    return Packed(batch.num_rows, first, newest, raw, sink.getvalue().to_pybytes())
+    message = batch.serialize()
+    size = message.size
+    if size >= _COMPRESS_FROM:
+        columns |= COMPRESSED
+        message = (_SMALL if sealed else _FAST).compress(message)
+    header = _HEADER.pack(b"HW", VERSION, columns, batch.num_rows, size)
+    return Packed(batch.num_rows, first, newest, size, header + message.to_pybytes())
 
 
 def unpack(blob: bytes) -> pa.RecordBatch:
     """Read a node; raises UnreadableNode when the bytes are not one of a known version."""
     if len(blob) < _HEADER.size:
         raise UnreadableNode(f"it has only {len(blob)} bytes")
-    magic, version, _, rows = _HEADER.unpack_from(blob)
+    magic, version, columns, rows, size = _HEADER.unpack_from(blob)
     if magic != b"HW":
         raise UnreadableNode("it does not begin as a node does")
     if version != VERSION:
         raise UnreadableNode(f"it has format version {version}, this client reads {VERSION}")
+    if columns > (HAS_TIME | HAS_OFFSET | COMPRESSED) or size > _MOST_BYTES:
+        raise UnreadableNode("its header is damaged")
+    message = pa.py_buffer(blob).slice(_HEADER.size)
     try:
-        reader = pa.ipc.open_stream(pa.py_buffer(blob).slice(_HEADER.size), options=_READ)
-        batch = reader.read_next_batch()
-    except (pa.ArrowException, StopIteration, OSError) as error:
+        if columns & COMPRESSED:
+            message = _FAST.decompress(message, size)
+        batch = pa.ipc.read_record_batch(message, _SCHEMAS[columns & ~COMPRESSED])
+    except (pa.ArrowException, OSError) as error:
         raise UnreadableNode(f"it is damaged ({error})") from None
     if batch.num_rows != rows:
         raise UnreadableNode(f"it has {batch.num_rows} rows where its header says {rows}")

@@ -146,15 +146,16 @@ def scan_part(
 def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
     """Give the offset of the first message at or after a time; last + 1 when there is none."""
     time_ms = to_ms(time)
-    first: int
-    last: int
-    first, last = yield Call("hw_stream_offset_at", stream.key, (time_ms,), read_only=True)
-    runs = yield from fetch(stream, [(first, last)])
-    for run in runs:
-        for message in run.cut(first, last).messages():
-            if message.time_ms >= time_ms:
-                return message.offset
-    return max(first, last + 1)
+    at, more = 1, 1
+    while more:
+        args = (time_ms, at)
+        first, last, more = yield Call("hw_stream_offset_at", stream.key, args, read_only=True)
+        for run in (yield from fetch(stream, [(first, last)])):
+            for message in run.cut(first, last).messages():
+                if message.time_ms >= time_ms:
+                    return message.offset
+        at = last + 1
+    return at
 
 
 def info(stream: StreamHandle) -> Operation[StreamInfo]:

@@ -58,7 +58,7 @@ def write(
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
     reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
     offset: int = reply[1]
-    if reply[2] >= 2 * NODE_MESSAGES and reply[2] % NODE_MESSAGES == 0:
+    if _time_to_seal(reply[2], 1):
         yield from seal(stream.key, everything=False)
     if stream.name not in stream.registered:
         yield from stream.register()
@@ -111,12 +111,20 @@ def append(
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
-    if not repeat and unsealed >= 2 * NODE_MESSAGES:
-        before = max(unsealed - batch.num_rows, 0)
-        if unsealed // NODE_MESSAGES != before // NODE_MESSAGES:
-            yield from seal(stream.key, everything=False)
+    if not repeat and unsealed:
+        # A batch that could have been a node met leftovers in the tail: clear them away, so that
+        # the next one goes straight to the nodes.
+        fit = batch.num_rows >= _FIT_MESSAGES
+        if fit or _time_to_seal(unsealed, batch.num_rows):
+            yield from seal(stream.key, everything=fit)
     yield from stream.register()
     return range(first, last + 1)
+
+
+def _time_to_seal(unsealed: int, written: int) -> bool:
+    """Say whether this write was the one of many that should seal: it crossed a border."""
+    before = max(unsealed - written, 0)
+    return unsealed >= 2 * NODE_MESSAGES and unsealed // NODE_MESSAGES != before // NODE_MESSAGES
 
 
 def _head(backlog: int | None, producer: str | None, sequence: int | None) -> tuple[Argument, ...]:
@@ -161,27 +169,32 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
     """
     least = 1 if everything else NODE_MESSAGES
     sealed_now = 0
-    start = 1
+    # Beyond the end there is nothing to read, but the boundary is told.
+    start = end = MAX_OFFSET
     while True:
-        want = (start, start + NODE_MESSAGES - 1)
-        reply = yield Call("hw_stream_read", key, (REPLY_BYTES, "", *want), read_only=True)
+        args = (REPLY_BYTES, "", start, end)
+        reply = yield Call("hw_stream_read", key, args, read_only=True)
         _, last, sealed, created, covered, nodes, entries = reply
-        if start != sealed + 1:
-            if last - sealed < least:
-                return sealed_now
-            start = sealed + 1
-            continue
-        if last - sealed < least or covered <= sealed:
+        if last - sealed < least:
             return sealed_now
+        if start != sealed + 1:
+            start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
+            continue
         runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
         parts = [run.cut(start, covered).to_arrow() for run in runs]
         packed = node.pack(
             node.from_arrow(pa.concat_batches(parts).drop_columns("offset")), sealed=True
         )
         span = (packed.first_time or 0, packed.newest_time or 0)
-        args = (created, sealed, covered, packed.rows, *span, packed.blob)
-        boundary = yield Call("hw_stream_seal", key, args, repeatable=True)
+        words = (created, sealed, covered, packed.rows, *span, packed.blob)
+        boundary = yield Call("hw_stream_seal", key, words, repeatable=True)
         if boundary < 0:
             return sealed_now
         sealed_now += covered - sealed
-        start = covered + 1
+        start, end = covered + 1, _end_of_node(covered + 1, last, everything)
+
+
+def _end_of_node(start: int, last: int, everything: bool) -> int:
+    """Give the last offset of the next node; a short rest goes with the node before it."""
+    end = start + NODE_MESSAGES - 1
+    return last if everything and last - end < NODE_MESSAGES // 2 else end

@@ -19,7 +19,7 @@ redis.register_function{
     end
     if acked > 0 then
       redis.call('HINCRBY', G, 'pending', -acked)
-      if redis.call('EXISTS', G .. ':waiters') == 1 then
+      if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
         serve(K, name, load_stream(K), server_ms())
       end
     end
@@ -48,7 +48,7 @@ redis.register_function{
       end
       moved = moved + taken
     end
-    if moved > 0 and redis.call('EXISTS', G .. ':waiters') == 1 then
+    if moved > 0 and redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
       serve(K, name, load_stream(K), now)
     end
     return moved

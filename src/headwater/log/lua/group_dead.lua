@@ -11,6 +11,11 @@
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
   member: "offset:first:last:attempt"
 ]]
+local function add_dead(G, at, first, last, attempt)
+  redis.call('ZADD', G .. ':dead', digits(at),
+    table.concat({ digits(at), digits(first), digits(last), attempt }, ':'))
+end
+
 -- Dead letters were turned off after messages had expired: these are dropped like any other.
 local function drop_expired(G)
   redis.call('HDEL', G, 'burying')
@@ -36,7 +41,7 @@ redis.register_function{
       local at = tonumber(args[3])
       for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
         local n = tonumber(last) - tonumber(first) + 1
-        redis.call('ZADD', G .. ':dead', digits(at), table.concat({ digits(at), first, last, attempt }, ':'))
+        add_dead(G, at, tonumber(first), tonumber(last), attempt)
         local _, taken = cut_pending(G, tonumber(first), tonumber(last), true)
         redis.call('HINCRBY', G, 'pending', -taken)
         redis.call('HINCRBY', G, 'buried', n)
@@ -117,15 +122,16 @@ redis.register_function{
       local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
       at, first, last = tonumber(at), tonumber(first), tonumber(last)
       if first < stream.first then
-        gone = gone + last - first + 1
-      else
-        local stop = math.min(last, first + room - 1)
+        gone = gone + math.min(last, stream.first - 1) - first + 1
+      end
+      if last >= stream.first then
         redis.call('ZREM', G .. ':dead', member)
-        if stop < last then
-          local rest = at + stop - first + 1
-          redis.call('ZADD', G .. ':dead', digits(rest),
-            table.concat({ digits(rest), digits(stop + 1), digits(last), attempt }, ':'))
+        if first < stream.first then
+          add_dead(G, at, first, stream.first - 1, attempt)
+          at, first = at + stream.first - first, stream.first
         end
+        local stop = math.min(last, first + room - 1)
+        if stop < last then add_dead(G, at + stop - first + 1, stop + 1, last, attempt) end
         give_back(G, first, stop, now)
         redis.call('HINCRBY', G, 'buried', -(stop - first + 1))
         room, back = room - (stop - first + 1), back + stop - first + 1

@@ -7,6 +7,7 @@
          6 where a new group starts: 'first', 'last' or an offset
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
+         13 '1' when this waiter has been registered by an earlier call
          11 "created:base:version" of a node that the caller still has, or ''   12 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
@@ -31,12 +32,22 @@ local function create_group(K, G, name, stream, start, now)
 end
 
 local function register_waiter(K, G, name, waiter, now, args, wait)
-  if not redis.call('ZSCORE', G .. ':waiters', waiter) then
+  local turn = args[13] == '1' and tonumber(redis.call('ZSCORE', G .. ':waiters', waiter) or 0) or 0
+  if turn <= 0 then
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
+    redis.call('SADD', K .. ':waiting', name)
   end
   redis.call('HSET', G, 'w:' .. waiter,
     table.concat({ digits(now + wait), args[3], args[4], args[5] }, ':'))
-  redis.call('SADD', K .. ':waiting', name)
+end
+
+-- What was put into the box of a waiter that stopped blocking just then.
+local function empty_box(G, waiter)
+  local text
+  repeat
+    text = redis.call('LPOP', box_key(G, waiter))
+  until text ~= 'poke'
+  return text or ''
 end
 
 redis.register_function('hw_group_read', function(keys, args)
@@ -60,29 +71,27 @@ redis.register_function('hw_group_read', function(keys, args)
   end
   redis.call('ZADD', G .. ':members', digits(now), args[2])
   local bag = new_bag(stream, tonumber(args[12]), args[11])
-  local claims, boxed = {}, ''
-  if waiter ~= '' then
-    boxed = redis.call('LPOP', G .. ':box:' .. waiter) or ''
-    redis.call('ZREM', G .. ':boxes', waiter)
-    if boxed == 'poke' then boxed = '' end
-  end
+  local known = args[13] == '1'
+  local claims, boxed = {}, known and empty_box(G, waiter) or ''
   if boxed == '' then
-    take_back_old_boxes(G, now)
-    group = load_group(G)
+    if take_back_old_boxes(G, now) then group = load_group(G) end
     claims = take(K, G, stream, group, now, tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), bag)
   end
-  local idle = #claims == 0 and boxed == ''
-  if waiter ~= '' then
-    if idle and wait > 0 then
-      register_waiter(K, G, name, waiter, now, args, wait)
-    else
-      forget_waiter(K, G, name, waiter)
-    end
+  local idle, due = #claims == 0 and boxed == '', nil
+  if idle and wait > 0 then
+    register_waiter(K, G, name, waiter, now, args, wait)
+  elseif known then
+    forget_waiter(G, waiter)
   end
-  if not idle and redis.call('EXISTS', G .. ':waiters') == 1 then serve(K, name, stream, now) end
-  local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
-  local bury = redis.call('EXISTS', G .. ':expired')
-  if bury == 0 then bury = redis.call('HEXISTS', G, 'burying') end
+  if idle then
+    due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+  elseif redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
+    serve(K, name, stream, now)
+  end
+  local bury = 0
+  if group.dead ~= '' then
+    bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
+  end
   return {
     claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
     due and math.max(tonumber(due) - now, 0) or -1, bury, boxed,

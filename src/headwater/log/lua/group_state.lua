@@ -17,10 +17,8 @@ redis.register_function{
     if target > stream.last + 1 then
       return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
     end
-    for _, waiter in ipairs(redis.call('ZRANGE', G .. ':boxes', 0, -1)) do
-      redis.call('DEL', G .. ':box:' .. waiter)
-    end
-    for _, part in ipairs({ 'pending', 'due', 'expired', 'boxes' }) do
+    drop_boxes(G)
+    for _, part in ipairs({ 'pending', 'due', 'expired' }) do
       redis.call('UNLINK', G .. ':' .. part)
     end
     redis.call('HSET', G, 'next', target, 'pending', 0)
@@ -49,7 +47,7 @@ redis.register_function{
     return {
       tonumber(f[1]), group_position(G), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0),
       tonumber(f[5] or 0), tonumber(f[6]), f[7], tonumber(f[8]), f[9] or '',
-      redis.call('ZCARD', G .. ':waiters'), stream.first, stream.last,
+      redis.call('ZCOUNT', G .. ':waiters', '(0', '+inf'), stream.first, stream.last,
       redis.call('ZRANGE', G .. ':members', 0, -1, 'WITHSCORES'),
     }
   end,

@@ -26,8 +26,7 @@ local function retention_limit(K, stream, max_count, max_age_ms, max_bytes)
   local too_old = max_age_ms and server_ms() - max_age_ms
   local too_much = 0
   if max_bytes then
-    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - max_bytes
-      + (redis.call('MEMORY', 'USAGE', K .. ':tail') or 0)
+    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - max_bytes + tail_bytes(K, stream)
   end
   if not too_old and too_much <= 0 then return limit end
   local nodes = redis.call('ZRANGE', K .. ':index', 0, EVICT_NODES - 1, 'WITHSCORES')

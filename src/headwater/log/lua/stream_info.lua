@@ -11,11 +11,9 @@ redis.register_function{
     local K, stream = keys[1], load_stream(keys[1])
     local f = redis.call('HMGET', K, 'bytes', 'holes', 'max_count', 'max_age_ms', 'max_bytes',
       'compact')
-    local tail = 0
-    if stream.last > stream.sealed then tail = redis.call('MEMORY', 'USAGE', K .. ':tail') or 0 end
     return {
       stream.first, stream.last, stream.sealed, stream.created, stream.time,
-      tonumber(f[1] or 0), tail, redis.call('ZCARD', K .. ':index'), tonumber(f[2] or 0),
+      tonumber(f[1] or 0), tail_bytes(K, stream), redis.call('ZCARD', K .. ':index'), tonumber(f[2] or 0),
       f[3] or '', f[4] or '', f[5] or '',
       redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
       redis.call('ZRANGE', K .. ':groups', 0, -1),
@@ -28,16 +26,20 @@ redis.register_function{
 --[[
   hw_stream_offset_at: where a time begins.
   KEYS   1 the stream
-  ARGV   1 time, ms
-  Reply  { first offset to look at, last offset to look at }: the first message at or after the
-         time is the first such message in that range; an empty range means there is none.
+  ARGV   1 time, ms   2 lowest offset of interest
+  Reply  { first offset to look at, last offset to look at, 1 when there is more after it }: no
+         message from the lowest offset of interest up to that range is at or after the time.
   Cost   O(log nodes)
+
+  The index knows times that never fall, but the message that had such a time may be gone since;
+  then the caller looks further.
 ]]
 redis.register_function{
   function_name = 'hw_stream_offset_at',
   callback = function(keys, args)
     local K, time, stream = keys[1], tonumber(args[1]), load_stream(keys[1])
-    local low, high = 0, redis.call('ZCARD', K .. ':index')
+    local low = redis.call('ZCOUNT', K .. ':index', '-inf', '(' .. args[2])
+    local high = redis.call('ZCARD', K .. ':index')
     while low < high do
       local middle = math.floor((low + high) / 2)
       if parse_node(redis.call('ZRANGE', K .. ':index', middle, middle)[1]).newest >= time then
@@ -48,9 +50,9 @@ redis.register_function{
     end
     local found = redis.call('ZRANGE', K .. ':index', low, low, 'WITHSCORES')
     if found[1] then
-      return { math.max(parse_node(found[1]).base, stream.first), tonumber(found[2]) }
+      return { math.max(parse_node(found[1]).base, stream.first), tonumber(found[2]), 1 }
     end
-    return { stream.sealed + 1, stream.last }
+    return { stream.sealed + 1, stream.last, 0 }
   end,
   flags = { 'no-writes' },
 }

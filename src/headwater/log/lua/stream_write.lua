@@ -80,7 +80,7 @@ redis.register_function('hw_stream_write', function(keys, args)
   end
   redis.call('HSET', K, 'last', stream.last, 'time', stream.time)
   if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
-  if redis.call('EXISTS', K .. ':waiting') == 1 then serve_all(K, stream, now) end
+  serve_all(K, stream, now)
   if args[3] ~= '' then
     local limit = stream.last - tonumber(args[3])
     if limit >= stream.first then

@@ -12,7 +12,7 @@
     K:groups       zset    group -> time of its creation
     K:waiting      set     groups in which a member is blocked
     G              hash    a group: next, pending, missed, ... and one field per blocked member
-    G:…            zsets   pending, due, expired, waiters, boxes, members, dead
+    G:…            zsets   pending, due, expired, waiters, members, dead
                    where G is K:g:<length of the group's name>:<group>, so that no name of a
                    group can reach into the keys of another
 

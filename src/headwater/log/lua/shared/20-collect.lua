@@ -8,6 +8,12 @@
              n <count> t <time> d <blob>       a packed batch
   The blob is false for the node that the client said it still has.
 ]]
+-- What is not sealed yet takes; a tail that only keeps its newest entry takes nothing.
+local function tail_bytes(K, stream)
+  if stream.last == stream.sealed then return 0 end
+  return redis.call('MEMORY', 'USAGE', K .. ':tail') or 0
+end
+
 -- kept: "created:base:version" of a node that the caller still has.
 local function new_bag(stream, limit_bytes, kept)
   return {

@@ -38,9 +38,15 @@ local function drop_pending(G, range)
   redis.call('ZREM', G .. ':expired', start)
 end
 
+local function mark_expired(G, start)
+  redis.call('ZREM', G .. ':due', start)
+  redis.call('ZADD', G .. ':expired', start, start)
+end
+
 -- Takes the offsets first..last out of the pending ranges, splitting those that reach beyond.
 -- Returns the parts taken out and how many offsets they hold. What is left of a split range
--- keeps its deadline; a range that waits for the dead letters is only touched when asked.
+-- keeps its deadline; a range that waits for the dead letters is only touched when asked, and
+-- what is left of it waits on.
 local function cut_pending(G, first, last, with_expired)
   local parts, taken, at = {}, 0, first
   local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
@@ -56,13 +62,14 @@ local function cut_pending(G, first, last, with_expired)
       local low, high = math.max(range.first, first), math.min(range.last, last)
       local due = redis.call('ZSCORE', G .. ':due', digits(range.first))
       if low <= high and (due or with_expired) then
-        due = tonumber(due or 0)
         drop_pending(G, range)
         if range.first < low then
-          add_pending(G, range.first, low - 1, range.attempt, due, range.expire)
+          add_pending(G, range.first, low - 1, range.attempt, tonumber(due or 0), range.expire)
+          if not due then mark_expired(G, digits(range.first)) end
         end
         if high < range.last then
-          add_pending(G, high + 1, range.last, range.attempt, due, range.expire)
+          add_pending(G, high + 1, range.last, range.attempt, tonumber(due or 0), range.expire)
+          if not due then mark_expired(G, digits(high + 1)) end
         end
         table.insert(parts, { first = low, last = high, attempt = range.attempt, expire = range.expire })
         taken = taken + high - low + 1

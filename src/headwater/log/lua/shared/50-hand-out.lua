@@ -6,9 +6,11 @@
   atomic step, and puts the claim in its box; the server then wakes it. What lies in a box was
   never seen by anyone: when its owner dies, it is taken back and handed to somebody else.
 
-    G:waiters        zset  score: turn; member: waiter.  G field "w:<waiter>": "until:count:retry:expire"
-    G:boxes          zset  score: time of the hand-out; member: waiter whose box was filled
+    G:waiters        zset  member: waiter; score: its turn, or, once it was served, minus the time
+    G field w:<waiter>     "until:count:retry:expire"
     G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length\n<tag><value>]" or "poke"
+
+  The call of a writer passes through here before it is answered: every redis.call less counts.
 ]]
 local EXPIRE_STEPS = 1024
 local WAITER_GRACE_MS = 1000
@@ -55,11 +57,11 @@ end
 
 -- Chooses up to `count` messages for one reader: first those that are due again, then new ones.
 -- With retry they become pending; without, handing them out is all there is.
--- Returns claims as a flat list: first, last, attempt, ...
+-- Returns claims as a flat list: first, last, attempt, ...; and whether more is there to hand out.
 local function take(K, G, stream, group, now, count, retry, expire, bag)
   local claims, left, steps = {}, count, 0
   local full = false
-  while left > 0 and not full and steps < EXPIRE_STEPS do
+  while group.pending > 0 and left > 0 and not full and steps < EXPIRE_STEPS do
     local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, 64)
     if #due == 0 then break end
     for _, start in ipairs(due) do
@@ -96,6 +98,7 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
       end
     end
   end
+  local more_due = #claims > 0 and (left <= 0 or full)
   if group.max_pending > 0 then left = math.min(left, group.max_pending - group.pending) end
   if group.next < stream.first then
     record_gap(G, group.next, stream.first - 1)
@@ -107,28 +110,24 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     if covered >= group.next then
       if retry then
         add_pending(G, group.next, covered, 1, now + retry, expire and now + expire or NEVER)
-        group.pending = redis.call('HINCRBY', G, 'pending', covered - group.next + 1)
+        group.pending = group.pending + covered - group.next + 1
       end
       local n = #claims
       claims[n + 1], claims[n + 2], claims[n + 3] = group.next, covered, 1
       group.next = covered + 1
-      redis.call('HSET', G, 'next', group.next)
+      redis.call('HSET', G, 'next', group.next, 'pending', group.pending)
     end
   end
-  return claims
+  return claims, more_due or group.next <= stream.last
 end
 
-local function forget_waiter(K, G, name, waiter)
+local function box_key(G, waiter)
+  return G .. ':box:' .. waiter
+end
+
+local function forget_waiter(G, waiter)
   redis.call('ZREM', G .. ':waiters', waiter)
   redis.call('HDEL', G, 'w:' .. waiter)
-  if redis.call('EXISTS', G .. ':waiters') == 0 then redis.call('SREM', K .. ':waiting', name) end
-end
-
-local function fill_box(G, waiter, now, text)
-  local box = G .. ':box:' .. waiter
-  redis.call('RPUSH', box, text)
-  redis.call('PEXPIRE', box, 3600000)
-  redis.call('ZADD', G .. ':boxes', digits(now), waiter)
 end
 
 -- A claim as text; a lone small message travels with it, which saves its reader a round trip.
@@ -149,35 +148,42 @@ local function claim_text(claims, retry, bag)
   return text
 end
 
+local function first_waiter(G)
+  return redis.call('ZRANGE', G .. ':waiters', '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+end
+
+-- Wakes a waiter before its time when something comes due earlier than it planned to look.
+local function poke(G, waiter, ends, wants)
+  local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+  if due and tonumber(due) < ends then
+    redis.call('HSET', G, 'w:' .. waiter, due .. wants)
+    redis.call('RPUSH', box_key(G, waiter), 'poke')
+  end
+end
+
 -- Serves the blocked members of one group in turn, as long as there is something to hand out.
 local function serve(K, name, stream, now)
   local G = group_key(K, name)
   local group = load_group(G)
-  while group do
-    local waiter = redis.call('ZRANGE', G .. ':waiters', 0, 0)[1]
+  local more = group and (group.next <= stream.last or group.pending > 0)
+  while more do
+    local waiter = first_waiter(G)
     if not waiter then
       redis.call('SREM', K .. ':waiting', name)
       return
     end
-    local wants = redis.call('HGET', G, 'w:' .. waiter) or '0:0::'
-    local ends, count, retry, expire = string.match(wants, '^(%d+):(%d+):(%d*):(%d*)$')
-    if tonumber(ends) + WAITER_GRACE_MS < now then
-      forget_waiter(K, G, name, waiter)
+    local ends, wants = string.match(redis.call('HGET', G, 'w:' .. waiter), '^(%d+)(.*)$')
+    ends = tonumber(ends)
+    if ends + WAITER_GRACE_MS < now then
+      forget_waiter(G, waiter)
     else
-      retry, expire = tonumber(retry), tonumber(expire)
+      local count, retry, expire = string.match(wants, '^:(%d+):(%d*):(%d*)$')
       local bag = new_bag(stream, 8388608, nil)
-      local claims = take(K, G, stream, group, now, tonumber(count), retry, expire, bag)
-      if #claims == 0 then
-        local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
-        if due and tonumber(due) < tonumber(ends) then
-          redis.call('HSET', G, 'w:' .. waiter,
-            table.concat({ due, count, retry and digits(retry) or '', expire and digits(expire) or '' }, ':'))
-          fill_box(G, waiter, now, 'poke')
-        end
-        return
-      end
-      forget_waiter(K, G, name, waiter)
-      fill_box(G, waiter, now, claim_text(claims, retry, bag))
+      local claims
+      claims, more = take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
+      if #claims == 0 then return poke(G, waiter, ends, wants) end
+      redis.call('ZADD', G .. ':waiters', digits(-now), waiter)
+      redis.call('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag))
     end
   end
 end
@@ -188,7 +194,7 @@ end
 
 -- Takes back what lies unseen in a box, as if it had never been handed out.
 local function take_back(G, waiter, now)
-  local box = G .. ':box:' .. waiter
+  local box = box_key(G, waiter)
   for _, text in ipairs(redis.call('LRANGE', box, 0, -1)) do
     local mode, claims = string.match(text, '^([rn])([^\n]*)\n')
     for first, last, attempt in string.gmatch(claims or '', '(%d+):(%d+):(%d+)') do
@@ -204,11 +210,20 @@ local function take_back(G, waiter, now)
     end
   end
   redis.call('DEL', box)
-  redis.call('ZREM', G .. ':boxes', waiter)
+  forget_waiter(G, waiter)
 end
 
+-- Looks after waiters that were served a while ago and have not come back since.
 local function take_back_old_boxes(G, now)
-  local old = redis.call('ZRANGE', G .. ':boxes', '-inf', digits(now - BOX_GRACE_MS), 'BYSCORE',
+  local old = redis.call('ZRANGE', G .. ':waiters', digits(BOX_GRACE_MS - now), '(0', 'BYSCORE',
     'LIMIT', 0, 16)
   for _, waiter in ipairs(old) do take_back(G, waiter, now) end
+  return #old > 0
+end
+
+local function drop_boxes(G)
+  for _, waiter in ipairs(redis.call('ZRANGE', G .. ':waiters', '-inf', '(0', 'BYSCORE')) do
+    redis.call('DEL', box_key(G, waiter))
+    forget_waiter(G, waiter)
+  end
 end
