@@ -62,10 +62,9 @@ def test_any_number_of_messages_expires_at_once(client: Headwater, stream: Strea
         seen += len(got)
     assert seen == 3300
     let_pass(client, 20)
-    while group.info().pending:
-        group.read(1, retry_ms=FAR)
-        group.bury()
-    assert group.info().dead == 3300
+    assert group.bury() == 3300
+    info = group.info()
+    assert (info.dead, info.pending) == (3300, 0)
     letters = group.dead(5000)
     assert [(d.origin, d.value) for d in letters] == [(i + 1, rows[i][1]) for i in range(3300)]
 
@@ -79,6 +78,19 @@ def test_many_ranges_expire_at_once(client: Headwater, stream: Stream) -> None:
     while group.info().pending:
         group.read(1, retry_ms=FAR)
     assert [d.origin for d in group.dead(1000)] == list(range(1, 601, 2))
+
+
+def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(3600))
+    group = stream.group("g", dead_letters=True)
+    group.read(3600, retry_ms=FAR, expire_ms=300)
+    group.ack(*range(2, 3601, 2))
+    let_pass(client, 300)
+    assert group.bury() == 1800
+    stream.evict(2400)
+    assert group.redrive(100) == (100, 1200)
+    assert group.redrive() == (500, 1200)
+    assert offsets(group.read(1000, retry_ms=FAR)) == list(range(2401, 3601, 2))
 
 
 def test_attempts_are_told(client: Headwater, stream: Stream) -> None:

@@ -89,9 +89,12 @@ def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
 
 def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:
     """Give up to ``count`` dead letters back to the group, at once and as if never tried."""
-    check_count(count)
-    try:
-        returned, gone = yield Call("hw_group_redrive", group.key, (group.name, count))
-    except Refusal:
-        raise group.unknown() from None
-    return Redriven(returned, gone)
+    left, gone, place = check_count(count), 0, 0
+    while place >= 0:
+        args = (group.name, left, place)
+        try:
+            back, lost, place = yield Call("hw_group_redrive", group.key, args)
+        except Refusal:
+            raise group.unknown() from None
+        left, gone = left - back, gone + lost
+    return Redriven(count - left, gone)

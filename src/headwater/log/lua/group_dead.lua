@@ -107,8 +107,9 @@ end
   hw_group_redrive: give dead letters back to the group, at once, with a fresh count of attempts.
   A message that the log no longer holds stays among the dead.
   KEYS   1 the stream
-  ARGV   1 group   2 how many messages at most
-  Reply  { messages given back, messages left because the log has evicted them }; error HW_NO_GROUP
+  ARGV   1 group   2 how many messages at most   3 offset among the dead to go on from, 0 to begin
+  Reply  { messages given back, messages left because the log has evicted them,
+           offset among the dead to go on from or -1 at the end }; error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_redrive',
@@ -116,11 +117,13 @@ redis.register_function{
     local K, name = keys[1], args[1]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
     if redis.call('EXISTS', G) == 0 then return no_group() end
-    local room, back, gone = tonumber(args[2]), 0, 0
-    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, 1023)) do
+    local room, back, gone, place = tonumber(args[2]), 0, 0, -1
+    local found = redis.call('ZRANGE', G .. ':dead', args[3], '+inf', 'BYSCORE', 'LIMIT', 0, 1024)
+    for i, member in ipairs(found) do
       if room <= 0 then break end
       local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
       at, first, last = tonumber(at), tonumber(first), tonumber(last)
+      if i == 1024 then place = at + last - first + 1 end
       if first < stream.first then
         gone = gone + math.min(last, stream.first - 1) - first + 1
       end
@@ -138,7 +141,7 @@ redis.register_function{
       end
     end
     if back > 0 then serve(K, name, stream, now) end
-    return { back, gone }
+    return { back, gone, place }
   end,
   flags = { 'allow-oom' },
 }
