@@ -1,0 +1,119 @@
+"""``headwater keep``: the housekeeper. Any number may run at once."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.options import AsJson, StoreUrl, connected, known
+from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
+
+if TYPE_CHECKING:
+    from headwater.client import Headwater
+    from headwater.log.housekeeping import Kept
+
+# What each count in a report says was done, in the order in which it is done.
+_DEEDS = {
+    "sealed": "sealed {} messages",
+    "expired": "gave up {} expired messages",
+    "buried": "moved {} expired messages to the dead letters",
+    "producers": "forgot {} silent producers",
+    "members": "forgot {} members that are gone",
+    "evicted": "evicted {} messages",
+    "compacted": "compacted {} messages away",
+}
+
+
+def keep(
+    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between rounds.")] = 10.0,
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--stream", metavar="STREAM", help="Only this stream; may be given again."),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seal, apply retention, compact where asked for, give up what expired, forget who is gone.
+
+    Runs until Ctrl-C or SIGTERM, and prints a line for each change. Any number may run at once.
+    """
+    with connected(store) as hw, _until_told() as told:
+        for name in streams or ():
+            known(hw, name)
+        while not told.wait(0):
+            sound = True
+            try:
+                for name in streams or hw.streams():
+                    if told.wait(0):
+                        break
+                    sound &= _keep(hw, name, as_json)
+            except (AccessDenied, LibraryTooNew, StoreTooOld):
+                raise
+            except StoreError as error:
+                # A store that is away may be back in the next round.
+                if once:
+                    raise
+                output.warn(f"error: {error}")
+            if once:
+                raise typer.Exit(0 if sound else 1)
+            told.wait(interval)
+
+
+class _Told:
+    """Whether somebody has asked for the end; a pipe, because it may be written in a handler."""
+
+    def __init__(self) -> None:
+        self._ask, self._tell = os.pipe()
+
+    def tell(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        os.write(self._tell, b".")
+
+    def wait(self, seconds: float) -> bool:
+        return bool(select.select([self._ask], [], [], seconds)[0])
+
+    def close(self) -> None:
+        os.close(self._ask)
+        os.close(self._tell)
+
+
+def _keep(hw: Headwater, name: str, as_json: bool) -> bool:
+    """Keep one stream and tell of it; returns whether all could be done."""
+    (kept,) = hw.keep(name)
+    _tell(kept, as_json)
+    if kept.fault is not None:
+        output.warn(f"error: stream {name!r}: {kept.fault}")
+    return kept.fault is None
+
+
+def _tell(kept: Kept, as_json: bool) -> None:
+    for deed, words in _DEEDS.items():
+        count: int = getattr(kept, deed)
+        if not count:
+            continue
+        if as_json:
+            output.show_json({"stream": kept.stream, "change": deed, "count": count})
+        else:
+            output.say(f"{kept.stream}: {words.format(count)}")
+
+
+@contextmanager
+def _until_told() -> Iterator[_Told]:
+    """Let SIGTERM and Ctrl-C ask for the end; what is under way is brought to its end first."""
+    told = _Told()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, told.tell) for number in signals]
+    try:
+        yield told
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+        told.close()

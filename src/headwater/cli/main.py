@@ -1,0 +1,69 @@
+"""The `headwater` command: puts the groups of commands together, and tells errors in one line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headwater.cli import doctor, keep, store, stream
+from headwater.errors import HeadwaterError
+
+
+class _OneLineErrors(TyperGroup):
+    """Prints what Headwater refuses as one line, and exits with 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadwaterError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    # A traceback with variables would show passwords.
+    pretty_exceptions_enable=False,
+    help="A durable log with consumer groups and replay, on the Redis or Valkey you run.",
+)
+app.add_typer(stream.app, name="stream")
+app.command("keep")(keep.keep)
+app.command("doctor")(doctor.doctor)
+app.add_typer(store.app, name="store")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from headwater import __version__
+
+        typer.echo(f"headwater {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    store_url: Annotated[  # noqa: ARG001  commands look it up
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="The store; may also follow the command. Without it $HEADWATER_URL, "
+            "else an embedded one in .headwater/.",
+            show_default=False,
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Say what concerns all commands."""
+    for stream_out in (sys.stdout, sys.stderr):
+        # Data may hold signs that the terminal's encoding has not.
+        if isinstance(stream_out, io.TextIOWrapper):
+            stream_out.reconfigure(errors="backslashreplace")

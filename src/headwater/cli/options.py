@@ -1,0 +1,124 @@
+"""What commands take in common: the store, the form of the answer, and how words are understood."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headwater.errors import UnknownStream
+
+if TYPE_CHECKING:
+    from headwater.client import Headwater
+    from headwater.log.stream import Stream
+
+_DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
+    "ki": 1024,
+    "mi": 1024**2,
+    "gi": 1024**3,
+    "ti": 1024**4,
+}
+
+
+def _or_of_root(context: typer.Context, value: str | None) -> str | None:
+    """Take what was said after the command, else what was said before it."""
+    return value if value is not None else context.find_root().params.get("store_url")
+
+
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="The store; without it $HEADWATER_URL, else an embedded one in .headwater/.",
+        callback=_or_of_root,
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+StreamName = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
+]
+GroupName = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)
+]
+
+
+@contextmanager
+def connected(url: str | None) -> Iterator[Headwater]:
+    """Connect for the length of a command."""
+    from headwater.client import connect
+
+    with connect(url) as hw:
+        yield hw
+
+
+@contextmanager
+def known_stream(url: str | None, name: str) -> Iterator[Stream]:
+    """Give a stream that exists; a name that was never written is taken for a slip of the pen.
+
+    Raises UnknownStream.
+    """
+    with connected(url) as hw:
+        yield known(hw, name)
+
+
+def known(hw: Headwater, name: str) -> Stream:
+    """Give a stream that was written, or that somebody reads already; raises UnknownStream."""
+    stream = hw.stream(name)
+    facts = stream.info()
+    if not (facts.exists or facts.groups or facts.readers):
+        raise UnknownStream(name)
+    return stream
+
+
+def offsets(words: list[str]) -> list[int | tuple[int, int]]:
+    """Understand offsets, as 5, and ranges of them, as 5-9."""
+    found: list[int | tuple[int, int]] = []
+    for word in words:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        if not match:
+            raise typer.BadParameter(f"{word!r} is not an offset like 5 or a range like 5-9")
+        found.append((int(match[1]), int(match[2])) if match[2] else int(match[1]))
+    return found
+
+
+def duration_ms(word: str) -> int:
+    """Understand a span of time, as 7d, 12h, 30m, 45s, 500ms; a bare number is milliseconds."""
+    match = re.fullmatch(r"(\d+)\s*(ms|[smhdw])?", word)
+    if not match:
+        raise typer.BadParameter(f"{word!r} is not a span of time like 7d, 12h, 30m, 45s or 500ms")
+    return int(match[1]) * _DURATIONS[match[2] or "ms"]
+
+
+def size_bytes(word: str) -> int:
+    """Understand a size, as 1000000, 500MB, 2GiB."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?i?)b?", word.lower())
+    if not match or match[2] not in _SIZES:
+        raise typer.BadParameter(f"{word!r} is not a size like 1000000, 500MB or 2GiB")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def position(word: str) -> Literal["first", "last"] | int | dt.datetime:
+    """Understand a place in a stream: first, last, an offset, or a time as ISO 8601 writes it.
+
+    A time without a zone is that of this machine.
+    """
+    if word == "first":
+        return "first"
+    if word == "last":
+        return "last"
+    if word.isdecimal():
+        return int(word)
+    try:
+        time = dt.datetime.fromisoformat(word)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{word!r} is neither 'first', 'last', an offset nor a time like 2030-01-31T12:00:00Z"
+        ) from None
+    return time if time.tzinfo else time.astimezone()

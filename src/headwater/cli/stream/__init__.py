@@ -1,0 +1,28 @@
+"""``headwater stream``: write, read and look after streams and their groups."""
+
+from __future__ import annotations
+
+import typer
+
+import headwater.cli.stream.groups as groups
+import headwater.cli.stream.messages as messages
+import headwater.cli.stream.upkeep as upkeep
+
+app = typer.Typer(no_args_is_help=True, help="Write, read and look after streams.")
+app.command("list")(upkeep.list_streams)
+app.command("write")(messages.write)
+app.command("read")(messages.read)
+app.command("tail")(messages.tail)
+app.command("info")(upkeep.info)
+app.command("groups")(groups.list_groups)
+app.command("ack")(groups.ack)
+app.command("nack")(groups.nack)
+app.command("seek")(groups.seek)
+app.command("dead")(groups.dead)
+app.command("redrive")(groups.redrive)
+app.command("remove-group")(groups.remove_group)
+app.command("evict")(upkeep.evict)
+app.command("retain")(upkeep.retain)
+app.command("compact")(upkeep.compact)
+app.command("seal")(upkeep.seal)
+app.command("delete")(upkeep.delete)

@@ -1,0 +1,71 @@
+"""Which rights a user of the store needs, and which of them it lacks.
+
+Commands that a function runs are checked against the user who called it, so they count, too. They
+are read from the library itself, so that the list is true whatever the functions come to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import redis
+
+from headwater.store.library import library
+
+KEYS = "~hw:*"
+_KEY = "hw:{doctor}"
+# What the client itself sends: to greet, to call, to block; then what a cluster needs as well.
+_SENT = ("client|setname", "info", "fcall", "fcall_ro", "function|load", "blpop", "xread")
+_SENT_TO_CLUSTER = ("cluster|slots", "asking")
+# Arguments that the server's dry run takes for right; the others take any number of keys.
+_SAMPLES: dict[str, tuple[Any, ...]] = {
+    "client|setname": ("doctor",),
+    "info": (),
+    "fcall": ("hw_version", 1, _KEY),
+    "fcall_ro": ("hw_version", 1, _KEY),
+    "function|load": ("",),
+    "blpop": (_KEY, 0),
+    "xread": ("STREAMS", _KEY, 0),
+    "time": (),
+    "cluster|slots": (),
+    "asking": (),
+}
+_MOST_ARGUMENTS = 6
+
+
+@cache
+def needed(cluster: bool) -> tuple[str, ...]:
+    """Name every command that a user must be allowed, as access rules spell them."""
+    calls = re.findall(r"redis\.p?call\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?", library().source)
+    inside = {"|".join(filter(None, words)).lower() for words in calls}
+    sent = (*_SENT, *(_SENT_TO_CLUSTER if cluster else ()))
+    return (*sent, *sorted(inside.difference(sent)))
+
+
+def rules(cluster: bool) -> str:
+    """Spell the rights as words of ACL SETUSER."""
+    return " ".join((KEYS, *(f"+{command}" for command in needed(cluster))))
+
+
+def lacking(ask: Callable[..., Any], user: str, cluster: bool) -> list[str]:
+    """Name the commands that the user may not run on our keys, by the server's own dry run.
+
+    Raises redis.ResponseError when the server does not let us ask.
+    """
+    return [command for command in needed(cluster) if not _may_run(ask, user, command)]
+
+
+def _may_run(ask: Callable[..., Any], user: str, command: str) -> bool:
+    words = command.split("|")
+    if command in _SAMPLES:
+        return bool(ask("ACL", "DRYRUN", user, *words, *_SAMPLES[command]) == b"OK")
+    for count in range(1, _MOST_ARGUMENTS):
+        try:
+            return bool(ask("ACL", "DRYRUN", user, *words, *[_KEY] * count) == b"OK")
+        except redis.ResponseError as error:
+            if "wrong number of arguments" not in str(error):
+                raise
+    return True
