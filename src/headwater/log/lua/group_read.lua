@@ -64,9 +64,10 @@ redis.register_function('hw_group_read', function(keys, args)
     group.max_pending = tonumber(args[7])
     redis.call('HSET', G, 'max_pending', args[7])
   end
-  local dead = args[8] == '-' and '' or args[8]
+  local dead, bury = args[8] == '-' and '' or args[8], 0
   if args[8] ~= '' and dead ~= group.dead then
-    group.dead = dead
+    -- What had expired by now must be dropped when there are no dead letters any more.
+    group.dead, bury = dead, 1
     redis.call('HSET', G, 'dead', dead)
   end
   redis.call('ZADD', G .. ':members', digits(now), args[2])
@@ -88,7 +89,6 @@ redis.register_function('hw_group_read', function(keys, args)
   elseif redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
     serve(K, name, stream, now)
   end
-  local bury = 0
   if group.dead ~= '' then
     bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
   end
