@@ -79,6 +79,6 @@ class Blocking:
                 return
 
 
-def connect(loop: Loop, url: str) -> headwater.Headwater:
+def connect(loop: Loop, url: str | None) -> headwater.Headwater:
     """Connect the async client; to the type checker and to tests it is the sync one."""
     return cast("headwater.Headwater", Blocking(loop, loop.wait(aio.connect(url))))

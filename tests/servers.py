@@ -64,7 +64,7 @@ class Server:
     """One server process on a unix socket, or on a loopback port when ``tcp`` or given ``port``.
 
     Without persistence unless ``fsync`` names an appendfsync policy. ``options`` are further
-    settings of the configuration file, by name.
+    settings of the configuration file, by name; None leaves one out.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Server:
         tcp: bool = False,
         port: int | None = None,
         fsync: str | None = None,
-        options: dict[str, str] | None = None,
+        options: dict[str, str | None] | None = None,
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hw-server-"))
         self.binary = binary or server_binary()
         self.port = port or (free_ports(1)[0] if tcp else 0)
         self.socket = self.directory / "server.sock"
-        self.settings = {
+        settings = {
             "port": str(self.port),
             "bind": "127.0.0.1",
             "unixsocket": str(self.socket),
@@ -93,6 +93,7 @@ class Server:
             "enable-debug-command": "local",
             **(options or {}),
         }
+        self.settings = {name: value for name, value in settings.items() if value is not None}
         self._guard: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -183,7 +184,7 @@ class Cluster:
         self.nodes: list[Server] = []
         try:
             for port, bus in zip(ports[:3], ports[3:], strict=True):
-                options = {
+                options: dict[str, str | None] = {
                     "cluster-enabled": "yes",
                     "cluster-port": str(bus),
                     "cluster-node-timeout": str(node_timeout_ms),

@@ -61,6 +61,8 @@ class AsyncStore:
     async def _introduce(self) -> str:
         infos = [faults.parse_info(reply) for reply in await self.command("INFO", "server")]
         versions = [faults.check_server(info, self.where) for info in infos]
+        if self.kind != "cluster":
+            faults.check_whole(infos[0], self.where)
         await self.load_library()
         return versions[0]
 

@@ -105,6 +105,8 @@ async def _connect(connection: Any) -> None:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
+    except TimeoutError:
+        raise faults.unsent(redis.TimeoutError("Timeout connecting to server")) from None
     except (redis.RedisError, OSError) as error:
         raise faults.unsent(error) from error
 

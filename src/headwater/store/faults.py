@@ -26,6 +26,9 @@ _BUSY = {"BUSY", "TRYAGAIN", "NOREPLICAS"}
 # The same, but not this server, or not on this connection.
 _ELSEWHERE = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"}
 
+# A command inside a function that its caller has no right to.
+_DENIED = "ACL failure in script"
+
 Step: TypeAlias = Literal["load", "wait", "renew"]
 
 
@@ -102,7 +105,9 @@ class Trouble:
 
     def _reconnect(self, error: BaseException, sent: bool) -> Step:
         request = self._request
-        why = f"TLS failed ({error})" if isinstance(error, ssl.SSLError) else str(error)
+        why = str(error) or "no answer in time"
+        if isinstance(error, ssl.SSLError):
+            why = f"TLS failed ({error})"
         if request is None:
             raise StoreUnreachable(self._where, why) from error
         if sent and isinstance(request, Call) and not (request.repeatable or request.read_only):
@@ -146,15 +151,16 @@ def _is_disconnect(error: BaseException) -> bool:
 
 
 def _is_access(error: BaseException) -> bool:
-    return isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError)
+    refused = redis_errors.AuthenticationError | redis_errors.NoPermissionError
+    return isinstance(error, refused) or _DENIED in str(error)
 
 
 def _raise_access(error: BaseException, where: str) -> NoReturn:
     """Turn the server's refusal of a user into one error with a cure; never shows the password."""
     text = str(error)
-    if isinstance(error, redis_errors.NoPermissionError):
+    if isinstance(error, redis_errors.NoPermissionError) or _DENIED in text:
         cure = "grant the user ~hw:* and the commands that `headwater doctor` lists"
-        raise AccessDenied(where, text, cure) from error
+        raise AccessDenied(where, text.partition(" script: ")[0], cure) from error
     if _code(error) == "NOAUTH":
         cure = "put it into the URL (redis://user:password@host, redis://:password@host)"
         raise AccessDenied(where, "it asks for a password", cure) from None
@@ -169,8 +175,6 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
         return StoreError(
             f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"
         )
-    if code in ("MOVED", "ASK"):
-        return StoreError(f"{where} is one node of a cluster; use a redis+cluster:// URL")
     if "cluster support disabled" in text:
         return StoreError(f"the server at {where} is not a cluster; use a redis:// URL")
     if isinstance(error, redis_errors.ResponseError):
@@ -188,6 +192,14 @@ def check_server(info: dict[str, str], where: str) -> str:
     if found < least:
         raise StoreTooOld(where, f"{name} {version}")
     return f"{name} {version}"
+
+
+def check_whole(info: dict[str, str], where: str) -> None:
+    """Raise StoreError for a node of a cluster: it has not every key."""
+    if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+        raise StoreError(
+            f"the server at {where} is one node of a cluster; use a redis+cluster:// URL"
+        )
 
 
 def parse_info(text: bytes) -> dict[str, str]:

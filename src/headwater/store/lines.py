@@ -43,8 +43,15 @@ def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Calla
     }
     path, tls = options.pop("unix_socket_path", None), options.pop("ssl", False)
     if path is not None:
-        return partial(module.UnixDomainSocketConnection, path=path, **options)
-    return partial(module.SSLConnection if tls else module.Connection, **options)
+        kind, options["path"] = module.UnixDomainSocketConnection, path
+    else:
+        kind = module.SSLConnection if tls else module.Connection
+
+    # Not a partial, which would show the password wherever it is shown.
+    def make(**place: Any) -> Any:
+        return kind(**options, **place)
+
+    return make
 
 
 def _shake_hands(connection: Any) -> None:

@@ -59,6 +59,8 @@ class Store:
     def _introduce(self) -> str:
         infos = [faults.parse_info(reply) for reply in self.command("INFO", "server")]
         versions = [faults.check_server(info, self.where) for info in infos]
+        if self.kind != "cluster":
+            faults.check_whole(infos[0], self.where)
         self.load_library()
         return versions[0]
 

@@ -1,0 +1,30 @@
+"""Clients of both kinds for tests that start servers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+
+import headwater
+from tests import blocking
+
+Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
+
+
+@pytest.fixture(params=["sync", "async"])
+def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
+    """Connect to a URL, once by the sync and once by the async client; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def dial(url: str | None) -> headwater.Headwater:
+            if request.param == "async":
+                hw = blocking.connect(request.getfixturevalue("loop"), url)
+            else:
+                hw = headwater.connect(url)
+            opened.callback(hw.close)
+            return hw
+
+        yield dial
