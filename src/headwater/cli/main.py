@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli import doctor, keep, store, stream
+from headwater.cli.demo.command import demo
 from headwater.errors import HeadwaterError
 
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A durable log with consumer groups and replay, on the Redis or Valkey you run.",
 )
+app.command("demo")(demo)
 app.add_typer(stream.app, name="stream")
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)

@@ -1,0 +1,1 @@
+"""``headwater demo``: the log at work, with real crashes, and every claim checked."""

@@ -1,0 +1,58 @@
+"""The command ``headwater demo``: a store of its own, the story, and the verdict."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.options import StoreUrl
+
+
+def demo(
+    messages: Annotated[
+        int, typer.Option(min=1000, max=500_000, help="How many messages to show it with.")
+    ] = 10_000,
+    store: StoreUrl = None,
+) -> None:
+    """Show the log at work, with real crashes; exit 0 only if all that is claimed was true.
+
+    Without --store on an embedded store in a temporary directory, whose server is killed, too.
+    """
+    from headwater.cli.demo.story import Story
+    from headwater.cli.demo.view import View
+
+    view = View()
+    with _place(store) as (url, directory):
+        story = Story(url, directory, messages, view)
+        with view.shown():
+            story.tell()
+    view.claims(story.claims)
+    false = sum(not claim.true for claim in story.claims)
+    if false:
+        output.say(f"{false} of {len(story.claims)} claims were false", "bold red")
+        raise typer.Exit(1)
+    output.say(f"all {len(story.claims)} claims were true", "green")
+
+
+@contextmanager
+def _place(url: str | None) -> Iterator[tuple[str, Path | None]]:
+    """Give the store to play on, and its directory when it is ours alone."""
+    if url is not None:
+        yield url, None
+        return
+    from headwater.store import embedded
+
+    parent = Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+    directory = parent / "store"
+    try:
+        yield f"embedded://{directory}", directory
+    finally:
+        embedded.stop(directory, now=True)
+        shutil.rmtree(parent, ignore_errors=True)

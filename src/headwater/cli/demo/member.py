@@ -1,0 +1,50 @@
+"""One member of the demo's group, as a process of its own that can be killed.
+
+`python -m headwater.cli.demo.member STREAM GROUP MEMBER BATCH RETRY_MS [STALLS_AT]`, with the store
+in $HEADWATER_URL. Says "ready", waits for a line, then takes batches until it is killed, and tells
+of each as a line of JSON: what it took, and, once acknowledged, what is done. In batch number
+STALLS_AT it works for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import headwater
+
+WORK_S = 0.01
+
+
+def main(
+    stream: str, group: str, member: str, batch: str, retry_ms: str, stalls_at: str = "0"
+) -> None:
+    """Take, work, acknowledge, until killed."""
+    with headwater.connect() as hw:
+        own = hw.stream(stream).group(group, member=member)
+        _tell(ready=True)
+        sys.stdin.readline()
+        number = 0
+        while True:
+            taken = own.read(int(batch), block_ms=60_000, retry_ms=int(retry_ms))
+            if not taken:
+                continue
+            number += 1
+            _tell(took=[(message.offset, message.attempt) for message in taken])
+            if number == int(stalls_at):
+                threading.Event().wait()
+            time.sleep(WORK_S)
+            own.ack(*(message.offset for message in taken))
+            _tell(done=[message.offset for message in taken])
+
+
+def _tell(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
