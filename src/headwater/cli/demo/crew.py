@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
+from headwater.cli.demo.view import View
 from headwater.errors import HeadwaterError
 
 News: TypeAlias = "queue.Queue[tuple[str, dict[str, Any]]]"
@@ -40,6 +40,8 @@ class Member:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            # Ctrl-C is for the demo alone; it ends its members.
+            start_new_session=True,
         )
 
     def __enter__(self) -> Self:
@@ -91,7 +93,7 @@ class Shift:
         self.again |= {offset for offset, attempt in told.get("took", ()) if attempt == 2}
 
 
-def work(url: str, stream: str, messages: int, batch: int, tell: Callable[[str], None]) -> Shift:
+def work(url: str, stream: str, messages: int, batch: int, view: View) -> Shift:
     """Let two processes share the messages, kill one that has a batch in hand, see it through."""
     news: News = queue.Queue()
     shift = Shift()
@@ -112,11 +114,12 @@ def work(url: str, stream: str, messages: int, batch: int, tell: Callable[[str],
             except queue.Empty:
                 continue
             shift.take_in(told)
+            view.progress(f"{len(shift.done)} done")
             batches_of_bob += who == "bob" and "took" in told
             if batches_of_bob == LAST_BATCH and not shift.held:
                 bob.kill()
                 shift.held = {offset for offset, _ in told["took"]}
-                tell(
+                view.note(
                     f"bob is killed with {len(shift.held)} messages in hand; "
                     f"they come again after {RETRY_MS} ms"
                 )

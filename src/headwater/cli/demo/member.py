@@ -1,14 +1,15 @@
 """One member of the demo's group, as a process of its own that can be killed.
 
 `python -m headwater.cli.demo.member STREAM GROUP MEMBER BATCH RETRY_MS [STALLS_AT]`, with the store
-in $HEADWATER_URL. Says "ready", waits for a line, then takes batches until it is killed, and tells
-of each as a line of JSON: what it took, and, once acknowledged, what is done. In batch number
-STALLS_AT it works for ever.
+in $HEADWATER_URL. Says "ready", waits for a line, then takes batches until it is killed or its
+parent is gone, and tells of each as a line of JSON: what it took, and, once acknowledged, what is
+done. In batch number STALLS_AT it works for ever.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ def main(
         own = hw.stream(stream).group(group, member=member)
         _tell(ready=True)
         sys.stdin.readline()
+        threading.Thread(target=_leave_with_parent, daemon=True).start()
         number = 0
         while True:
             taken = own.read(int(batch), block_ms=60_000, retry_ms=int(retry_ms))
@@ -39,6 +41,11 @@ def main(
             time.sleep(WORK_S)
             own.ack(*(message.offset for message in taken))
             _tell(done=[message.offset for message in taken])
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
 
 
 def _tell(**facts: Any) -> None:

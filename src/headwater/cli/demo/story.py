@@ -92,7 +92,7 @@ class Story:
     def _share(self, stream: Stream) -> None:
         batch = max(1, self._messages // 100)
         with self._view.step("share them between two processes; kill -9 one of them in mid-work"):
-            shift = crew.work(self._url, self._name, self._messages, batch, self._view.note)
+            shift = crew.work(self._url, self._name, self._messages, batch, self._view)
         self._claim("handled by the group", self._messages, len(shift.done))
         self._claim("handled twice", 0, sum(count > 1 for count in shift.done.values()))
         self._claim("in the hands of the killed process", batch, len(shift.held))

@@ -53,7 +53,8 @@ class View:
         self._title, self._spinner = title, Spinner("dots", title)
         yield
         self._spinner = None
-        self._say(Text(f"{time.monotonic() - began:5.2f} s  ", "dim").append(title, "bold"))
+        took = (f"{time.monotonic() - began:5.2f} s  ", "dim")
+        self._say(Text.assemble(took, (title, "bold")))
 
     def note(self, text: str) -> None:
         """Tell of something within a step."""
