@@ -205,6 +205,8 @@ def ranges_of(offsets: Iterable[int | tuple[int, int]]) -> list[tuple[int, int]]
     """Turn offsets and (start, end) ranges into ranges, neighbours joined."""
     spans = []
     for item in offsets:
+        if isinstance(item, tuple) and len(item) != 2:
+            raise InvalidInput(f"a range is a pair (start, end), not {item!r}")
         start, end = item if isinstance(item, tuple) else (item, item)
         check_offset(start)
         check_offset(end, "end of a range")

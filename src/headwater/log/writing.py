@@ -79,11 +79,16 @@ def write_many(
 
 def batch_of_entries(entries: Iterable[tuple[str, bytes | str]]) -> pa.RecordBatch:
     """Turn (tag, value) pairs into a batch of a node's shape."""
+    if not isinstance(entries, Iterable):
+        raise InvalidInput(f"entries must be (tag, value) pairs, not {entries!r}")
     pairs = entries if isinstance(entries, list) else list(entries)
     try:
         tags, values = zip(*pairs, strict=True) if pairs else ((), ())
     except (TypeError, ValueError):
         raise InvalidInput("entries must be (tag, value) pairs") from None
+    if pairs and isinstance(pairs[0], str):
+        # A str of two characters would pass for a pair; a dict gives its keys.
+        raise InvalidInput("entries must be (tag, value) pairs, not strings; use dict.items()")
     return node.batch_of(tags, values)
 
 
