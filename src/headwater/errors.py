@@ -8,7 +8,7 @@
     │   ├── AccessDenied          wrong password, or a right is missing
     │   ├── LibraryTooNew         the server carries a newer function library
     │   ├── EmbeddedServerFailed  the private server did not come up
-    │   └── OutcomeUnknown        the connection broke after a write was sent
+    │   └── OutcomeUnknown        the connection broke after a call was sent
     └── LogError                  the log refuses by its own rules
         ├── UnknownStream         the stream was never written
         ├── UnknownGroup          the group has never read
@@ -83,15 +83,23 @@ class EmbeddedServerFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection broke after a write was sent: it may or may not have happened."""
+    """The connection broke after a call was sent: it may or may not have happened."""
 
     def __init__(self, operation: str, why: str) -> None:
+        cure = _UNKNOWN_CURES.get(operation, "look at what is there before you do it again")
         super().__init__(
             f"the connection broke during {operation} ({why}): it may or may not have happened; "
-            "read the end of the stream to find out, or write with producer= and sequence=, "
-            "which makes a repeat safe"
+            f"{cure}"
         )
         self.operation = operation
+
+
+_UNKNOWN_CURES = {
+    "hw_stream_write": "read the end of the stream to find out, or write with producer= and "
+    "sequence=, which makes a repeat safe",
+    "hw_group_read": "what it took goes to nobody else; read with retry_ms=, and what is lost on "
+    "its way comes again",
+}
 
 
 class LogError(HeadwaterError):
