@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import log
+from bench import log, scale
 from bench.harness import show
 
 
@@ -15,7 +15,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
     parser.add_argument("--long", type=int, default=10_000_000, help="messages of the long stream")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
     options = parser.parse_args()
+    if options.what == "scale":
+        return scale.run(options.messages)
     rows = log.run(options.rounds, options.long)
     return 0 if show(rows, "headwater against native streams", options.json) else 1
 

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import count
+from itertools import count, cycle
+from typing import Any
 
 import redis
 
@@ -95,7 +96,8 @@ def group_read_ack(pair: Pair) -> Row:
         def work() -> None:
             got = 0
             while got < MESSAGES:
-                ((_, entries),) = pair.native.xreadgroup(group, "m", {key: ">"}, count=BATCH)
+                reply: Any = pair.native.xreadgroup(group, "m", {key: ">"}, count=BATCH)
+                ((_, entries),) = reply
                 got += len(entries)
                 pair.native.xack(key, group, *(entry_id for entry_id, _ in entries))
 
@@ -127,7 +129,7 @@ def read_objects(pair: Pair) -> Row:
         def work() -> None:
             at, got = "-", 0
             while got < MESSAGES:
-                entries = pair.native.xrange(key, at, "+", count=BATCH)
+                entries: Any = pair.native.xrange(key, at, "+", count=BATCH)
                 got += len(entries)
                 at = "(" + entries[-1][0].decode()
 
@@ -219,7 +221,7 @@ def wake_latency(pair: Pair) -> Row:
 
 
 def _hand_over(pair: Pair, kind: str, name: str, write: Callable[[], object]) -> float:
-    """Give the median of many hand-overs, in microseconds; each write waits for a blocked member."""
+    """Give the median of many hand-overs, in us; each write waits for a blocked member."""
     samples = 200
     spawn = multiprocessing.get_context("spawn")
     seen: multiprocessing.Queue[float] = spawn.Queue()
@@ -254,15 +256,22 @@ def _member(
         seen.put(time.perf_counter())
 
 
-def seek(pair: Pair, small: int, large: int) -> Row:
+def seek_and_evict(pair: Pair, small: int, large: int) -> list[Row]:
+    """Measure a long stream: finding a place in it, then evicting half of it."""
+    long, short = pair.ours.stream(pair.name()), pair.ours.stream(pair.name())
+    for stream, size in ((long, large), (short, small)):
+        for number, batch in zip(range(size // BATCH), cycle(pair.batches()), strict=False):
+            stream.write_many(batch, producer="bench", sequence=number)
+    rows = [seek(pair, (long, large), (short, small)), evict_half(pair, long, large)]
+    long.delete()
+    short.delete()
+    return rows
+
+
+def seek(
+    pair: Pair, long: tuple[headwater.Stream, int], short: tuple[headwater.Stream, int]
+) -> Row:
     """Read 10 at random offsets of a long stream, against the same in a short one."""
-    streams = []
-    for size in (large, small):
-        stream = pair.ours.stream(pair.name())
-        for at in range(0, size, MESSAGES):
-            for batch in pair.batches()[: max(1, min(size - at, MESSAGES) // BATCH)]:
-                stream.write_many(batch)
-        streams.append(stream)
     rng = random.Random(5)
 
     def reads(stream: headwater.Stream, size: int) -> float:
@@ -271,57 +280,44 @@ def seek(pair: Pair, small: int, large: int) -> Row:
             stream.read(rng.randrange(1, size - 10), 10)
         return (time.perf_counter() - began) / 300 * 1e6
 
-    a, b = interleave(
-        lambda: reads(streams[0], large), lambda: reads(streams[1], small), pair.rounds
-    )
-    streams[1].delete()
-    pair.long_stream = streams[0]  # type: ignore[attr-defined]
-    name = f"seek + read 10 at random, {large:,} messages / {small:,}, us"
+    a, b = interleave(lambda: reads(*long), lambda: reads(*short), pair.rounds)
+    name = f"seek + read 10 at random, {long[1]:,} messages / {short[1]:,}, us"
     return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.3, 1.05, False)
 
 
-def evict_half(pair: Pair, size: int) -> Row:
+def evict_half(pair: Pair, stream: headwater.Stream, size: int) -> Row:
     """Evict half of a long stream while another client measures the longest pause it sees."""
-    stream: headwater.Stream = pair.long_stream  # type: ignore[attr-defined]
     nodes = stream.info().nodes
+    idle = longest_pause(pair.native, lambda: time.sleep(1))
+    began = time.perf_counter()
+    busy = longest_pause(pair.native, lambda: stream.evict(size // 2))
+    took = time.perf_counter() - began
+    if stream.info().first != size // 2 + 1:
+        raise AssertionError("not all was evicted")
+    name = (
+        f"evict half of {size:,}: longest pause, ms / 20 ms ({took / nodes * 2e6:.0f} us per node)"
+    )
+    peer = f"20.0 (idle {idle:.1f})"
+    return Row(name, pair.fsync, f"{busy:.1f}", peer, busy / 20, 1, 0.5, False)
+
+
+def longest_pause(client: redis.Redis, work: Callable[[], object]) -> float:
+    """Ping all the while work runs, and give the longest answer time, in ms."""
     stop = threading.Event()
     pauses: list[float] = []
-    quiet: list[float] = []
 
-    def watch(into: list[float], until: threading.Event) -> None:
-        while not until.is_set():
+    def watch() -> None:
+        while not stop.is_set():
             began = time.perf_counter()
-            pair.native.ping()
-            into.append(time.perf_counter() - began)
+            client.ping()
+            pauses.append(time.perf_counter() - began)
 
-    calm = threading.Timer(1.0, stop.set)
-    calm.start()
-    watch(quiet, stop)
-    stop.clear()
-    watcher = threading.Thread(target=watch, args=(pauses, stop))
+    watcher = threading.Thread(target=watch)
     watcher.start()
-    began = time.perf_counter()
-    evicted = stream.evict(size // 2)
-    took = time.perf_counter() - began
+    work()
     stop.set()
     watcher.join()
-    if evicted != size // 2:
-        raise AssertionError(f"evicted {evicted} of {size // 2}")
-    stream.delete()
-    longest, calmest = max(pauses) * 1000, max(quiet) * 1000
-    per_node = took / (nodes / 2) * 1e6
-    name = f"evict half of {size:,} ({per_node:.0f} us per node), longest pause, ms"
-    goal = 20 / calmest
-    return Row(
-        name,
-        pair.fsync,
-        f"{longest:.1f}",
-        f"{calmest:.1f} idle",
-        longest / calmest,
-        goal,
-        goal,
-        False,
-    )
+    return max(pauses) * 1000
 
 
 def run(rounds: int, long: int) -> list[Row]:
@@ -330,11 +326,10 @@ def run(rounds: int, long: int) -> list[Row]:
     for fsync in ("off", "always"):
         with server(fsync) as native:
             pair = Pair(native, fsync, rounds)
-            for row in (write_batches, group_read_ack, read_objects, single_write, wake_latency):
-                rows.append(row(pair))
+            measures = [write_batches, group_read_ack, read_objects, single_write, wake_latency]
+            rows += [measure(pair) for measure in measures]
             if fsync == "off":
                 rows.append(memory(pair))
-                rows.append(seek(pair, 10_000, long))
-                rows.append(evict_half(pair, long))
+                rows += seek_and_evict(pair, 10_000, long)
             pair.ours.close()
     return rows

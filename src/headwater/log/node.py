@@ -47,7 +47,7 @@ _SCHEMAS = {
     HAS_OFFSET: pa.schema([TAG, VALUE, OFFSET]),
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
-_FAST = pa.Codec("zstd", 1)
+_FAST = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
