@@ -107,14 +107,16 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "aio":
-        return import_module("headwater.aio")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'headwater' has no attribute {name!r}")
-    found = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a checker would take it for a promise of any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "aio":
+            return import_module("headwater.aio")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+        found = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,57 @@
+"""The command line as its users call it: in this process for most tests, as a program for some."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from typer.testing import CliRunner
+
+from headwater.cli.main import app
+
+PROGRAM = Path(sys.executable).with_name("headwater")
+
+
+class Answer(NamedTuple):
+    """What a command printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[Any]:
+        """What it printed, as JSON documents, one a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def row(self) -> Any:
+        """The one JSON document that it printed."""
+        (row,) = self.rows
+        return row
+
+
+def run(url: str | None, *words: str, stdin: bytes | str | None = None) -> Answer:
+    """Run a command in this process; a fault that it does not tell of in one line is raised."""
+    result = CliRunner().invoke(app, words, input=stdin, env={"HEADWATER_URL": url})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def start(url: str | None, *words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a command as a program of its own."""
+    environment = {name: text for name, text in os.environ.items() if name != "HEADWATER_URL"}
+    return subprocess.Popen(
+        [PROGRAM, *words],
+        env=environment | ({"HEADWATER_URL": url} if url else {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )

@@ -1,0 +1,169 @@
+"""How the command line understands words, cuts input into batches, and spells data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import typer
+
+import headwater
+from headwater.cli import lines, options, output
+from headwater.errors import InvalidInput
+
+
+def test_offsets_and_ranges_of_them() -> None:
+    assert options.offsets(["5", "7-9", "1"]) == [5, (7, 9), 1]
+
+
+@pytest.mark.parametrize(
+    ("word", "ms"),
+    [
+        ("500", 500),
+        ("500ms", 500),
+        ("45s", 45_000),
+        ("30m", 1_800_000),
+        ("12h", 43_200_000),
+        ("7d", 604_800_000),
+        ("2w", 1_209_600_000),
+    ],
+)
+def test_spans_of_time(word: str, ms: int) -> None:
+    assert options.duration_ms(word) == ms
+
+
+@pytest.mark.parametrize(
+    ("word", "size"),
+    [
+        ("1000", 1000),
+        ("5B", 5),
+        ("500MB", 500_000_000),
+        ("2GiB", 2**31),
+        ("1k", 1000),
+        ("3 TB", 3 * 10**12),
+    ],
+)
+def test_sizes(word: str, size: int) -> None:
+    assert options.size_bytes(word) == size
+
+
+@pytest.mark.parametrize("word", ["", "-1d", "1y", "d", "1.5h"])
+def test_what_is_no_span_of_time_is_refused(word: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        options.duration_ms(word)
+
+
+@pytest.mark.parametrize("word", ["", "-1", "1iB", "MB", "1.5MB", "1XB"])
+def test_what_is_no_size_is_refused(word: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        options.size_bytes(word)
+
+
+def test_places_in_a_stream() -> None:
+    assert options.position("first") == "first"
+    assert options.position("last") == "last"
+    assert options.position("17") == 17
+    noon = dt.datetime(2030, 1, 31, 12, tzinfo=dt.UTC)
+    assert options.position("2030-01-31T12:00:00Z") == noon
+    assert options.position("2030-01-31T13:00:00+01:00") == noon
+    here = options.position("2030-01-31 12:00")
+    assert isinstance(here, dt.datetime)
+    assert here.replace(tzinfo=None) == dt.datetime(2030, 1, 31, 12)  # noqa: DTZ001
+    assert here.tzinfo is not None
+
+
+def test_a_time_that_is_shown_is_understood_again() -> None:
+    shown = output.time_text(1_794_771_326_043)
+    assert shown is not None
+    time = options.position(shown)
+    assert isinstance(time, dt.datetime)
+    assert round(time.timestamp() * 1000) == 1_794_771_326_043
+
+
+def test_data_is_spelled_so_that_a_terminal_only_shows_it() -> None:
+    assert output.readable("käse 漢") == "käse 漢"
+    assert output.readable(b"\x1b[31m\xff\n\x00") == "\\x1b[31m\\xff\\n\\x00"
+    assert output.readable("\u202e\x7f") == "\\u202e\\x7f"
+    assert output.readable(None) == "-"
+
+
+def test_sizes_are_told_in_the_unit_that_fits() -> None:
+    assert [output.size_text(n) for n in (0, 999, 1000, 1_550_000, 2 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.6 MB",
+        "2000.0 TB",
+    ]
+
+
+def test_input_is_cut_into_lines_whatever_its_pieces() -> None:
+    class Dripping(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:  # noqa: ARG002
+            return self.read(3)
+
+    text = b"one\n\ntwo three\nfour"
+    found = [line for batch in lines.batches(Dripping(text), 2) for line in batch]
+    assert found == [b"one", b"", b"two three", b"four"]
+
+
+def test_batches_are_no_larger_than_asked_for() -> None:
+    source = io.BytesIO(b"x\n" * 25)
+    assert [len(batch) for batch in lines.batches(source, 10)] == [10, 10, 5]
+
+
+def test_a_line_is_not_held_back_when_no_more_input_is_there() -> None:
+    ask, tell = os.pipe()
+    with os.fdopen(ask, "rb") as source:
+        found = lines.batches(source, 1000)
+        os.write(tell, b"one\ntwo\nhalf of ")
+        assert next(found) == [b"one", b"two"]
+        os.write(tell, b"three\n")
+        assert next(found) == [b"half of three"]
+        os.close(tell)
+        assert list(found) == []
+
+
+def test_input_that_is_there_already_is_put_together() -> None:
+    ask, tell = os.pipe()
+    with os.fdopen(ask, "rb") as source:
+
+        def feed() -> None:
+            with os.fdopen(tell, "wb") as sink:
+                sink.write(b"x\n" * 30_000)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        sizes = [len(batch) for batch in lines.batches(source, 10_000)]
+        feeder.join()
+    assert sum(sizes) == 30_000
+    assert max(sizes) == 10_000
+
+
+def test_a_tag_that_is_not_text_is_refused_with_its_line() -> None:
+    with pytest.raises(InvalidInput, match="line 7"):
+        lines.Split("", "=").entry(b"\xff=value", 7)
+
+
+def test_help_needs_neither_arrow_nor_redis() -> None:
+    program = (
+        "import sys; from typer.testing import CliRunner; from headwater.cli.main import app\n"
+        "assert CliRunner().invoke(app, ['stream', 'read', '--help']).exit_code == 0\n"
+        "sys.exit(' '.join(m for m in ('pyarrow', 'redis', 'asyncio') if m in sys.modules) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(headwater.__all__) == headwater.__all__
+    assert set(headwater.__all__) <= set(dir(headwater))
+    for name in headwater.__all__:
+        assert getattr(headwater, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(headwater, "no_such_name")
