@@ -135,6 +135,23 @@ def test_evicted_messages_are_not_counted(stream: Stream) -> None:
     assert (info.first, info.length) == (56, 10)
 
 
+def test_what_compaction_left_counts_as_messages_not_as_offsets(stream: Stream) -> None:
+    """Ten messages far apart are ten messages, however many offsets lie between them."""
+    for first in range(1, 5001, 500):
+        stream.write_many([(f"only-{first}", b"v"), *entries(499)])
+    stream.compact()
+    kept = offsets(stream.read(1, 5000))
+    assert len(kept) == 17
+    assert stream.retain(max_count=17) == (0, 0, None)
+    assert stream.evict(-17) == 0
+    stream.write("new", b"v", backlog=18)
+    assert offsets(stream.read(1, 6000)) == [*kept, 5001]
+    stream.write_many(entries(700), backlog=702)
+    assert offsets(stream.read(1, 6000))[-702:] == [5000, *range(5001, 5702)]
+    stream.evict(-300)
+    assert offsets(stream.read(1, 6000)) == list(range(5402, 5702))
+
+
 def test_many_small_leftovers_share_a_node(stream: Stream) -> None:
     for first in range(1, 8001, 1000):
         stream.write_many(entries(1000, first, tags=40))

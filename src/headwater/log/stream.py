@@ -101,9 +101,9 @@ class Stream:
         return self._run(reading.offset_at(self._handle, time_ms))
 
     def evict(self, n: int) -> int:
-        """Forget all messages up to offset ``n``, or, for -n, all but the newest n.
+        """Forget all messages up to offset ``n``, or, for -n, those that are not the newest n.
 
-        Returns how many went. Readers that still needed them are not asked; each is told its gap.
+        At least n stay then; where compaction left holes it may be a few more. Returns how many went. Readers that still needed them are not asked; each is told its gap.
         """
         return self._run(keeping.evict(self._handle, n))
 

@@ -1,7 +1,7 @@
 --[[
   hw_stream_evict: forget the oldest messages, whoever still needs them.
   KEYS   1 the stream
-  ARGV   1 offset: forget up to it; or -n: keep the newest n
+  ARGV   1 offset: forget up to it; or -n: keep at least the newest n messages
   Reply  { messages forgotten, 1 when another call must free more,
            base, last, count, version of a node with holes that the limit cuts through, and the
            offset from which on it is to stay, or {} (it was left whole), created }
@@ -11,7 +11,7 @@ redis.register_function{
   callback = function(keys, args)
     local stream = load_stream(keys[1])
     local limit = tonumber(args[1])
-    if limit < 0 then limit = stream.last + limit end
+    if limit < 0 then limit = limit_for(keys[1], stream, -limit) end
     local gone, more, in_the_way = evict(keys[1], stream, limit)
     return { gone, more, in_the_way, stream.created }
   end,
@@ -22,7 +22,7 @@ redis.register_function{
 -- only when all of it is too old. Bounded: a later call goes on from the new first offset.
 local function retention_limit(K, stream, max_count, max_age_ms, max_bytes)
   local limit = stream.first - 1
-  if max_count then limit = math.max(limit, stream.last - max_count) end
+  if max_count then limit = math.max(limit, limit_for(K, stream, max_count)) end
   local too_old = max_age_ms and server_ms() - max_age_ms
   local too_much = 0
   if max_bytes then

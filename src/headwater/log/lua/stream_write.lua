@@ -82,7 +82,7 @@ redis.register_function('hw_stream_write', function(keys, args)
   if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
   serve_all(K, stream, now)
   if args[3] ~= '' then
-    local limit = stream.last - tonumber(args[3])
+    local limit = limit_for(K, stream, tonumber(args[3]))
     if limit >= stream.first then
       local needed = slowest_reader(K)
       if needed then limit = math.min(limit, needed - 1) end

@@ -23,6 +23,29 @@ local function slowest_reader(K)
   return position, who
 end
 
+-- The highest offset such that at least n messages lie above it. In a node with holes only the
+-- number of its messages is known, not where they are: such a node stays whole.
+local function limit_for(K, stream, n)
+  local holes = tonumber(redis.call('HGET', K, 'holes') or 0)
+  local left = n - (stream.last - stream.sealed)
+  if holes == 0 or left <= 0 then return stream.last - n end
+  if n >= stream.last - stream.first + 1 - holes then return stream.first - 1 end
+  local below = stream.sealed
+  while true do
+    local found = redis.call('ZRANGE', K .. ':index', digits(below), '-inf', 'BYSCORE', 'REV',
+      'LIMIT', 0, 64, 'WITHSCORES')
+    if #found == 0 then return stream.first - 1 end
+    for i = 1, #found, 2 do
+      local node, last = parse_node(found[i]), tonumber(found[i + 1])
+      below = node.base - 1
+      if node.count >= left then
+        return node.count == last - below and last - left or below
+      end
+      left = left - node.count
+    end
+  end
+end
+
 -- Evicts all offsets up to `limit`. Returns how many messages went, whether more is to be freed by
 -- another call, and the node that was in the way. Holes are only found as their nodes go, so that
 -- a later call may correct the count downwards. A node with holes goes whole or not at all, so
