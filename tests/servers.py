@@ -180,17 +180,14 @@ class Cluster:
     """Three primaries that share the slots evenly; ready when all of them say so."""
 
     def __init__(self, *, fsync: str | None = None, node_timeout_ms: int = 15_000) -> None:
-        ports = free_ports(6)
         self.nodes: list[Server] = []
+        self.replicas: list[Server] = []
+        self._fsync = fsync
+        self._node_timeout_ms = node_timeout_ms
         try:
+            ports = free_ports(6)
             for port, bus in zip(ports[:3], ports[3:], strict=True):
-                options: dict[str, str | None] = {
-                    "cluster-enabled": "yes",
-                    "cluster-port": str(bus),
-                    "cluster-node-timeout": str(node_timeout_ms),
-                    "cluster-require-full-coverage": "no",
-                }
-                self.nodes.append(Server(port=port, fsync=fsync, options=options))
+                self.nodes.append(self._start(port, bus))
             self._join()
         except BaseException:
             self.close()
@@ -201,9 +198,23 @@ class Cluster:
         """The store URL of the cluster."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
+    def add_replica(self, primary: Server) -> Server:
+        """Give a primary a replica; returns it when it is in step."""
+        port, bus = free_ports(2)
+        replica = self._start(port, bus)
+        self.replicas.append(replica)
+        with replica.client() as admin, primary.client() as other:
+            name = node_id(primary)
+            other.execute_command("CLUSTER", "MEET", "127.0.0.1", port, bus)
+            until(lambda: name in admin.execute_command("CLUSTER", "NODES").decode())
+            admin.execute_command("CLUSTER", "REPLICATE", name)
+            until(lambda: admin.info("replication").get("master_link_status") == "up")
+            until(lambda: b"slave" in other.execute_command("CLUSTER", "NODES"))
+        return replica
+
     def close(self) -> None:
         """End all servers and remove their files."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.close()
 
     def __enter__(self) -> Self:
@@ -211,6 +222,16 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _start(self, port: int, bus: int) -> Server:
+        options: dict[str, str | None] = {
+            "cluster-enabled": "yes",
+            "cluster-port": str(bus),
+            "cluster-node-timeout": str(self._node_timeout_ms),
+            "cluster-require-full-coverage": "no",
+            "repl-diskless-sync-delay": "0",
+        }
+        return Server(port=port, fsync=self._fsync, options=options)
 
     def _join(self) -> None:
         bounds = [16384 * place // 3 for place in range(4)]
@@ -223,6 +244,12 @@ class Cluster:
         until(lambda: all(_is_whole(client) for client in clients))
         for client in clients:
             client.close()
+
+
+def node_id(node: Server) -> str:
+    """Give the name by which a cluster knows one of its nodes."""
+    with node.client() as client:
+        return str(client.execute_command("CLUSTER", "MYID").decode())
 
 
 def _is_whole(client: redis.Redis) -> bool:
