@@ -1,0 +1,157 @@
+"""What a failed call means: never an error that hides a write, never a repeat that could be one."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+import redis
+from redis._parsers.base import BaseParser
+
+from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreUnreachable
+from headwater.store import faults
+from headwater.store.call import Call, Wait
+from headwater.store.faults import Refusal, Trouble, unsent
+
+WHERE = "redis://h:6379"
+PLAIN = Call("hw_stream_write", "k")
+NUMBERED = Call("hw_stream_write", "k", repeatable=True)
+LOOK = Call("hw_stream_read", "k", read_only=True)
+BLOCK = Wait("k", ("BLPOP", "k", 1), 1000)
+BROKEN = redis.ConnectionError("Connection closed by server.")
+
+
+def answer(text: str) -> BaseException:
+    """Give the error that redis-py makes of a server's answer."""
+    error: BaseException = BaseParser.parse_error(text)
+    return error
+
+
+@pytest.mark.parametrize("request_", [PLAIN, NUMBERED, LOOK, BLOCK])
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("ERR Function not found", "load"),
+        ("LOADING Redis is loading the dataset in memory", "renew"),
+        ("READONLY You can't write against a read only replica.", "renew"),
+        (
+            "MASTERDOWN Link with MASTER is down.",
+            "renew",
+        ),
+        ("CLUSTERDOWN The cluster is down", "renew"),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed", "renew"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", "wait"),
+        ("BUSY Redis is busy running a script.", "wait"),
+        ("NOREPLICAS Not enough good replicas to write.", "wait"),
+    ],
+)
+def test_a_server_that_refuses_for_now_is_asked_again(
+    request_: Call | Wait, text: str, step: str
+) -> None:
+    assert Trouble(request_, WHERE).judge(answer(text)) == step
+    assert Trouble(request_, WHERE).judge(unsent(answer(text))) == step, "refused before it"
+
+
+def test_its_first_contact_is_waited_for_when_the_server_is_there() -> None:
+    assert Trouble(None, WHERE).judge(answer("LOADING loading")) == "renew"
+    with pytest.raises(StoreUnreachable):
+        Trouble(None, WHERE).judge(unsent(BROKEN))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BROKEN,
+        redis.TimeoutError("Timeout reading from h:6379"),
+        redis.InvalidResponse("Protocol error"),
+        TimeoutError(),
+        ConnectionResetError(104, "Connection reset by peer"),
+        ssl.SSLError("broken"),
+    ],
+)
+def test_a_connection_that_breaks_after_sending_leaves_only_plain_calls_unknown(
+    error: BaseException,
+) -> None:
+    for repeatable in (NUMBERED, LOOK, BLOCK):
+        assert Trouble(repeatable, WHERE).judge(error) == "renew"
+    with pytest.raises(OutcomeUnknown):
+        Trouble(PLAIN, WHERE).judge(error)
+    assert Trouble(PLAIN, WHERE).judge(unsent(error)) == "renew", "it was not sent"
+
+
+def test_what_happened_before_does_not_colour_what_happened_after_sending() -> None:
+    try:
+        raise answer("LOADING loading")
+    except redis.RedisError:
+        try:
+            raise redis.ConnectionError("Connection closed by server.")
+        except redis.RedisError as error:
+            broken = error
+    assert isinstance(broken.__context__, redis.BusyLoadingError)
+    with pytest.raises(OutcomeUnknown):
+        Trouble(PLAIN, WHERE).judge(broken)
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "PATIENCE_S", 0)
+    with pytest.raises(StoreUnreachable):
+        Trouble(LOOK, WHERE).judge(BROKEN)
+    with pytest.raises(StoreUnreachable):
+        Trouble(PLAIN, WHERE).judge(unsent(BROKEN))
+    with pytest.raises(StoreError, match="cannot serve now"):
+        Trouble(PLAIN, WHERE).judge(answer("READONLY You can't write"))
+
+
+def test_waits_grow_up_to_half_a_second() -> None:
+    trouble = Trouble(LOOK, WHERE)
+    delays = []
+    for _ in range(12):
+        trouble.judge(BROKEN)
+        delays.append(trouble.delay_s)
+    assert delays == sorted(delays)
+    assert delays[0] <= 0.01
+    assert delays[-1] == 0.5
+
+
+def test_a_library_that_keeps_disappearing_is_said() -> None:
+    trouble = Trouble(PLAIN, WHERE)
+    for _ in range(20):
+        trouble.judge(answer("READONLY You can't write"))
+    steps = [trouble.judge(answer("ERR Function not found")) for _ in range(3)]
+    assert steps == ["load"] * 3, "a long failover before does not count"
+    with pytest.raises(StoreError, match="keeps disappearing"):
+        trouble.judge(answer("ERR Function not found"))
+
+
+def test_a_refusal_of_a_function_is_handed_to_the_operation() -> None:
+    with pytest.raises(Refusal) as caught:
+        Trouble(PLAIN, WHERE).judge(answer("HW_STALE 17"))
+    assert (caught.value.code, caught.value.words) == ("STALE", ["17"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NOAUTH Authentication required.",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "NOPERM User app has no permissions to run the 'fcall' command",
+        "ERR ACL failure in script: User app has no permissions to run the 'xadd' command",
+    ],
+)
+def test_a_user_without_rights_is_told_at_once(text: str) -> None:
+    for error in (answer(text), unsent(answer(text))):
+        with pytest.raises(AccessDenied):
+            Trouble(PLAIN, WHERE).judge(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", "raise maxmemory"),
+        ("MISCONF Errors writing to the AOF file: No space left on device", "No space left"),
+        ("ERR something else", "something else; run `headwater doctor`"),
+    ],
+)
+def test_any_other_answer_is_passed_on(text: str, says: str) -> None:
+    with pytest.raises(StoreError, match=says):
+        Trouble(LOOK, WHERE).judge(answer(text))
