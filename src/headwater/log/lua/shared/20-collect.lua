@@ -27,7 +27,9 @@ local function bag_node(K, bag, node, last)
   if bag.seen[base] then return end
   bag.seen[base] = true
   local blob = false
-  if bag.kept ~= bag.created .. ':' .. base .. ':' .. node.version then
+  if bag.bare then
+    bag.bytes = bag.bytes + node.bytes
+  elseif bag.kept ~= bag.created .. ':' .. base .. ':' .. node.version then
     blob = redis.call('HGET', K .. ':nodes', base)
     bag.bytes = bag.bytes + node.bytes
   end

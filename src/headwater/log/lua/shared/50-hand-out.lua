@@ -178,7 +178,9 @@ local function serve(K, name, stream, now)
       forget_waiter(G, waiter)
     else
       local count, retry, expire = string.match(wants, '^:(%d+):(%d*):(%d*)$')
+      -- The waiter fetches what is more than a message by itself: leave the nodes where they are.
       local bag = new_bag(stream, 8388608, nil)
+      bag.bare = true
       local claims
       claims, more = take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
       if #claims == 0 then return poke(G, waiter, ends, wants) end
