@@ -46,7 +46,7 @@ def keep(
 
     Runs until Ctrl-C or SIGTERM, and prints a line for each change. Any number may run at once.
     """
-    with connected(store) as hw, _until_told() as told:
+    with _until_told() as told, connected(store) as hw:
         for name in streams or ():
             known(hw, name)
         while not told.wait(0):

