@@ -102,6 +102,21 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         Trouble(PLAIN, WHERE).judge(answer("READONLY You can't write"))
 
 
+def test_a_repeat_that_cannot_be_made_leaves_the_outcome_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for last in (unsent(BROKEN), answer("LOADING loading")):
+        trouble, look = Trouble(NUMBERED, WHERE), Trouble(LOOK, WHERE)
+        assert trouble.judge(BROKEN) == look.judge(BROKEN) == "renew", "sent, and no answer"
+        monkeypatch.setattr(trouble, "_until", 0)
+        monkeypatch.setattr(look, "_until", 0)
+        with pytest.raises(OutcomeUnknown):
+            trouble.judge(last)
+        with pytest.raises(StoreError) as caught:
+            look.judge(last)
+        assert not isinstance(caught.value, OutcomeUnknown), "a read changes nothing"
+
+
 def test_waits_grow_up_to_half_a_second() -> None:
     trouble = Trouble(LOOK, WHERE)
     delays = []

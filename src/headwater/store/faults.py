@@ -65,6 +65,7 @@ class Trouble:
         self._where = where
         self._until = time.monotonic() + PATIENCE_S
         self._loads = 0
+        self._perhaps_done = False
         self.delay_s = 0.005
 
     def judge(self, error: BaseException) -> Step:
@@ -87,6 +88,7 @@ class Trouble:
         if code in _BUSY or code in _ELSEWHERE:
             if time.monotonic() < self._until:
                 return "wait" if code in _BUSY else "renew"
+            self._refuse_to_guess(text, error)
             raise StoreError(
                 f"the store at {self._where} cannot serve now: {text}; try again later"
             ) from error
@@ -108,13 +110,19 @@ class Trouble:
         why = str(error) or "no answer in time"
         if isinstance(error, ssl.SSLError):
             why = f"TLS failed ({error})"
-        if request is None:
-            raise StoreUnreachable(self._where, why) from error
-        if sent and isinstance(request, Call) and not (request.repeatable or request.read_only):
-            raise OutcomeUnknown(request.function, why) from error
-        if time.monotonic() < self._until:
+        if sent and isinstance(request, Call) and not request.read_only:
+            self._perhaps_done = True
+            if not request.repeatable:
+                self._refuse_to_guess(why, error)
+        if request is not None and time.monotonic() < self._until:
             return "renew"
+        self._refuse_to_guess(why, error)
         raise StoreUnreachable(self._where, why) from error
+
+    def _refuse_to_guess(self, why: str, error: BaseException) -> None:
+        """Say so when one of the tries may have happened; a repeat that failed proves nothing."""
+        if self._perhaps_done and isinstance(self._request, Call):
+            raise OutcomeUnknown(self._request.function, why) from error
 
 
 def _telling(error: BaseException) -> BaseException:

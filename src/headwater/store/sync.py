@@ -23,7 +23,7 @@ from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
 
-GREETING = Call("hw_version", "", repeatable=True)
+GREETING = Call("hw_version", "", read_only=True)
 
 
 class Store:
