@@ -203,6 +203,20 @@ def test_a_topic_group_starts_where_it_is_told(client: Headwater, name: str) -> 
     assert [(m.partition, m.offset, m.value) for m in late.read(100)] == [(*placed, b"new")]
 
 
+def test_the_first_read_makes_the_group_in_every_partition(client: Headwater, name: str) -> None:
+    topic = client.topic(name, partitions=4)
+    topic.write_many(entries(40, tags=20))
+    group = topic.group("g")
+    assert len(group.read(1)) == 1
+    assert sum(info.lag for info in group.info()) == 39
+    for place in range(4):
+        assert topic.partition(place).retain(max_count=0).held_by == "g"
+    late = topic.group("late", "last")
+    assert late.read(0) == []
+    topic.write_many(entries(40, tags=20))
+    assert len(late.read(100)) == 40
+
+
 def test_what_expires_in_a_topic_goes_to_dead_letters(client: Headwater, name: str) -> None:
     topic = client.topic(name, partitions=2)
     rows = entries(12, tags=6)

@@ -74,6 +74,7 @@ class TopicGroupHandle:
     dead_letters: bool | str | None
     one_server: bool
     turn: int = field(default=-1, init=False)
+    begun: bool = field(default=False, init=False)
     _members: list[GroupHandle] = field(default_factory=list, init=False)
 
     def open(self) -> Operation[list[GroupHandle]]:
@@ -177,8 +178,10 @@ def _read_partitions(
         news.append((members[place].stream, taken.last))
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
-        if len(messages) >= count:
+        if len(messages) >= count and group.begun:
             break
+    # The first read has gone to every partition: from now on the group stands in all of them.
+    group.begun = True
     return messages, news, due_ms
 
 
