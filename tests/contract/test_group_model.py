@@ -1,0 +1,305 @@
+"""A group against a model of it: what is next, what is pending, what was missed and what died.
+
+The server's clock cannot be set, so deadlines are either long past or never: a retry or an expiry
+of one millisecond is waited for before the next step, any other is years away.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from headwater import Headwater, InvalidInput, Message
+from tests.contract.examples import model_settings
+from tests.watch import let_pass
+
+FAR = 10**9
+ALL = 10**5
+SPANS = st.sampled_from([1, FAR, FAR])
+PLACES = st.floats(-0.1, 1.1)
+RANGES = st.lists(st.tuples(PLACES, st.integers(0, 40)), min_size=1, max_size=4)
+
+
+@dataclass
+class Pending:
+    """One message that was handed out: how often, whether it is due again, whether it expired."""
+
+    attempt: int
+    due: bool
+    expires: bool
+    expired: bool
+
+
+class GroupMachine(RuleBasedStateMachine):
+    client: ClassVar[Headwater]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = self.client.stream(f"model-{secrets.token_hex(6)}")
+        self.group = self.stream.group("g", member="m0")
+        self.grave = f"{self.stream.name}.grave"
+        self.members = [self.stream.group("g", member=f"m{i}") for i in (1, 2)]
+        self.rows: dict[int, tuple[str, bytes]] = {}
+        self.first, self.last = 1, 0
+        self.max_pending, self.letters = 0, False
+        self.begin()
+        self.group.read(0)
+
+    def begin(self) -> None:
+        self.next = self.first
+        self.pending: dict[int, Pending] = {}
+        self.missed = self.expired = 0
+        self.dead: Counter[int] = Counter()
+        self.max_pending, self.letters = 0, False
+
+    def teardown(self) -> None:
+        self.stream.delete()
+        self.client.stream(self.grave).delete()
+
+    def offset(self, place: float) -> int:
+        return max(1, round(self.first + place * (self.last - self.first)))
+
+    def spans(self, ranges: list[tuple[float, int]]) -> tuple[list[tuple[int, int]], set[int]]:
+        spans = [(self.offset(place), self.offset(place) + more) for place, more in ranges]
+        return spans, {offset for low, high in spans for offset in range(low, high + 1)}
+
+    def pass_time(self, *spans: int | None) -> None:
+        if 1 in spans:
+            let_pass(self.client, 1)
+
+    # ── The stream under the group ───────────────────────────────────────────────────────────
+
+    @rule(size=st.sampled_from([1, 3, 9, 40, 600]), tags=st.sampled_from([3, 50, 5000]))
+    def write(self, size: int, tags: int) -> None:
+        rows = [(f"t{i % tags}", b"%d" % (self.last + i)) for i in range(size)]
+        for offset, row in zip(self.stream.write_many(rows), rows, strict=True):
+            self.rows[offset] = row
+            self.last = offset
+
+    @rule(place=PLACES)
+    def evict(self, place: float) -> None:
+        limit = min(self.offset(place), self.last)
+        self.stream.evict(limit)
+        self.rows = {offset: row for offset, row in self.rows.items() if offset > limit}
+        self.first = max(self.first, limit + 1)
+
+    @rule()
+    def seal(self) -> None:
+        self.stream.seal()
+
+    @rule()
+    def compact(self) -> None:
+        self.stream.compact()
+        newest = {row[0]: offset for offset, row in sorted(self.rows.items())}
+        self.rows = {offset: self.rows[offset] for offset in sorted(newest.values())}
+
+    # ── Reading ──────────────────────────────────────────────────────────────────────────────
+
+    @rule(
+        member=st.integers(0, 1),
+        count=st.sampled_from([0, 1, 2, 7, 100, ALL, ALL]),
+        retry_ms=st.sampled_from([None, 1, FAR, FAR]),
+        expire_ms=st.sampled_from([None, None, 1, FAR]),
+    )
+    def read(self, member: int, count: int, retry_ms: int | None, expire_ms: int | None) -> None:
+        if retry_ms is None:
+            expire_ms = None
+        if count and any(
+            p.due and (p.expired or o not in self.rows) for o, p in self.pending.items()
+        ):
+            # A read that stops early need not have met all that expired or is gone.
+            count = ALL
+        got = self.members[member].read(count, retry_ms=retry_ms, expire_ms=expire_ms)
+        assert len(got) <= count
+        for message in got:
+            assert (message.tag, message.value) == self.rows[message.offset]
+        again = [m for m in got if m.offset < self.next]
+        self.check_again(again, count)
+        least, most = self.room(count - len(again), retry_ms)
+        if count:
+            self.drop_gone()
+            self.give_up_in_model()
+        self.check_new(got[len(again) :], least, most, nothing_yet=not again)
+        self.enter(got, retry_ms, expire_ms)
+        self.pass_time(retry_ms, expire_ms)
+
+    def check_again(self, again: list[Message], count: int) -> None:
+        """What comes again is due, comes first, and is all there is when there was room."""
+        due = {o for o, p in self.pending.items() if p.due and not p.expired and o in self.rows}
+        assert {m.offset for m in again} <= due
+        assert len({m.offset for m in again}) == len(again) == min(count, len(due))
+        assert all(m.attempt == self.pending[m.offset].attempt + 1 for m in again)
+
+    def room(self, left: int, retry_ms: int | None) -> tuple[int, int]:
+        """Between how many new messages max_pending left room.
+
+        What expired counts as pending until it is buried, and what was compacted away until the
+        reader has noticed.
+        """
+        if not self.max_pending:
+            return left, left
+        due = {o for o, p in self.pending.items() if p.due and not p.expired}
+        doomed = sum(p.expired for p in self.pending.values())
+        free = self.max_pending - len(self.pending) + sum(o < self.first for o in due)
+        later = sum(o >= self.first and (retry_ms is None or o not in self.rows) for o in due)
+        least = free + (0 if self.letters else doomed) + (later if retry_ms is None else 0)
+        return max(0, min(left, least)), max(0, min(left, free + doomed + later))
+
+    def drop_gone(self) -> None:
+        """Forget what was due and is gone: evicted is missed, compacted is done."""
+        for offset, pending in list(self.pending.items()):
+            if pending.due and not pending.expired and offset not in self.rows:
+                self.missed += offset < self.first
+                del self.pending[offset]
+
+    def check_new(self, new: list[Message], least: int, most: int, *, nothing_yet: bool) -> None:
+        """New messages come in order, from where the group stands; holes may make them fewer."""
+        if self.next < self.first:
+            self.missed += self.first - self.next
+            self.next = self.first
+        there = [o for o in sorted(self.rows) if o >= self.next]
+        assert [m.offset for m in new] == there[: len(new)]
+        assert all(m.attempt == 1 for m in new)
+        assert len(new) <= most
+        dense = there[:least] == list(range(self.next, self.next + min(least, len(there))))
+        if dense:
+            assert len(new) >= min(least, len(there))
+        elif nothing_yet and least:
+            assert new
+        stands = self.group.info().next
+        assert self.next <= stands <= self.last + 1
+        assert [o for o in there if o < stands] == [m.offset for m in new]
+        self.next = stands
+
+    def enter(self, got: list[Message], retry_ms: int | None, expire_ms: int | None) -> None:
+        for message in got:
+            known = self.pending.pop(message.offset, None)
+            if retry_ms is None:
+                continue
+            attempt = known.attempt + 1 if known else 1
+            expires, expired = expire_ms is not None, expire_ms == 1
+            if known and known.expires:
+                expires, expired = True, False
+            self.pending[message.offset] = Pending(
+                attempt, due=retry_ms == 1 or expired, expires=expires, expired=expired
+            )
+
+    # ── Everything else a member may do ──────────────────────────────────────────────────────
+
+    @rule(ranges=RANGES)
+    def ack(self, ranges: list[tuple[float, int]]) -> None:
+        spans, offsets = self.spans(ranges)
+        assert self.group.ack(*spans) == len(offsets & self.pending.keys())
+        for offset in offsets:
+            self.pending.pop(offset, None)
+
+    @rule(ranges=RANGES, delay_ms=st.sampled_from([0, 1, FAR]))
+    def nack(self, ranges: list[tuple[float, int]], delay_ms: int) -> None:
+        self.postpone(ranges, lambda spans: self.group.nack(*spans, delay_ms=delay_ms), delay_ms)
+
+    @rule(ranges=RANGES, retry_ms=SPANS)
+    def extend(self, ranges: list[tuple[float, int]], retry_ms: int) -> None:
+        self.postpone(ranges, lambda spans: self.group.extend(*spans, retry_ms=retry_ms), retry_ms)
+
+    def postpone(
+        self,
+        ranges: list[tuple[float, int]],
+        act: Callable[[list[tuple[int, int]]], int],
+        delay_ms: int,
+    ) -> None:
+        spans, offsets = self.spans(ranges)
+        moved = offsets & self.pending.keys()
+        assert act(spans) == len(moved)
+        for offset in moved:
+            pending = self.pending[offset]
+            pending.due = delay_ms < FAR or pending.expired
+        self.pass_time(delay_ms)
+
+    @rule(to=st.one_of(PLACES, st.sampled_from(["first", "last"])))
+    def seek(self, to: float | str) -> None:
+        if isinstance(to, str):
+            stands = self.first if to == "first" else self.last + 1
+            assert self.group.seek("first" if to == "first" else "last") == stands
+        else:
+            stands = self.offset(to)
+            if stands > self.last + 1:
+                with pytest.raises(InvalidInput):
+                    self.group.seek(stands)
+                return
+            assert self.group.seek(stands) == stands
+        self.next, self.pending = stands, {}
+
+    @rule()
+    def give_up(self) -> None:
+        doomed = sum(p.expired for p in self.pending.values())
+        assert self.group.bury() == (doomed if self.letters else 0)
+        self.give_up_in_model()
+
+    def give_up_in_model(self) -> None:
+        for offset in [o for o, p in self.pending.items() if p.expired]:
+            del self.pending[offset]
+            self.expired += 1
+            self.dead[offset] += self.letters
+
+    @rule(count=st.sampled_from([1, 5, ALL]))
+    def redrive(self, count: int) -> None:
+        there = sum(n for offset, n in self.dead.items() if offset >= self.first)
+        returned, gone = self.group.redrive(count)
+        assert returned == min(count, there)
+        if count == ALL:
+            assert gone == sum(self.dead.values()) - there
+        left = Counter(letter.origin for letter in self.group.dead(ALL))
+        back = self.dead - left
+        assert sum(back.values()) == returned
+        assert all(offset >= self.first for offset in back)
+        for offset in back:
+            if offset < self.next:
+                self.pending[offset] = Pending(0, due=True, expires=False, expired=False)
+        self.dead = left
+
+    @rule(
+        max_pending=st.sampled_from([None, 0, 5, 50]), letters=st.sampled_from([None, True, False])
+    )
+    def set_terms(self, max_pending: int | None, letters: bool | None) -> None:
+        dead_letters = self.grave if letters else letters
+        self.stream.group("g", max_pending=max_pending, dead_letters=dead_letters).read(0)
+        if max_pending is not None:
+            self.max_pending = max_pending
+        if letters is not None:
+            self.letters = letters
+        if self.next < self.first:
+            self.missed += self.first - self.next
+            self.next = self.first
+
+    @rule()
+    def remove(self) -> None:
+        assert self.group.remove()
+        self.begin()
+        self.group.read(0)
+
+    @invariant()
+    def info_tells_the_truth(self) -> None:
+        info = self.group.info()
+        assert info.next == self.next
+        assert info.pending == len(self.pending)
+        assert info.ack_offset == min(self.pending, default=self.next)
+        assert info.lag == max(self.last - max(self.next, self.first) + 1, 0)
+        assert (info.missed, info.expired) == (self.missed, self.expired)
+        assert info.dead == sum(self.dead.values())
+        assert info.max_pending == (self.max_pending or None)
+        assert info.dead_letters == (self.grave if self.letters else None)
+        if len(info.gaps) < 16:
+            assert sum(last - first + 1 for first, last in info.gaps) == self.missed
+
+
+@pytest.mark.timeout(600)
+def test_a_group_is_a_position_and_a_dict_of_pending(client: Headwater) -> None:
+    GroupMachine.client = client
+    run_state_machine_as_test(GroupMachine, settings=model_settings())

@@ -1,0 +1,169 @@
+"""A topic against a model of it: a list per partition, and what is next and pending in each."""
+
+from __future__ import annotations
+
+import secrets
+from typing import ClassVar
+from zlib import crc32
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from headwater import Headwater, TopicMessage
+from tests.contract.examples import model_settings
+
+FAR = 10**9
+PARTITIONS = 3
+SIZES = st.sampled_from([1, 5, 30, 400])
+TAGS = st.sampled_from([1, 4, 60])
+
+Row = tuple[str, bytes]
+
+
+class TopicMachine(RuleBasedStateMachine):
+    client: ClassVar[Headwater]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = f"model-{secrets.token_hex(6)}"
+        self.topic = self.client.topic(self.name, partitions=PARTITIONS)
+        self.group = self.topic.group("g")
+        self.rows: list[list[Row]] = [[] for _ in range(PARTITIONS)]
+        self.first = [1] * PARTITIONS
+        self.next = [1] * PARTITIONS
+        self.pending: dict[tuple[int, int], int] = {}
+        self.due: set[tuple[int, int]] = set()
+        self.answers: dict[tuple[str, int], tuple[list[Row], dict[int, range]]] = {}
+        self.count = 0
+        self.group.read(0)
+
+    def teardown(self) -> None:
+        self.topic.delete()
+
+    def make(self, size: int, tags: int) -> list[Row]:
+        self.count += 1
+        return [(f"t{i % tags}", b"%d.%d" % (self.count, i)) for i in range(size)]
+
+    def place(self, rows: list[Row]) -> dict[int, range]:
+        """Enter rows, each in the partition of its tag; returns the offsets they must get."""
+        offsets: dict[int, range] = {}
+        for tag, value in rows:
+            place = crc32(tag.encode()) % PARTITIONS
+            self.rows[place].append((tag, value))
+            end = len(self.rows[place])
+            offsets[place] = range(offsets[place].start if place in offsets else end, end + 1)
+        return offsets
+
+    @rule(tags=TAGS)
+    def write(self, tags: int) -> None:
+        ((tag, value),) = self.make(1, tags)
+        placed = self.topic.write(tag, value)
+        assert {placed.partition: range(placed.offset, placed.offset + 1)} == self.place(
+            [(tag, value)]
+        )
+
+    @rule(size=SIZES, tags=TAGS, arrow=st.booleans())
+    def write_many(self, size: int, tags: int, arrow: bool) -> None:
+        rows = self.make(size, tags)
+        if arrow:
+            table = pa.table({"tag": [t for t, _ in rows], "value": [v for _, v in rows]})
+            assert self.topic.append(table) == self.place(rows)
+        else:
+            assert self.topic.write_many(rows) == self.place(rows)
+
+    @rule(producer=st.sampled_from("pq"), size=SIZES, tags=TAGS)
+    def produce(self, producer: str, size: int, tags: int) -> None:
+        rows = self.make(size, tags)
+        sequence = self.count
+        answer = self.topic.write_many(rows, producer=producer, sequence=sequence)
+        assert answer == self.place(rows)
+        self.answers[producer, sequence] = (rows, answer)
+
+    @rule(choice=st.floats(0, 1))
+    def repeat(self, choice: float) -> None:
+        if self.answers:
+            chosen = sorted(self.answers)[round(choice * (len(self.answers) - 1))]
+            rows, answer = self.answers[chosen]
+            again = self.topic.write_many(rows, producer=chosen[0], sequence=chosen[1])
+            assert again == answer
+
+    @rule(partition=st.integers(0, PARTITIONS - 1), choice=st.floats(0, 1))
+    def evict_what_is_done(self, partition: int, choice: float) -> None:
+        done = min((o for p, o in self.pending if p == partition), default=self.next[partition])
+        limit = round(choice * (done - 1))
+        gone = max(0, limit - self.first[partition] + 1)
+        assert self.topic.partition(partition).evict(limit) == gone
+        self.first[partition] += gone
+
+    @rule(partition=st.integers(0, PARTITIONS - 1))
+    def seal(self, partition: int) -> None:
+        self.topic.partition(partition).seal()
+
+    @rule(count=st.sampled_from([0, 1, 7, 100, 10_000]), retry_ms=st.sampled_from([None, FAR, FAR]))
+    def read(self, count: int, retry_ms: int | None) -> None:
+        got = self.group.read(count, retry_ms=retry_ms)
+        new = sum(len(self.rows[p]) - self.next[p] + 1 for p in range(PARTITIONS))
+        assert len(got) == min(count, len(self.due) + new)
+        for message in got:
+            self.check(message)
+            key = (message.partition, message.offset)
+            if key in self.due:
+                self.due.remove(key)
+            else:
+                assert message.offset == self.next[message.partition]
+                self.next[message.partition] += 1
+            if retry_ms is None:
+                self.pending.pop(key, None)
+            else:
+                self.pending[key] = message.attempt
+
+    def check(self, message: TopicMessage) -> None:
+        row = self.rows[message.partition][message.offset - 1]
+        assert (message.tag, message.value) == row
+        assert message.attempt == self.pending.get((message.partition, message.offset), 0) + 1
+
+    def some_pending(self, choice: float, share: float) -> list[tuple[int, int]]:
+        keys = sorted(self.pending)
+        start = round(choice * len(keys))
+        return keys[start : start + 1 + round(share * len(keys))]
+
+    @rule(choice=st.floats(0, 1), share=st.floats(0, 1))
+    def ack(self, choice: float, share: float) -> None:
+        keys = self.some_pending(choice, share)
+        assert self.group.ack(*keys, *keys) == len(keys)
+        for key in keys:
+            del self.pending[key]
+            self.due.discard(key)
+
+    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), delay_ms=st.sampled_from([0, FAR]))
+    def nack(self, choice: float, share: float, delay_ms: int) -> None:
+        keys = self.some_pending(choice, share)
+        assert self.group.nack(*keys, delay_ms=delay_ms) == len(keys)
+        self.due = self.due - set(keys) if delay_ms else self.due | set(keys)
+
+    @rule()
+    def scan(self) -> None:
+        found: list[list[Row]] = [[] for _ in range(PARTITIONS)]
+        for batch in self.topic.scan():
+            for row in batch.to_pylist():
+                found[row["partition"]].append((row["tag"], row["value"]))
+        assert found == [self.rows[p][self.first[p] - 1 :] for p in range(PARTITIONS)]
+
+    @invariant()
+    def info_tells_the_truth(self) -> None:
+        infos = self.topic.info()
+        assert [i.last for i in infos] == [len(rows) for rows in self.rows]
+        assert [i.first for i in infos] == self.first
+        groups = self.group.info()
+        assert [g.next for g in groups] == self.next
+        for place, group in enumerate(groups):
+            assert group.pending == sum(p == place for p, _ in self.pending)
+            assert group.lag == len(self.rows[place]) - self.next[place] + 1
+
+
+@pytest.mark.timeout(600)
+def test_a_topic_is_a_list_per_partition(client: Headwater) -> None:
+    TopicMachine.client = client
+    run_state_machine_as_test(TopicMachine, settings=model_settings())
