@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,15 +30,18 @@ def _or_of_root(context: typer.Context, value: str | None) -> str | None:
     return value if value is not None else context.find_root().params.get("store_url")
 
 
+def _store_option(help: str) -> Any:
+    return typer.Option(
+        "--store", metavar="URL", help=help, callback=_or_of_root, show_default=False
+    )
+
+
 StoreUrl = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="The store; without it $HEADWATER_URL, else an embedded one in .headwater/.",
-        callback=_or_of_root,
-        show_default=False,
-    ),
+    _store_option("The store; without it $HEADWATER_URL, else an embedded one in .headwater/."),
+]
+OtherStoreUrl = Annotated[
+    str | None, _store_option("A store to use instead of a private one; its server is not killed.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 StreamName = Annotated[

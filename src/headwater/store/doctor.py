@@ -230,7 +230,7 @@ def _persistence(patient: _Patient) -> Iterator[Finding]:
                 "CONFIG SET no-appendfsync-on-rewrite no",
             )
     else:
-        cure = "CONFIG SET appendonly yes, appendfsync always; and write it to its configuration"
+        cure = "CONFIG SET appendonly yes appendfsync always, then CONFIG REWRITE"
         snapshots = patient.setting("save")
         if snapshots is None:
             found = (
@@ -310,7 +310,7 @@ def _replicas(patient: _Patient) -> Iterator[Finding]:
     replicas = patient.number("connected_slaves")
     least = patient.setting("min-replicas-to-write")
     if not replicas and not int(least or 0):
-        yield Finding("replicas", "none: the disk of the server is the only copy", "ok")
+        yield Finding("replicas", "none: this server has the only copy", "ok")
         return
     risk = "a failover loses acknowledged writes that were not replicated yet"
     if least is None:

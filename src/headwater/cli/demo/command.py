@@ -12,18 +12,18 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import StoreUrl
+from headwater.cli.options import OtherStoreUrl
 
 
 def demo(
     messages: Annotated[
         int, typer.Option(min=1000, max=500_000, help="How many messages to show it with.")
     ] = 10_000,
-    store: StoreUrl = None,
+    store: OtherStoreUrl = None,
 ) -> None:
     """Show the log at work, with real crashes; exit 0 only if all that is claimed was true.
 
-    Without --store on an embedded store in a temporary directory, whose server is killed, too.
+    Uses an embedded store in a temporary directory, whose server it kills, too.
     """
     from headwater.cli.demo.story import Story
     from headwater.cli.demo.view import View

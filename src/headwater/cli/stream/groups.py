@@ -189,7 +189,8 @@ def redrive(
     name: StreamName,
     group: GroupName,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="How many at most.  [default: all]")
+        int | None,
+        typer.Option("--count", "-c", min=1, help="How many at most.", show_default="all"),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,

@@ -59,8 +59,8 @@ def write(
 ) -> None:
     """Write one message, TAG and VALUE; or, without them, a message for each line of stdin.
 
-    Lines are written as they come, in batches that are in the log whole or not at all. Without
-    --tag and --separator the whole line is the value and the tag is empty.
+    Lines are written as they come, in batches that are in the log whole or not at all.
+    Without --tag and --separator the whole line is the value and the tag is empty.
     """
     if (tag is None) != (value is None):
         raise typer.BadParameter("give TAG and VALUE, or neither and lines on standard input")
@@ -92,7 +92,8 @@ def write(
 def read(
     name: StreamName,
     offset: Annotated[
-        int | None, typer.Option("--offset", "-o", min=1, help="Where to begin.  [default: first]")
+        int | None,
+        typer.Option("--offset", "-o", min=1, help="Where to begin.", show_default="first"),
     ] = None,
     count: _Count = 10,
     block_ms: Annotated[

@@ -115,8 +115,8 @@ def retain(
 ) -> None:
     """Show the retention policy; or set it, by any limit, and apply it.
 
-    A limit that is not named is no limit. Retention waits for the slowest group or reader unless
-    --force. `headwater keep` applies the policy from then on.
+    A limit that is not named is no limit. `headwater keep` applies the policy from then on.
+    Retention waits for the slowest group or reader unless --force.
     """
     limits = {
         "max_count": max_count,
