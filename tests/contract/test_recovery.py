@@ -340,6 +340,34 @@ def test_sixteen_threads_share_a_client(client: headwater.Headwater, name: str) 
     assert sorted(offsets) == list(range(1, 401))
 
 
+def test_threads_share_a_stream_and_a_group(client: headwater.Headwater, name: str) -> None:
+    stream = client.stream(name)
+    for node in range(8):
+        stream.write_many([("t", b"%d" % (node * 1000 + i)) for i in range(1, 1001)])
+    group = stream.group("g")
+
+    def scan(place: int) -> list[int]:
+        wrong = 0
+        for start in range(1 + place * 130, 8000, 1100):
+            for batch in stream.scan(start, start + 900):
+                pairs = zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
+                wrong += sum(value != b"%d" % offset for offset, value in pairs)
+        assert wrong == 0
+        return []
+
+    def take(_: int) -> list[int]:
+        taken: list[int] = []
+        while messages := group.read(37, retry_ms=60_000):
+            assert all(message.value == b"%d" % message.offset for message in messages)
+            taken += [message.offset for message in messages]
+        return taken
+
+    with ThreadPoolExecutor(16) as pool:
+        tasks = [pool.submit(work, place) for place in range(8) for work in (scan, take)]
+        taken = [offset for task in tasks for offset in task.result()]
+    assert sorted(taken) == list(range(1, 8001))
+
+
 def test_a_client_outlives_any_number_of_failures(
     door: Forwarder, stream: headwater.Stream
 ) -> None:

@@ -112,14 +112,15 @@ def read_now(
     if isinstance(group.start, dt.datetime):
         group.start = yield from offset_at(group.stream, group.start)
     while True:
-        reply = yield from _ask(group, count, terms, waiter)
+        held = group.stream.held
+        reply = yield from _ask(group, count, terms, waiter, held.name)
         flat, nodes, entries, created, sealed, last, due_ms, to_bury, boxed = reply
         if to_bury:
             yield from dead_letters.bury(group)
         if boxed:
             messages = yield from _open_box(group, boxed, terms[0] != "")
         else:
-            runs, group.stream.held = open_runs(nodes, entries, created, sealed, group.stream.held)
+            runs, group.stream.held = open_runs(nodes, entries, created, sealed, held)
             claims = list(zip(*(iter(flat),) * 3, strict=True))
             messages = yield from _deliver(group, claims, runs, terms[0] != "")
         # A claim of offsets that compaction emptied gives no message: look further.
@@ -127,7 +128,9 @@ def read_now(
             return Taken(messages, last, due_ms)
 
 
-def _ask(group: GroupHandle, count: int, terms: Terms, waiter: Waiter) -> Operation[list[Any]]:
+def _ask(
+    group: GroupHandle, count: int, terms: Terms, waiter: Waiter, held: str
+) -> Operation[list[Any]]:
     args = (
         group.name,
         group.member,
@@ -137,7 +140,7 @@ def _ask(group: GroupHandle, count: int, terms: Terms, waiter: Waiter) -> Operat
         "" if group.max_pending is None else group.max_pending,
         group.dead_words(),
         *waiter[:2],
-        group.stream.held.name,
+        held,
         REPLY_BYTES,
         int(waiter[2]),
     )

@@ -19,7 +19,8 @@ Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 class StreamHandle:
     """A stream as its operations see it.
 
-    ``held`` is the node that was read last. ``registered`` is shared by all handles of a client:
+    ``held`` is the node that was read last; other threads change it at any time, so an operation
+    looks at it once, before it asks. ``registered`` is shared by all handles of a client:
     the names it has told the registry.
     """
 
@@ -83,7 +84,10 @@ class GroupHandle:
 
     def take_waiter(self) -> str:
         """Give a name to wait under; give it back once nothing can come for it any more."""
-        return self.waiters.pop() if self.waiters else f"{self.member}.{secrets.token_hex(4)}"
+        try:
+            return self.waiters.pop()
+        except IndexError:
+            return f"{self.member}.{secrets.token_hex(4)}"
 
     def unknown(self) -> UnknownGroup:
         """Give the error for a group that has never read."""

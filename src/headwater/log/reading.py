@@ -133,10 +133,11 @@ def scan_part(
     stream: StreamHandle, at: int, stop: int
 ) -> Operation[tuple[list[pa.RecordBatch], int]]:
     """Give the record batches from ``at`` on that one reply holds, and where to go on (0: end)."""
-    args = (REPLY_BYTES, stream.held.name, at, min(stop - 1, MAX_OFFSET))
+    held = stream.held
+    args = (REPLY_BYTES, held.name, at, min(stop - 1, MAX_OFFSET))
     reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
     first, last, sealed, created, covered, nodes, entries = reply
-    runs, stream.held = open_runs(nodes, entries, created, sealed, stream.held)
+    runs, stream.held = open_runs(nodes, entries, created, sealed, held)
     at = max(at, first)
     batches = [run.cut(at, stop - 1).to_arrow() for run in runs if run.last >= at]
     going_on = covered + 1 if at <= covered < min(last, stop - 1) else 0
