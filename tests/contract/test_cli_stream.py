@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -49,6 +50,18 @@ def test_one_message_is_written_and_its_offset_told(hw_stream: Run, stream: Stre
     (message,) = stream.read(1, 1)
     assert message is not None
     assert (message.tag, message.value) == ("tag", "käse".encode())
+
+
+def test_a_value_may_be_any_bytes(hw_stream: Run, stream: Stream) -> None:
+    word = os.fsdecode(b"a\xff")
+    assert hw_stream("write", "tag", word).code == 0
+    assert hw_stream("write", "--separator", word, stdin=b"tag a\xff value\n").code == 0
+    assert [m and (m.tag, m.value) for m in stream.read(1, 9)] == [
+        ("tag", b"a\xff"),
+        ("tag ", b" value"),
+    ]
+    answer = hw_stream("write", word, "value")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
 
 
 def test_a_repeat_of_a_producers_write_is_written_once(hw_stream: Run, stream: Stream) -> None:

@@ -83,6 +83,7 @@ def test_a_time_that_is_shown_is_understood_again() -> None:
     time = options.position(shown)
     assert isinstance(time, dt.datetime)
     assert round(time.timestamp() * 1000) == 1_794_771_326_043
+    assert output.time_text(9 * 10**15) == "9000000000000000 ms"
 
 
 def test_data_is_spelled_so_that_a_terminal_only_shows_it() -> None:

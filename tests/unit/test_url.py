@@ -102,6 +102,8 @@ def test_every_form_of_url_names_its_store(url: str, address: Address) -> None:
         "",
         "localhost",
         "localhost:6379",
+        "redis://a..b",
+        "redis://\udcff",
         "http://h",
         "redis:h",
         "redis:/h",

@@ -35,7 +35,7 @@ class Split(NamedTuple):
         """Give tag and value of a line; raises InvalidInput with its number."""
         if self.separator is None:
             return self.tag, line
-        tag, found, value = line.partition(self.separator.encode())
+        tag, found, value = line.partition(os.fsencode(self.separator))
         if not found:
             raise InvalidInput(
                 f"line {number} has no separator {self.separator!r}; add it to the line, "

@@ -101,7 +101,10 @@ def time_text(time_ms: int) -> str | None:
     """Spell a time of the log in UTC, as `stream seek` understands it; 0 is no time."""
     if not time_ms:
         return None
-    time = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+    try:
+        time = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)
+    except (OverflowError, ValueError):
+        return f"{time_ms} ms"  # a writer of its own times may be beyond the year 9999
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

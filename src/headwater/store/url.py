@@ -119,12 +119,21 @@ def _node(text: str) -> tuple[str, int]:
     if not colon:
         host, port = text, "6379"
     number = int(port) if port.isdecimal() else 0
-    if not host or not 0 < number < 65536:
+    if not _is_host(host) or not 0 < number < 65536:
         raise InvalidInput(
             "after the user name and password a store URL names host:port, for example "
             "redis://user:password@localhost:6379"
         )
     return host.strip("[]"), number
+
+
+def _is_host(text: str) -> bool:
+    """Say whether a resolver would take the name; it raises on others, whatever they hold."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(text)
 
 
 def _credentials(options: dict[str, Any], text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -81,7 +82,7 @@ def write(
         raise typer.BadParameter("--tag and --separator are for lines from standard input")
     with connected(store) as hw:
         offsets = hw.stream(name).write_many(
-            [(tag, value)], backlog=backlog, producer=producer, sequence=sequence
+            [(tag, os.fsencode(value))], backlog=backlog, producer=producer, sequence=sequence
         )
     if as_json:
         output.show_json({"stream": name, "offset": offsets.start})
