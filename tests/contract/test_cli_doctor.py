@@ -184,6 +184,13 @@ def test_every_primary_of_a_cluster_is_looked_at() -> None:
         table = run(cluster.url, "doctor").out
         assert table.splitlines()[0].split()[0] == "server"
 
+        for node in cluster.nodes:
+            limited = grant(node, *rights.rules(cluster=True).split())
+        with headwater.connect(limited.replace("redis://", "redis+cluster://")) as hw:
+            use_everything(hw)
+        code, report = examine(limited.replace("redis://", "redis+cluster://"))
+        assert (code, verdicts(report)["cluster"]) == (0, "warn")
+
         code, report = examine(cluster.nodes[0].url)
         assert (code, verdicts(report)["role"]) == (1, "fail")
         assert "redis+cluster://" in found(report, "role")

@@ -7,38 +7,17 @@ acknowledged messages can be lost in the ordinary course of things, or that the 
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
 
 import redis
-import redis.exceptions
 
-from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
-from headwater.store import faults, rights
+from headwater.errors import AccessDenied, StoreError
+from headwater.store import rights
+from headwater.store.checks import CHECKS, Finding, Patient, Verdict, explained
 from headwater.store.embedded import EmbeddedServer, default_directory
-from headwater.store.library import needs_loading
 from headwater.store.lines import Line, ServerLine, open_line
 from headwater.store.url import resolve
-
-Verdict: TypeAlias = Literal["ok", "warn", "fail"]
-
-SLOTS = 16384
-_SLOW_MS = 20.0
-_FULL, _OVERFULL = 0.8, 0.95
-_ROUND_TRIPS = 7
-
-
-class Finding(NamedTuple):
-    """One thing that was checked; ``server`` names the node of a cluster, or is empty."""
-
-    check: str
-    found: str
-    verdict: Verdict
-    cure: str = ""
-    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +60,7 @@ def examine(url: str | None = None) -> Report:
         if address.directory is not None:
             hold = EmbeddedServer.open(address.directory)
         line = open_line(address, hold.socket_path if hold else None)
-        patients = [
-            _Patient(server, address.safe, cluster) for server in _reach(line, address.safe)
-        ]
+        patients = [Patient(server, address.safe, cluster) for server in _reach(line, address.safe)]
         for patient in patients:
             findings += _examine_server(patient)
     except StoreError as error:
@@ -100,16 +77,7 @@ def _reach(line: Line, where: str) -> list[ServerLine]:
     try:
         return line.servers()
     except (redis.RedisError, OSError) as error:
-        raise _explained(error, where) from error
-
-
-def _explained(error: Exception, where: str) -> StoreError:
-    """Turn a failure of the connection, or a refusal, into the error that its user would see."""
-    try:
-        faults.Trouble(None, where).judge(error)
-    except StoreError as told:
-        return told
-    return StoreError(f"the store at {where} cannot serve now: {error}; try again later")
+        raise explained(error, where) from error
 
 
 def _unable(error: StoreError) -> Finding:
@@ -133,264 +101,8 @@ def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(merged)
 
 
-class _Patient:
-    """One server: its INFO, its settings as far as it tells them, and a way to ask."""
-
-    def __init__(self, line: ServerLine, where: str, cluster: bool) -> None:
-        self._line = line
-        self.where = where
-        self.cluster = cluster
-        self.info: dict[str, str] = {}
-        self.name = ""
-
-    def ask(self, *words: Any) -> Any:
-        """Run a command; raises redis.ResponseError when refused, StoreError when out of reach."""
-        try:
-            return self._line.send("", words, fresh=True)
-        except redis.ResponseError:
-            raise
-        except (redis.RedisError, OSError) as error:
-            raise _explained(error, self.where) from error
-
-    def greet(self) -> None:
-        """Get to know the server; raises StoreError when it does not let us."""
-        try:
-            self.info = faults.parse_info(self.ask("INFO"))
-            if self.cluster:
-                nodes = self.ask("CLUSTER", "NODES").decode().splitlines()
-                self.name = next(
-                    row.split()[1].partition("@")[0] for row in nodes if "myself" in row
-                )
-        except redis.ResponseError as error:
-            raise _explained(error, self.where) from error
-
-    def setting(self, name: str) -> str | None:
-        """Give a setting, or None when the server does not tell."""
-        try:
-            reply = self.ask("CONFIG", "GET", name)
-        except redis.ResponseError:
-            return None
-        return reply[1].decode() if reply else None
-
-    def number(self, name: str) -> int:
-        """Give a number of INFO; what is missing is 0."""
-        return int(self.info.get(name, 0))
-
-
-def _examine_server(patient: _Patient) -> Iterator[Finding]:
+def _examine_server(patient: Patient) -> Iterator[Finding]:
     patient.greet()
-    for check in _CHECKS:
+    for check in CHECKS:
         for finding in check(patient):
             yield finding._replace(server=patient.name)
-
-
-def _server(patient: _Patient) -> Iterator[Finding]:
-    try:
-        yield Finding("server", faults.check_server(patient.info, patient.where), "ok")
-    except StoreTooOld as error:
-        yield Finding(
-            "server", error.found, "fail", "upgrade it to Redis 7.0 or Valkey 7.2, or later"
-        )
-    if patient.info.get("role") == "slave":
-        yield Finding("role", "a replica: it refuses writes", "fail", "use the primary's URL")
-    elif patient.info.get("cluster_enabled") == "1" and not patient.cluster:
-        yield Finding(
-            "role",
-            "one node of a cluster",
-            "fail",
-            "use a redis+cluster:// or rediss+cluster:// URL",
-        )
-    if patient.number("loading"):
-        yield Finding("loading", "still reads its data from disk", "warn", "wait for it")
-
-
-def _latency(patient: _Patient) -> Iterator[Finding]:
-    times = []
-    for _ in range(_ROUND_TRIPS):
-        began = time.perf_counter()
-        patient.ask("INFO", "server")
-        times.append((time.perf_counter() - began) * 1000)
-    median = statistics.median(times)
-    # Told in coarse words on purpose: it is one look, no measurement.
-    found = "under 1 ms" if median < 1 else f"about {median:.0f} ms"
-    if median < _SLOW_MS:
-        yield Finding("round trip", found, "ok")
-    else:
-        yield Finding("round trip", found, "warn", "write in batches, or run closer to the store")
-
-
-def _persistence(patient: _Patient) -> Iterator[Finding]:
-    if patient.number("aof_enabled"):
-        yield _syncing(patient)
-        if patient.setting("no-appendfsync-on-rewrite") == "yes":
-            yield Finding(
-                "fsync in rewrites",
-                "off: while the append-only file is rewritten, a power loss takes what comes in",
-                "warn",
-                "CONFIG SET no-appendfsync-on-rewrite no",
-            )
-    else:
-        cure = "CONFIG SET appendonly yes appendfsync always, then CONFIG REWRITE"
-        snapshots = patient.setting("save")
-        if snapshots is None:
-            found = (
-                "no append-only file: a crash loses all since the last snapshot, if there is one"
-            )
-        elif snapshots:
-            found = "snapshots only: a crash of the server loses all since the last one"
-        else:
-            found = "none: a restart of the server loses everything"
-        yield Finding("persistence", found, "fail", cure)
-    if patient.info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding(
-            "disk", "the last write to the append-only file failed", "fail", "make room on its disk"
-        )
-    elif patient.info.get("aof_last_bgrewrite_status", "ok") != "ok":
-        yield Finding(
-            "disk",
-            "the last rewrite of the append-only file failed",
-            "warn",
-            "see the server's log",
-        )
-    elif patient.info.get("rdb_last_bgsave_status", "ok") != "ok":
-        yield Finding(
-            "disk",
-            "the last snapshot failed; the server may refuse writes for that",
-            "warn",
-            "make room on its disk, or turn snapshots off (save '')",
-        )
-    else:
-        yield Finding("disk", "the last write went well", "ok")
-
-
-def _syncing(patient: _Patient) -> Finding:
-    policy = patient.setting("appendfsync")
-    always = "CONFIG SET appendfsync always"
-    if policy is None:
-        found = "append-only file; the server does not tell how often it is synced"
-        return Finding("persistence", found, "warn", "ask whoever runs it for appendfsync")
-    if policy == "always":
-        found = "synced before each answer: survives kill -9 of the server and a power loss"
-        return Finding("persistence", found, "ok")
-    if policy == "everysec":
-        found = "synced each second: survives kill -9 of the server unless its disk is very slow; "
-        found += "a power loss takes the last second or two"
-        return Finding("persistence", found, "warn", always)
-    found = "synced when the kernel likes: survives kill -9 of the server; a power loss takes "
-    return Finding("persistence", found + "what came in within half a minute", "fail", always)
-
-
-def _memory(patient: _Patient) -> Iterator[Finding]:
-    policy = patient.info.get("maxmemory_policy")
-    limit, used = patient.number("maxmemory"), patient.number("used_memory")
-    if policy is None:
-        yield Finding("eviction", "unknown", "warn", "make sure of maxmemory-policy noeviction")
-    elif policy == "noeviction":
-        yield Finding("eviction", "never: a full server refuses writes", "ok")
-    elif policy.startswith("allkeys"):
-        when = "a full server drops messages" if limit else "once maxmemory is set, drops messages"
-        cure = "CONFIG SET maxmemory-policy noeviction"
-        yield Finding("eviction", f"{policy}: {when}", "fail", cure)
-    else:
-        found = f"{policy}: a full server may drop what it just hands to a blocked member"
-        yield Finding("eviction", found, "warn", "CONFIG SET maxmemory-policy noeviction")
-    whole = limit or patient.number("total_system_memory")
-    if not whole:
-        return
-    share, of = used / whole, "maxmemory" if limit else "the machine's memory"
-    found = f"{share:.0%} of {of} used" if share >= 0.01 else f"under 1% of {of} used"
-    cure = "raise maxmemory, add retention, or evict" if limit else "add memory or retention"
-    if share < _FULL:
-        yield Finding("memory", found, "ok")
-    else:
-        yield Finding("memory", found, "fail" if share > _OVERFULL else "warn", cure)
-
-
-def _replicas(patient: _Patient) -> Iterator[Finding]:
-    replicas = patient.number("connected_slaves")
-    least = patient.setting("min-replicas-to-write")
-    if not replicas and not int(least or 0):
-        yield Finding("replicas", "none: this server has the only copy", "ok")
-        return
-    risk = "a failover loses acknowledged writes that were not replicated yet"
-    if least is None:
-        cure = "ask whoever runs it for min-replicas-to-write"
-        yield Finding("replicas", f"{replicas}: {risk}", "warn", cure)
-    elif least == "0":
-        cure = "CONFIG SET min-replicas-to-write 1 bounds how many"
-        yield Finding("replicas", f"{replicas}: {risk}", "warn", cure)
-    elif replicas < int(least):
-        found = f"{replicas}, but {least} are asked for: it refuses writes"
-        yield Finding("replicas", found, "fail", "bring the replicas back")
-    else:
-        lag = patient.setting("min-replicas-max-lag")
-        found = f"{replicas}, of which {least} may be at most {lag} s behind: {risk}, but no more"
-        yield Finding("replicas", found, "ok")
-
-
-def _functions(patient: _Patient) -> Iterator[Finding]:
-    try:
-        found = patient.ask("FCALL", "hw_version", 0).decode()
-    except redis.exceptions.NoPermissionError:
-        yield Finding("functions", "unknown: not allowed to ask", "fail", "grant the rights below")
-        return
-    except redis.ResponseError as error:
-        if "Function not found" in str(error):
-            yield Finding("functions", "not loaded yet: the first client brings them", "ok")
-        else:
-            yield Finding("functions", f"the server answers: {error}", "fail", "upgrade the server")
-        return
-    try:
-        old = needs_loading(found, patient.where)
-    except LibraryTooNew as error:
-        told = f"version {error.found}, newer than this client's {error.ours}"
-        yield Finding("functions", told, "fail", "upgrade the headwater package on this machine")
-        return
-    version = found.partition(":")[0]
-    told = (
-        f"version {version}, of another release: the next client replaces them"
-        if old
-        else (f"version {version}, the same as here")
-    )
-    yield Finding("functions", told, "ok")
-
-
-def _rights(patient: _Patient) -> Iterator[Finding]:
-    try:
-        user = patient.ask("ACL", "WHOAMI").decode()
-        missing = rights.lacking(patient.ask, user, patient.cluster)
-    except redis.ResponseError:
-        found = "unknown: not allowed to ask"
-        yield Finding("rights", found, "warn", "compare with the rights below, or grant +acl")
-        return
-    if missing:
-        found = f"user {user} lacks {', '.join(missing)}"
-        yield Finding("rights", found, "fail", "grant the rights below")
-    else:
-        yield Finding("rights", f"user {user} has all that are needed", "ok")
-
-
-def _cluster(patient: _Patient) -> Iterator[Finding]:
-    if not patient.cluster:
-        return
-    facts = faults.parse_info(patient.ask("CLUSTER", "INFO"))
-    served = int(facts["cluster_slots_ok"])
-    if served < SLOTS:
-        found = f"{SLOTS - served} of {SLOTS} slots are not served: streams there are out of reach"
-        yield Finding("cluster", found, "fail", "bring their nodes back, or assign their slots")
-    elif facts["cluster_state"] != "ok":
-        yield Finding("cluster", f"state {facts['cluster_state']}", "fail", "see CLUSTER NODES")
-    else:
-        yield Finding("cluster", f"{facts['cluster_size']} primaries serve all slots", "ok")
-
-
-_CHECKS: tuple[Callable[[_Patient], Iterator[Finding]], ...] = (
-    _server,
-    _cluster,
-    _persistence,
-    _memory,
-    _replicas,
-    _functions,
-    _rights,
-    _latency,
-)
