@@ -7,12 +7,13 @@ what fills a node as that node.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from headwater.errors import InvalidInput, StaleSequence
+from headwater.errors import InvalidInput, LogError, StaleSequence, StoreError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import (
@@ -58,10 +59,9 @@ def write(
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
     reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
     offset: int = reply[1]
-    if _time_to_seal(reply[2], 1):
-        yield from seal(stream.key, everything=False)
-    if stream.name not in stream.registered:
-        yield from stream.register()
+    to_seal = _time_to_seal(reply[2], 1)
+    if to_seal or stream.name not in stream.registered:
+        yield from _tidy_up(stream, to_seal, everything=False)
     return offset
 
 
@@ -116,14 +116,23 @@ def append(
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
-    if not repeat and unsealed:
-        # A batch that could have been a node met leftovers in the tail: clear them away, so that
-        # the next one goes straight to the nodes.
-        fit = batch.num_rows >= _FIT_MESSAGES
-        if fit or _time_to_seal(unsealed, batch.num_rows):
-            yield from seal(stream.key, everything=fit)
-    yield from stream.register()
+    # A batch that could have been a node met leftovers in the tail: clear them away, so that
+    # the next one goes straight to the nodes.
+    fit = batch.num_rows >= _FIT_MESSAGES
+    to_seal = not repeat and unsealed and (fit or _time_to_seal(unsealed, batch.num_rows))
+    yield from _tidy_up(stream, bool(to_seal), everything=fit)
     return range(first, last + 1)
+
+
+def _tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
+    """Do what others could do as well. The write is done: no fault in here may look like its own.
+
+    What is left undone is done with a later write, or by the housekeeper, who tells of faults.
+    """
+    with contextlib.suppress(StoreError, LogError):
+        if to_seal:
+            yield from seal(stream.key, everything=everything)
+        yield from stream.register()
 
 
 def _time_to_seal(unsealed: int, written: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_lines import AsyncLine, open_line
 from headwater.store.call import Call, Clock, Operation, Wait
@@ -91,8 +92,9 @@ class AsyncStore:
                         reply: Any = time.monotonic() * 1000
                     else:
                         reply = await self.ask(request)
-                except faults.Refusal as refusal:
-                    request = operation.throw(refusal)
+                except (faults.Refusal, StoreError) as error:
+                    # An operation may know better than to fail: its main part may be done.
+                    request = operation.throw(error)
                 else:
                     request = operation.send(reply)
         except StopIteration as done:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.call import Call, Clock, Operation, Wait
 from headwater.store.embedded import EmbeddedServer, default_directory
@@ -92,8 +93,9 @@ class Store:
                         reply: Any = time.monotonic() * 1000
                     else:
                         reply = self.ask(request)
-                except faults.Refusal as refusal:
-                    request = operation.throw(refusal)
+                except (faults.Refusal, StoreError) as error:
+                    # An operation may know better than to fail: its main part may be done.
+                    request = operation.throw(error)
                 else:
                     request = operation.send(reply)
         except StopIteration as done:
