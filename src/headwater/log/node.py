@@ -3,12 +3,14 @@
 A node is sixteen bytes of header, then an Arrow record batch as an encapsulated IPC message,
 compressed as one zstd frame when that pays:
 
-    'H' 'W'  version (1)  columns (1)  rows (4)  bytes of the message before compression (8)
+    'H' 'W'  version (1)  columns (1)  rows (4)  bytes of the message before compression (4)
+    CRC-32 (4) of the twelve bytes before it and of all that follows it
 
 Numbers are little endian. ``columns`` tells the schema, which is not repeated in every node: tag
 (string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
 when offsets are missing in between; bit 2: the message is compressed. Version 1 is the only one so
-far; a node of an unknown version is refused, never guessed at.
+far; a node of an unknown version is refused, never guessed at, and so is one whose bytes have
+changed: Arrow trusts what it is given to read.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +38,8 @@ VERSION = 1
 HAS_TIME = 1
 HAS_OFFSET = 2
 COMPRESSED = 4
-_HEADER = struct.Struct("<2sBBIQ")
+_HEADER = struct.Struct("<2sBBIII")
+_CHECKED = 12
 
 TAG = pa.field("tag", pa.string(), nullable=False)
 VALUE = pa.field("value", pa.binary(), nullable=False)
@@ -51,8 +55,6 @@ _FAST = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
-# A node is cut at NODE_BYTES, but one message may be larger; damaged headers claim anything.
-_MOST_BYTES = 2 * MAX_BATCH_BYTES
 
 
 class Packed(NamedTuple):
@@ -157,22 +159,27 @@ def pack(batch: pa.RecordBatch, *, sealed: bool = False) -> Packed:
     if size >= _COMPRESS_FROM:
         columns |= COMPRESSED
         message = (_SMALL if sealed else _FAST).compress(message)
-    header = _HEADER.pack(b"HW", VERSION, columns, batch.num_rows, size)
-    return Packed(batch.num_rows, first, newest, size, header + message.to_pybytes())
+    body = message.to_pybytes()
+    facts = (b"HW", VERSION, columns, batch.num_rows, size)
+    checksum = crc32(body, crc32(_HEADER.pack(*facts, 0)[:_CHECKED]))
+    return Packed(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
 
 
 def unpack(blob: bytes) -> pa.RecordBatch:
     """Read a node; raises UnreadableNode when the bytes are not one of a known version."""
     if len(blob) < _HEADER.size:
         raise UnreadableNode(f"it has only {len(blob)} bytes")
-    magic, version, columns, rows, size = _HEADER.unpack_from(blob)
+    magic, version, columns, rows, size, checksum = _HEADER.unpack_from(blob)
     if magic != b"HW":
         raise UnreadableNode("it does not begin as a node does")
     if version != VERSION:
         raise UnreadableNode(f"it has format version {version}, this client reads {VERSION}")
-    if columns > (HAS_TIME | HAS_OFFSET | COMPRESSED) or size > _MOST_BYTES:
-        raise UnreadableNode("its header is damaged")
-    message = pa.py_buffer(blob).slice(_HEADER.size)
+    body = memoryview(blob)[_HEADER.size :]
+    if checksum != crc32(body, crc32(blob[:_CHECKED])):
+        raise UnreadableNode("it is damaged (its checksum is wrong)")
+    if columns & ~COMPRESSED not in _SCHEMAS:
+        raise UnreadableNode(f"it has columns that this client does not know ({columns})")
+    message = pa.py_buffer(body)
     try:
         if columns & COMPRESSED:
             message = _FAST.decompress(message, size)

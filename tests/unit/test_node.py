@@ -1,0 +1,106 @@
+"""Nodes stay readable for ever, and what is not a node is refused, never guessed at."""
+
+from __future__ import annotations
+
+import random
+import struct
+from zlib import crc32
+
+import pyarrow as pa
+import pytest
+
+from headwater import HeadwaterError, UnreadableNode
+from headwater.log import node
+from headwater.log.limits import NODE_BYTES, NODE_MESSAGES
+from tests.fixtures.nodes import contents, path_of
+
+VERSIONS = range(1, node.VERSION + 1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", contents())
+def test_a_node_that_was_stored_long_ago_is_read(name: str, version: int) -> None:
+    assert node.unpack(path_of(name, version).read_bytes()).equals(contents()[name])
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("name", contents())
+def test_what_is_packed_is_unpacked(name: str, sealed: bool) -> None:
+    batch = contents()[name]
+    packed = node.pack(batch, sealed=sealed)
+    assert packed.rows == batch.num_rows
+    assert node.unpack(packed.blob).equals(batch)
+    if "time" in batch.schema.names:
+        times = batch.column("time").to_pylist()
+        assert (packed.first_time, packed.newest_time) == (times[0], max(times))
+    else:
+        assert (packed.first_time, packed.newest_time) == (None, None)
+
+
+def test_every_node_begins_with_its_version() -> None:
+    for batch in contents().values():
+        assert node.pack(batch).blob[:3] == b"HW" + bytes([node.VERSION])
+
+
+def resealed(blob: bytes, **changes: int) -> bytes:
+    """Change facts in a node's header, with a checksum that fits."""
+    names = ["version", "columns", "rows", "size"]
+    facts = dict(zip(names, struct.unpack_from("<BBII", blob, 2), strict=True)) | changes
+    head = b"HW" + struct.pack("<BBII", *facts.values())
+    return head + struct.pack("<I", crc32(blob[16:], crc32(head))) + blob[16:]
+
+
+@pytest.mark.parametrize("version", [0, node.VERSION + 1, 255])
+def test_an_unknown_version_is_refused_with_the_cure(version: int) -> None:
+    blob = path_of("dense", 1).read_bytes()
+    with pytest.raises(UnreadableNode, match=f"format version {version},.*upgrade the headwater"):
+        node.unpack(resealed(blob, version=version))
+
+
+def test_a_header_that_does_not_fit_is_refused() -> None:
+    blob = path_of("times", 1).read_bytes()
+    assert node.unpack(resealed(blob)).num_rows == 1000
+    for changes in ({"columns": 255}, {"columns": 8}, {"rows": 999}, {"size": 7}):
+        with pytest.raises(UnreadableNode):
+            node.unpack(resealed(blob, **changes))
+
+
+@pytest.mark.parametrize("name", ["small", "dense"])
+def test_any_byte_that_changed_is_noticed(name: str) -> None:
+    blob = path_of(name, 1).read_bytes()
+    draw = random.Random(1)
+    places = range(len(blob)) if len(blob) < 2000 else draw.sample(range(len(blob)), 2000)
+    for place in places:
+        damaged = bytearray(blob)
+        damaged[place] ^= 1 << draw.randrange(8)
+        with pytest.raises(UnreadableNode):
+            node.unpack(bytes(damaged))
+
+
+@pytest.mark.parametrize("name", ["small", "dense"])
+def test_bytes_that_are_missing_or_too_many_are_noticed(name: str) -> None:
+    blob = path_of(name, 1).read_bytes()
+    for length in {0, 1, 2, 3, 15, 16, 17, len(blob) // 2, len(blob) - 1}:
+        with pytest.raises(UnreadableNode):
+            node.unpack(blob[:length])
+    with pytest.raises(UnreadableNode):
+        node.unpack(blob + b"\0")
+
+
+def test_other_bytes_are_no_node() -> None:
+    for blob in (b"", b"H", b"Hello, world, I am no node", b"PAR1" * 9, bytes(64)):
+        with pytest.raises(UnreadableNode) as caught:
+            node.unpack(blob)
+        assert isinstance(caught.value, HeadwaterError)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 10), (1000, 10), (1001, 10), (3500, 900), (7, 10**6)]
+)
+def test_a_batch_is_split_into_parts_of_the_size_of_a_node(rows: int, size: int) -> None:
+    batch = node.batch_of([f"t{i}" for i in range(rows)], [bytes(size)] * rows)
+    parts = list(node.split(batch))
+    assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(batch)
+    for part in parts:
+        assert part.num_rows <= NODE_MESSAGES
+        assert part.num_rows == 1 or part.nbytes <= NODE_BYTES + 20 * part.num_rows
