@@ -11,7 +11,15 @@ import pyarrow as pa
 from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
-from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, Retained, StreamInfo
+from headwater.log.types import (
+    DeadLetter,
+    GroupInfo,
+    Message,
+    Passage,
+    Redriven,
+    Retained,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     from headwater.store.aio import AsyncStore
@@ -64,6 +72,10 @@ class AsyncStream:
     ) -> list[Message | None]:
         """See Stream.read."""
         return await self._run(reading.read(self._handle, offset, count, block_ms))
+
+    async def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
+        """See Stream.read_from."""
+        return await self._run(reading.read_from(self._handle, offset, count, block_ms))
 
     async def scan(
         self, start: int | None = None, stop: int | None = None

@@ -19,7 +19,7 @@ from headwater.log.limits import (
     to_ms,
 )
 from headwater.log.segments import Run, open_entries, open_runs
-from headwater.log.types import Message, Retention, StreamInfo
+from headwater.log.types import Message, Passage, Retention, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 
 # A blocked call comes back this often, so that a dead connection is noticed.
@@ -55,29 +55,51 @@ def read(
     if found or not count or not patience:
         return found
     deadline = (yield Clock()) + patience
+    while entries := (yield from _arrivals(stream, offset, count, deadline)):
+        found = _woken(entries, offset, count) or (yield from _read_now(stream, offset, count))
+        if found:
+            break
+    return found
+
+
+def read_from(
+    stream: StreamHandle, offset: int, count: int, block_ms: float | None
+) -> Operation[Passage]:
+    """Read on from ``offset``: up to ``count`` messages, where to go on, and what was evicted.
+
+    Offsets that compaction emptied are passed over; only evicted ones are a gap.
+    """
+    check_offset(offset)
+    check_count(count)
+    patience = check_block(block_ms)
+    passage = yield from _pass_over(stream, offset, count)
+    if passage.next > offset or not count or not patience:
+        return passage
+    deadline = (yield Clock()) + patience
+    while entries := (yield from _arrivals(stream, offset, count, deadline)):
+        if rows := [m for m in _woken(entries, offset, count) if m is not None]:
+            return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
+        passage = yield from _pass_over(stream, offset, count)
+        if passage.next > offset:
+            break
+    return passage
+
+
+def _arrivals(
+    stream: StreamHandle, offset: int, count: int, deadline: float
+) -> Operation[list[Any]]:
+    """Wait until the tail holds an entry at or after an offset; nothing when time is up."""
+    tail = tail_key(stream.key)
+    most = min(count, 1000)
     while True:
         left = deadline - (yield Clock())
         if left <= 0:
-            return found
+            return []
         slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
-        tail = tail_key(stream.key)
-        command = (
-            "XREAD",
-            "COUNT",
-            min(count, 1000),
-            "BLOCK",
-            slice_ms,
-            "STREAMS",
-            tail,
-            f"0-{offset - 1}",
-        )
-        reply = yield Wait(tail, command, slice_ms)
-        if reply:
-            found = _woken(reply[0][1], offset, count) or (
-                yield from _read_now(stream, offset, count)
-            )
-            if found:
-                return found
+        command = ("XREAD", "COUNT", most, "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
+        if reply := (yield Wait(tail, command, slice_ms)):
+            entries: list[Any] = reply[0][1]
+            return entries
 
 
 def _woken(entries: list[Any], offset: int, count: int) -> list[Message | None]:
@@ -127,6 +149,36 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
     for message in rows:
         out += [None] * (message.offset - offset - len(out))
         out.append(message)
+
+
+def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passage]:
+    """Gather up to ``count`` messages that are there, however many holes lie between them."""
+    messages: list[Message] = []
+    at, gap, held, span = offset, None, stream.held, count
+    while True:
+        end = min(at + span - 1, MAX_OFFSET)
+        args = (REPLY_BYTES, held.name, at, end)
+        reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
+        first, last, sealed, created, covered, nodes, entries = reply
+        if at < first:
+            if at > (gap[1] + 1 if gap else offset):
+                # Evicted while this read was on its way: whoever reads on is told.
+                break
+            gap, at = (offset, first - 1), first
+        runs, held = open_runs(nodes, entries, created, sealed, held)
+        for run in runs:
+            if run.last >= at:
+                messages += run.cut(at, covered).messages()
+        at = max(at, covered + 1)
+        if at > last or len(messages) >= count:
+            break
+        # Where there are holes there are often many: look further ahead.
+        span = 4 * span if covered >= end else count - len(messages)
+    stream.held = held
+    if len(messages) > count:
+        del messages[count:]
+        at = messages[-1].offset + 1
+    return Passage(messages, at, gap, last)
 
 
 def scan_part(

@@ -11,7 +11,15 @@ import pyarrow as pa
 from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
-from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, Retained, StreamInfo
+from headwater.log.types import (
+    DeadLetter,
+    GroupInfo,
+    Message,
+    Passage,
+    Redriven,
+    Retained,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     from headwater.store.sync import Store
@@ -81,6 +89,15 @@ class Stream:
         """
         return self._run(reading.read(self._handle, offset, count, block_ms))
 
+    def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
+        """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
+
+        For readers that keep their own position. Holes that compaction left are passed over, even
+        when there is no message behind them; evicted offsets are told as an exact gap. ``block_ms``
+        waits while there is nothing to see. At most a few round trips, however many the holes.
+        """
+        return self._run(reading.read_from(self._handle, offset, count, block_ms))
+
     def scan(self, start: int | None = None, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
 
@@ -103,7 +120,8 @@ class Stream:
     def evict(self, n: int) -> int:
         """Forget all messages up to offset ``n``, or, for -n, those that are not the newest n.
 
-        At least n stay then; where compaction left holes it may be a few more. Returns how many went. Readers that still needed them are not asked; each is told its gap.
+        At least n stay then; where compaction left holes it may be a few more. Returns how many
+        went. Readers that still needed them are not asked; each is told its gap.
         """
         return self._run(keeping.evict(self._handle, n))
 

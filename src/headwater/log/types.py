@@ -22,6 +22,19 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     attempt: int = 0
 
 
+class Passage(NamedTuple):
+    """What lies from an offset on: all of it up to ``next`` was seen.
+
+    ``gap`` is the first and last of the offsets that were evicted before they could be read.
+    Offsets that are in neither were compacted away. ``last`` is where the stream ended then.
+    """
+
+    messages: list[Message]
+    next: int
+    gap: tuple[int, int] | None
+    last: int
+
+
 class Placed(NamedTuple):
     """Where a message of a topic went."""
 
