@@ -1,0 +1,65 @@
+"""Every server function tells its contract, and is there because something calls it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import headwater
+from headwater.store.library import library
+
+ROOT = Path(headwater.__file__).parent
+FILES = sorted(ROOT.glob("*/lua/**/*.lua"))
+REGISTERED = re.compile(r"register_function(?:\('|\{\s*function_name = ')(hw_\w+)'")
+COMMENT = re.compile(r"--\[\[(.*?)\]\]", re.DOTALL)
+
+
+def functions() -> dict[str, Path]:
+    return {name: file for file in FILES for name in REGISTERED.findall(file.read_text())}
+
+
+def header_of(name: str) -> str:
+    """Find the comment that introduces a function: it names it before its first colon."""
+    comments = COMMENT.findall(functions()[name].read_text())
+    found = [text for text in comments if re.search(rf"\b{name}\b", text.partition(":")[0])]
+    assert len(found) == 1, f"{name} has {len(found)} headers"
+    return str(found[0])
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_function_says_its_purpose_keys_arguments_and_reply(name: str) -> None:
+    header = header_of(name)
+    purpose = header.partition(":")[2].split("KEYS")[0]
+    assert len(purpose.split()) >= 3
+    assert re.search(r"\n\s*KEYS\s+\S", header)
+    assert re.search(r"\n\s*Reply\s+\S", header)
+
+
+@pytest.mark.parametrize("name", functions())
+def test_a_function_lists_the_arguments_it_uses(name: str) -> None:
+    source = functions()[name].read_text()
+    body = source[source.index(f"'{name}'") :].partition("--[[")[0]
+    used = {int(number) for number in re.findall(r"\bargs\[(\d+)\]", body)}
+    if used:
+        arguments = header_of(name).partition("ARGV")[2]
+        listed = {int(number) for number in re.findall(r"(?<!\d)(\d+)(?:\.\.)? ", arguments)}
+        assert max(used) <= max(listed, default=0), f"{name} uses {used}, lists {listed}"
+
+
+def test_every_function_that_is_called_exists_and_every_one_that_exists_is_called() -> None:
+    sources = [file.read_text() for file in ROOT.rglob("*.py")]
+    called = {name for text in sources for name in re.findall(r"[\"'](hw_\w+)[\"']", text)}
+    assert called == set(functions())
+
+
+def test_the_library_holds_every_file_once() -> None:
+    source = library().source
+    for file in FILES:
+        assert source.count(file.read_text()) == 1, file
+
+
+def test_every_shared_file_tells_its_idea_first() -> None:
+    for file in FILES:
+        assert file.read_text().startswith("--[["), file
