@@ -1,8 +1,9 @@
 """Stores and clients for all tests; servers start when first needed, once per test process.
 
 A test that takes ``client`` runs on the sync and the async client and on every kind of store. One
-that is about the store takes ``store_url`` or ``hw``. Names are random, so that tests may share
-servers.
+that is about the store takes ``store_url`` or ``hw``. One that takes ``engine`` or
+``database_url`` runs on SQLite and on Postgres, each time on an empty database. Names are random,
+so that tests may share servers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
 from headwater.store import embedded
 from tests import blocking
+from tests.postgres import Postgres, postgres_folder
 from tests.servers import Cluster, Server, redis_binary
 
 STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=pytest.mark.cluster)]
@@ -115,6 +118,34 @@ def client(
     request: pytest.FixtureRequest, connect: Callable[[str], headwater.Headwater]
 ) -> headwater.Headwater:
     return connect(request.param)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    folder = postgres_folder()
+    if folder is None:
+        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
+    with Postgres(folder) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of its own, of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'app.db'}"
+    else:
+        server: Postgres = request.getfixturevalue("postgres")
+        url = server.database()
+        yield url
+        server.drop(url)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(database_url)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
