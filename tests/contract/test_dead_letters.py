@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headwater import Group, Headwater, Stream
+import pytest
+
+from headwater import Group, Headwater, InvalidInput, Stream
 from tests.entries import entries, offsets, pairs
 from tests.watch import let_pass
 
@@ -220,3 +222,19 @@ def test_a_seek_gives_dead_letters_no_second_life(client: Headwater, stream: Str
     assert offsets(got) == [1, 2, 3]
     assert group.ack((1, 3)) == 3
     assert group.info().pending == 0
+
+
+def test_letters_stay_in_one_stream_until_there_are_none(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(4))
+    here, there = f"{stream.name}.here", f"{stream.name}.there"
+    group = stream.group("g", dead_letters=here)
+    let_expire(client, group, 1)
+    group.bury()
+    with pytest.raises(InvalidInput, match="redrive them"):
+        stream.group("g", dead_letters=there).read(1)
+    group.redrive()
+    moved = stream.group("g", dead_letters=there)
+    let_expire(client, moved, 1)
+    moved.bury()
+    assert [(d.origin, d.value) for d in moved.dead()] == [(1, entries(4)[0][1])]
+    assert client.stream(there).info().length == 1

@@ -150,6 +150,11 @@ def _ask(
     try:
         reply: list[Any] = yield Call("hw_group_read", group.key, args, repeatable=terms[0] != "")
     except Refusal as refusal:
+        if refusal.code == "GRAVE":
+            raise InvalidInput(
+                f"group {group.name!r} has dead letters in stream {refusal.words[0]!r}; "
+                "name that stream, or redrive them before choosing another"
+            ) from None
         raise _out_of_range(group, refusal, group.start) from None
     return reply
 

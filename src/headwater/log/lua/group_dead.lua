@@ -9,7 +9,7 @@
   Reply  { number, { first, last, attempt, ... }, stream of the dead } of the batch to write now, or {} when there is none
          error HW_NO_GROUP
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
-  member: "offset:first:last:attempt"
+  member: "offset:first:last:attempt"; G field "grave": the stream they all lie in
 ]]
 local function add_dead(G, at, first, last, attempt)
   redis.call('ZADD', G .. ':dead', digits(at),
@@ -62,7 +62,7 @@ redis.register_function{
       end
       if #parts == 0 then return {} end
       noted = redis.call('HINCRBY', G, 'burials', 1) .. ' ' .. table.concat(parts, ',')
-      redis.call('HSET', G, 'burying', noted)
+      redis.call('HSET', G, 'burying', noted, 'grave', target)
     end
     local ranges = {}
     for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
@@ -89,7 +89,7 @@ redis.register_function{
     for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, tonumber(args[2]) - 1)) do
       for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
     end
-    return { redis.call('HGET', G, 'dead'), facts }
+    return { redis.call('HGET', G, 'grave') or '', facts }
   end,
   flags = { 'no-writes' },
 }

@@ -13,6 +13,7 @@
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '' }
          error HW_RANGE <first> <last> when the start lies outside the stream
+         error HW_GRAVE <stream> when the dead letters are to go elsewhere than those that lie there
 ]]
 local function create_group(K, G, name, stream, start, now)
   local next_offset
@@ -41,6 +42,14 @@ local function register_waiter(K, G, name, waiter, now, args, wait)
     table.concat({ digits(now + wait), args[3], args[4], args[5] }, ':'))
 end
 
+-- Letters of one group lie in one stream: it can only be changed while there are none.
+local function letters_lie_elsewhere(G, wanted)
+  local grave = redis.call('HGET', G, 'grave')
+  if not grave or grave == wanted then return nil end
+  local some = redis.call('EXISTS', G .. ':dead') + redis.call('HEXISTS', G, 'burying') > 0
+  return some and grave
+end
+
 -- What was put into the box of a waiter that stopped blocking just then.
 local function empty_box(G, waiter)
   local text
@@ -66,6 +75,8 @@ redis.register_function('hw_group_read', function(keys, args)
   end
   local dead, bury = args[8] == '-' and '' or args[8], 0
   if args[8] ~= '' and dead ~= group.dead then
+    local grave = dead ~= '' and letters_lie_elsewhere(G, dead)
+    if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
     -- What had expired by now must be dropped when there are no dead letters any more.
     group.dead, bury = dead, 1
     redis.call('HSET', G, 'dead', dead)
