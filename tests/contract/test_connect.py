@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import redis
 import trustme
 
 import headwater
@@ -29,7 +30,7 @@ from headwater.store.library import NAME, VERSION, library
 from headwater.store.url import URL_VARIABLE
 from tests.conftest import Stores
 from tests.forwarder import Forwarder
-from tests.servers import Cluster, Server, free_ports
+from tests.servers import Cluster, Server, free_ports, until
 
 Dial = Callable[[str | None], headwater.Headwater]
 PASSWORD = "p@ss/wörd:?#"
@@ -124,7 +125,7 @@ def test_without_anything_named_the_store_is_embedded(
     dial: Dial, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(URL_VARIABLE, raising=False)
-    monkeypatch.setenv(embedded.DIRECTORY_VARIABLE, str(tmp_path / "mine"))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "mine"))
     assert works(dial(None))
     assert embedded.status(tmp_path / "mine").running
     embedded.stop(tmp_path / "mine", now=True)
@@ -346,6 +347,11 @@ def test_a_right_that_is_missed_in_the_middle_of_work_is_an_error_of_rights(
         hw.stream(user).write("t", b"v")
 
 
+def until_gone(admin: redis.Redis, user: str) -> None:
+    """Return when the server has closed the connections of a user."""
+    until(lambda: user not in [client["user"] for client in admin.client_list()])
+
+
 def test_a_right_taken_away_in_the_middle_of_work(server: Server, dial: Dial) -> None:
     user = f"u{secrets.token_hex(4)}"
     with server.client() as admin:
@@ -353,6 +359,7 @@ def test_a_right_taken_away_in_the_middle_of_work(server: Server, dial: Dial) ->
         hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
         assert works(hw)
         admin.execute_command("ACL", "DELUSER", user)
+        until_gone(admin, user)
         with pytest.raises(AccessDenied, match="wrong user name or password"):
             hw.stream(user).write("t", b"v")
 
@@ -369,6 +376,7 @@ def test_a_password_appears_nowhere(
     with locked_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "app", "resetpass", ">other-pw")
         admin.execute_command("CLIENT", "KILL", "USER", "app")
+        until_gone(admin, "app")
         with pytest.raises(AccessDenied) as caught:
             stream.write("t", b"v")
         admin.execute_command("ACL", "SETUSER", "app", "resetpass", ">app-pw")
