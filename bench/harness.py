@@ -20,7 +20,7 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from headwater.store.embedded import server_binary
+from headwater.store.launch import server_binary
 
 Measure = Callable[[], float]
 

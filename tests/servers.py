@@ -23,7 +23,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from headwater.store.embedded import server_binary
+from headwater.store.launch import server_binary
 
 LEAST_REDIS = (7, 0)
 _GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'

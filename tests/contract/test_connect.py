@@ -26,6 +26,7 @@ from headwater.errors import (
     StoreUnreachable,
 )
 from headwater.store import aio_lines, embedded, lines
+from headwater.store.directory import DIRECTORY_VARIABLE
 from headwater.store.library import NAME, VERSION, library
 from headwater.store.url import URL_VARIABLE
 from tests.conftest import Stores

@@ -20,7 +20,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from headwater.errors import EmbeddedServerFailed, InvalidInput
-from headwater.store import embedded, supervisor
+from headwater.store import directory as directories
+from headwater.store import embedded, launch, supervisor
 from headwater.store.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.fault
@@ -262,7 +263,7 @@ def test_an_open_waits_until_a_large_file_is_loaded(directory: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="there is no redis-server on the PATH")
 def test_the_server_program_can_be_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, "redis-server")
+    monkeypatch.setenv(launch.SERVER_VARIABLE, "redis-server")
     with EmbeddedServer.open(directory) as server:
         assert client(server).info("server").get("valkey_version") is None
         assert embedded.status(directory).version
@@ -647,13 +648,13 @@ def test_damage_before_the_tail_is_refused_and_left_as_it_is(
 def test_a_server_that_cannot_run_is_named_with_its_own_words(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, "no-such-program")
+    monkeypatch.setenv(launch.SERVER_VARIABLE, "no-such-program")
     with pytest.raises(EmbeddedServerFailed, match="names 'no-such-program'"):
         EmbeddedServer.open(directory)
     program = directory.with_name("server")
     program.write_text("#!/bin/sh\necho I will not serve\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setenv(embedded.SERVER_VARIABLE, str(program))
+    monkeypatch.setenv(launch.SERVER_VARIABLE, str(program))
     with pytest.raises(EmbeddedServerFailed, match="I will not serve"):
         EmbeddedServer.open(directory)
     program.write_text("neither a script nor a program")
@@ -704,7 +705,7 @@ def test_an_empty_directory_is_made_private(directory: Path) -> None:
 def test_the_default_directory_comes_from_the_environment(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded.DIRECTORY_VARIABLE, str(directory))
-    assert embedded.default_directory() == directory
-    monkeypatch.delenv(embedded.DIRECTORY_VARIABLE)
-    assert embedded.default_directory() == Path.cwd() / ".headwater"
+    monkeypatch.setenv(directories.DIRECTORY_VARIABLE, str(directory))
+    assert directories.default_directory() == directory
+    monkeypatch.delenv(directories.DIRECTORY_VARIABLE)
+    assert directories.default_directory() == Path.cwd() / ".headwater"

