@@ -9,12 +9,17 @@
     │   ├── LibraryTooNew         the server carries a newer function library
     │   ├── EmbeddedServerFailed  the private server did not come up
     │   └── OutcomeUnknown        the connection broke after a call was sent
-    └── LogError                  the log refuses by its own rules
-        ├── UnknownStream         the stream was never written
-        ├── UnknownGroup          the group has never read
-        ├── StaleSequence         a producer's repeat is older than what is remembered
-        ├── PartitionMismatch     a topic is opened with another partition count
-        └── UnreadableNode        stored bytes are not a node this version can read
+    ├── LogError                  the log refuses by its own rules
+    │   ├── UnknownStream         the stream was never written
+    │   ├── UnknownGroup          the group has never read
+    │   ├── StaleSequence         a producer's repeat is older than what is remembered
+    │   ├── PartitionMismatch     a topic is opened with another partition count
+    │   └── UnreadableNode        stored bytes are not a node this version can read
+    └── OutboxError               the way between SQL and the log is barred
+        ├── NotCreated            the database lacks the tables
+        ├── GapError              messages were evicted before a consumer had them
+        ├── PositionLost          the log ends before the position of a consumer
+        └── PoisonedBatch         a consumer's handler keeps failing
 
 Each message names the fault and ends with the cure. Facts are attributes.
 """
@@ -162,3 +167,66 @@ class UnreadableNode(LogError):
             f"a stored node cannot be read: {why}; upgrade the headwater package, or, when "
             "the version is right, restore the stream from a backup"
         )
+
+
+class OutboxError(HeadwaterError):
+    """The way between SQL and the log is barred."""
+
+
+class NotCreated(OutboxError):
+    """The database lacks the tables of the outbox."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"the database has no table {table}; call Outbox(engine).create_all() once, or run the "
+            "files in headwater/outbox/sql"
+        )
+        self.table = table
+
+
+class GapError(OutboxError):
+    """Messages were evicted before a consumer had them; ``first`` to ``last`` are lost to it."""
+
+    def __init__(self, consumer: str, stream: str, first: int, last: int) -> None:
+        super().__init__(
+            f"consumer {consumer!r} lost offsets {first} to {last} of stream {stream!r}: they were "
+            "evicted before it had them; bring its state to where it should be, then seek() it "
+            "behind the gap, or let it pass gaps with on_gap='skip'"
+        )
+        self.consumer = consumer
+        self.stream = stream
+        self.first = first
+        self.last = last
+
+
+class PositionLost(OutboxError):
+    """The log ends before the position of a consumer: it lost messages, or was made anew."""
+
+    def __init__(self, consumer: str, stream: str, position: int, last: int) -> None:
+        super().__init__(
+            f"consumer {consumer!r} is at offset {position} of stream {stream!r}, which ends at "
+            f"{last}: the log was restored from an older copy, or deleted and written anew; "
+            "find out which, then seek() the consumer to where it should go on"
+        )
+        self.consumer = consumer
+        self.stream = stream
+        self.position = position
+        self.last = last
+
+
+class PoisonedBatch(OutboxError):
+    """A consumer's handler failed as often as allowed; the cause is its last error."""
+
+    def __init__(
+        self, consumer: str, stream: str, first: int, last: int, attempts: int, why: str
+    ) -> None:
+        super().__init__(
+            f"the handler of consumer {consumer!r} failed {attempts} times on offsets {first} to "
+            f"{last} of stream {stream!r} ({why}); none of them is applied: correct the handler "
+            "and start again, or let it pass what it cannot handle with on_error='skip'"
+        )
+        self.consumer = consumer
+        self.stream = stream
+        self.first = first
+        self.last = last
+        self.attempts = attempts
