@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import (
     AccessDenied,
+    DatabaseRefused,
+    DatabaseUnreachable,
     EmbeddedServerFailed,
     GapError,
     HeadwaterError,
@@ -57,6 +59,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",
+    "DatabaseRefused",
+    "DatabaseUnreachable",
     "DeadLetter",
     "EmbeddedServerFailed",
     "GapError",

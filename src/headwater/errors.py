@@ -16,6 +16,8 @@
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
     └── OutboxError               the way between SQL and the log is barred
+        ├── DatabaseUnreachable   no connection to the database, or it broke
+        ├── DatabaseRefused       the database answered that it will not
         ├── NotCreated            the database lacks the tables
         ├── GapError              messages were evicted before a consumer had them
         ├── PositionLost          the log ends before the position of a consumer
@@ -171,6 +173,28 @@ class UnreadableNode(LogError):
 
 class OutboxError(HeadwaterError):
     """The way between SQL and the log is barred."""
+
+
+class DatabaseUnreachable(OutboxError, ConnectionError):
+    """The database is away, or broke off; what was not committed did not happen."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"cannot reach the database at {where}: {why}; "
+            "check that it runs and that the URL names its place"
+        )
+        self.where = where
+
+
+class DatabaseRefused(OutboxError):
+    """The database answered, and will not do what is asked of it."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"the database at {where} refuses: {why}; "
+            "give the user the rights to read and write the tables headwater_*"
+        )
+        self.where = where
 
 
 class NotCreated(OutboxError):

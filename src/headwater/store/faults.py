@@ -58,12 +58,15 @@ class Trouble:
     """One call that failed, until it succeeds or its caller is told.
 
     ``request`` is None for the first contact, when a server that is away is not waited for.
+    Others wait ``patience_s`` for it, which is PATIENCE_S unless the caller knows better.
     """
 
-    def __init__(self, request: Call | Wait | None, where: str) -> None:
+    def __init__(
+        self, request: Call | Wait | None, where: str, patience_s: float | None = None
+    ) -> None:
         self._request = request
         self._where = where
-        self._until = time.monotonic() + PATIENCE_S
+        self._until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
         self._loads = 0
         self._perhaps_done = False
         self.delay_s = 0.005

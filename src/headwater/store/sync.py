@@ -84,8 +84,12 @@ class Store:
         for server in lacking:
             server.send("", ("FUNCTION", "LOAD", "REPLACE", library().source), fresh=True)
 
-    def run(self, operation: Operation[T]) -> T:
-        """Drive an operation to its end."""
+    def run(self, operation: Operation[T], patience_s: float | None = None) -> T:
+        """Drive an operation to its end.
+
+        ``patience_s`` is how long each of its calls waits for a server that is away; who has more
+        to do meanwhile, or must be able to stop, waits less than the default.
+        """
         try:
             request = operation.send(None)
             while True:
@@ -93,7 +97,7 @@ class Store:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
                     else:
-                        reply = self.ask(request)
+                        reply = self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -103,7 +107,7 @@ class Store:
             result: T = done.value
             return result
 
-    def ask(self, request: Call | Wait) -> Any:
+    def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
         """Run one request, recovering from what can be recovered from."""
         command = self._spell(request)
         fresh = not (isinstance(request, Wait) or request.repeatable)
@@ -112,7 +116,7 @@ class Store:
         except (redis.RedisError, OSError) as error:
             fault = error
         again = partial(self.line.send, request.key, command, fresh=True)
-        return self._insist(faults.Trouble(request, self.where), fault, again)
+        return self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
 
     def _insist(self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], T]) -> T:
         """Try again until it succeeds or the trouble is such that the caller must know."""
