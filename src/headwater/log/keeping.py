@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headwater.errors import InvalidInput
 from headwater.log import node
 from headwater.log.handles import StreamHandle
@@ -105,39 +107,68 @@ def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
     memory for one set of all tags; the log may be larger.
     """
     check_ms(marker_ms, "marker_ms")
-    key = stream.key
-    yield from seal(key, everything=True)
+    yield from seal(stream.key, everything=True)
     facts = yield from info(stream)
-    positions = yield from _group_positions(key, facts.groups)
+    positions = yield from _group_positions(stream.key, facts.groups)
     floor = min([*facts.readers.values(), *positions, MAX_OFFSET])
     old_marker = facts.last_time_ms - marker_ms
     seen: set[str] = set()
-    below, removed = facts.sealed, 0
-    pile = _Pile(key)
+    markers: set[int] = set()
+
+    def is_last_of_tag(message: Message) -> bool:
+        if message.tag in seen:
+            return False
+        seen.add(message.tag)
+        if not message.value and message.time_ms <= old_marker and message.offset < floor:
+            markers.add(message.offset)
+        return True
+
+    pile = _Pile(stream.key)
+    removed = yield from _rewrite(stream, facts.sealed, pile, is_last_of_tag, None)
+    # Markers go when nothing older of their tags is left. If they went together, whoever stopped
+    # half way, or lost a race, would leave a deleted tag without its marker: alive again.
+    if markers and not pile.lost_race:
+        removed += yield from _rewrite(
+            stream, facts.sealed, pile, lambda message: message.offset not in markers, markers
+        )
+    return removed
+
+
+def _rewrite(
+    stream: StreamHandle,
+    below: int,
+    pile: _Pile,
+    stays: Callable[[Message], bool],
+    only: set[int] | None,
+) -> Operation[int]:
+    """Rewrite the nodes up to ``below``, newest first, with the messages that stay.
+
+    Only those nodes that hold one of the offsets ``only``, when it is given. Returns how many
+    messages went.
+    """
+    removed = 0
     while True:
-        first, _, created, found = yield Call("hw_stream_nodes", key, (below, 64), read_only=True)
+        args = (below, 64)
+        reply = yield Call("hw_stream_nodes", stream.key, args, read_only=True)
+        first, _, created, found = reply
         rows = list(zip(*(iter(found),) * 5, strict=True))
         for base, last, count, _, version in rows:
             if last < first:
                 break
+            below = base - 1
+            if only is not None and only.isdisjoint(range(base, last + 1)):
+                removed += yield from pile.flush(created, first)
+                continue
             runs = yield from fetch(stream, [(max(base, first), last)])
-            kept: list[Message] = []
-            for run in reversed(runs):
-                for message in reversed(run.cut(max(base, first), last).messages()):
-                    if message.tag in seen:
-                        continue
-                    seen.add(message.tag)
-                    gone = (
-                        not message.value
-                        and message.time_ms <= old_marker
-                        and message.offset < floor
-                    )
-                    if not gone:
-                        kept.append(message)
+            kept = [
+                message
+                for run in reversed(runs)
+                for message in reversed(run.cut(max(base, first), last).messages())
+                if stays(message)
+            ]
             if pile.old and len(pile.messages) + len(kept) > NODE_MESSAGES:
                 removed += yield from pile.flush(created, first)
             pile.add(base, last, count, version, kept)
-            below = base - 1
         if len(rows) < 64 or below < first:
             return removed + (yield from pile.flush(created, first))
 
@@ -155,6 +186,7 @@ class _Pile:
 
     def __init__(self, key: str) -> None:
         self._key = key
+        self.lost_race = False
         self.old: list[tuple[int, int, int, int]] = []
         self.messages: list[Message] = []
 
@@ -175,8 +207,10 @@ class _Pile:
         args: list[Argument] = [created, base, *_node_words(messages, base, last)]
         for old_base, old_last, _, version in old:
             args += [old_base, old_last, version]
-        done = yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)
-        return (before - len(messages)) if done else 0
+        if (yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)):
+            return before - len(messages)
+        self.lost_race = True
+        return 0
 
 
 def tidy(

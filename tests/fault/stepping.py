@@ -1,0 +1,80 @@
+"""Operations driven by hand: stopped between any two calls, or taking turns with each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from headwater.errors import StoreError
+from headwater.store.call import Clock, Operation
+from headwater.store.faults import Refusal
+from headwater.store.sync import Store
+
+
+class Stepper:
+    """One operation of one client, which does its next call when it is told to."""
+
+    def __init__(self, store: Store, operation: Operation[Any]) -> None:
+        self._store = store
+        self._operation = operation
+        self._reply: Any = None
+        self.calls = 0
+        self.done = False
+        self.result: Any = None
+
+    def step(self) -> bool:
+        """Do one call and think about its reply; says whether the operation is over."""
+        try:
+            request = self._operation.send(self._reply)
+            while isinstance(request, Clock):
+                request = self._operation.send(0.0)
+        except StopIteration as end:
+            self.done, self.result = True, end.value
+            return True
+        self.calls += 1
+        try:
+            self._reply = self._store.ask(request)
+        except (Refusal, StoreError) as error:
+            # Refused: let it think about that at once, and remember what it asks for next.
+            self._operation = _resume(self._operation, error)
+            self._reply = None
+        return False
+
+    def run(self) -> Any:
+        """Go on to the end."""
+        while not self.step():
+            pass
+        return self.result
+
+
+def _resume(operation: Operation[Any], error: Exception) -> Operation[Any]:
+    """Give an operation that begins by hearing of an error."""
+    try:
+        request = operation.throw(error)
+        while True:
+            request = operation.send((yield request))
+    except StopIteration as end:
+        return end.value
+
+
+def abandon_after(store: Store, operation: Operation[Any], calls: int) -> bool:
+    """Do so many calls of an operation, then drop it as a crash would; says whether it was over.
+
+    The last call happens, but nobody thinks about its reply.
+    """
+    stepper = Stepper(store, operation)
+    while stepper.calls < calls:
+        if stepper.step():
+            return True
+    operation.close()
+    return False
+
+
+def take_turns(steppers: Iterable[Stepper], chance: random.Random) -> None:
+    """Let operations do their calls one by one, in an order that chance decides, to the end."""
+    going = list(steppers)
+    while going:
+        stepper = chance.choice(going)
+        if stepper.step():
+            going.remove(stepper)
