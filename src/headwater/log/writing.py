@@ -191,7 +191,8 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
         _, last, sealed, created, covered, nodes, entries = reply
         if last - sealed < least:
             return sealed_now
-        if start != sealed + 1:
+        if start != sealed + 1 or end < start:
+            # Somebody else sealed, or wrote after what was the end.
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
         runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
