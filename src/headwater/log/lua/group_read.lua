@@ -59,52 +59,57 @@ local function empty_box(G, waiter)
   return text or ''
 end
 
-redis.register_function('hw_group_read', function(keys, args)
-  local K, name, waiter, wait = keys[1], args[1], args[9], tonumber(args[10])
-  local G = group_key(K, name)
-  local stream, now = load_stream(K), server_ms()
-  local group = load_group(G)
-  if not group then
-    local fault = create_group(K, G, name, stream, args[6], now)
-    if fault then return fault end
-    group = load_group(G)
-  end
-  if args[7] ~= '' and tonumber(args[7]) ~= group.max_pending then
-    group.max_pending = tonumber(args[7])
-    redis.call('HSET', G, 'max_pending', args[7])
-  end
-  local dead, bury = args[8] == '-' and '' or args[8], 0
-  if args[8] ~= '' and dead ~= group.dead then
-    local grave = dead ~= '' and letters_lie_elsewhere(G, dead)
-    if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
-    -- What had expired by now must be dropped when there are no dead letters any more.
-    group.dead, bury = dead, 1
-    redis.call('HSET', G, 'dead', dead)
-  end
-  redis.call('ZADD', G .. ':members', digits(now), args[2])
-  local bag = new_bag(stream, tonumber(args[12]), args[11])
-  local known = args[13] == '1'
-  local claims, boxed = {}, known and empty_box(G, waiter) or ''
-  if boxed == '' then
-    if take_back_old_boxes(G, now) then group = load_group(G) end
-    claims = take(K, G, stream, group, now, tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), bag)
-  end
-  local idle, due = #claims == 0 and boxed == '', nil
-  if idle and wait > 0 then
-    register_waiter(K, G, name, waiter, now, args, wait)
-  elseif known then
-    forget_waiter(G, waiter)
-  end
-  if idle then
-    due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
-  elseif redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
-    serve(K, name, stream, now)
-  end
-  if group.dead ~= '' then
-    bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
-  end
-  return {
-    claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
-    due and math.max(tonumber(due) - now, 0) or -1, bury, boxed,
-  }
-end)
+-- A full server must go on handing out: only what is read and acknowledged can be evicted.
+redis.register_function{
+  function_name = 'hw_group_read',
+  callback = function(keys, args)
+    local K, name, waiter, wait = keys[1], args[1], args[9], tonumber(args[10])
+    local G = group_key(K, name)
+    local stream, now = load_stream(K), server_ms()
+    local group = load_group(G)
+    if not group then
+      local fault = create_group(K, G, name, stream, args[6], now)
+      if fault then return fault end
+      group = load_group(G)
+    end
+    if args[7] ~= '' and tonumber(args[7]) ~= group.max_pending then
+      group.max_pending = tonumber(args[7])
+      redis.call('HSET', G, 'max_pending', args[7])
+    end
+    local dead, bury = args[8] == '-' and '' or args[8], 0
+    if args[8] ~= '' and dead ~= group.dead then
+      local grave = dead ~= '' and letters_lie_elsewhere(G, dead)
+      if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
+      -- What had expired by now must be dropped when there are no dead letters any more.
+      group.dead, bury = dead, 1
+      redis.call('HSET', G, 'dead', dead)
+    end
+    redis.call('ZADD', G .. ':members', digits(now), args[2])
+    local bag = new_bag(stream, tonumber(args[12]), args[11])
+    local known = args[13] == '1'
+    local claims, boxed = {}, known and empty_box(G, waiter) or ''
+    if boxed == '' then
+      if take_back_old_boxes(G, now) then group = load_group(G) end
+      claims = take(K, G, stream, group, now, tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), bag)
+    end
+    local idle, due = #claims == 0 and boxed == '', nil
+    if idle and wait > 0 then
+      register_waiter(K, G, name, waiter, now, args, wait)
+    elseif known then
+      forget_waiter(G, waiter)
+    end
+    if idle then
+      due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+    elseif redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
+      serve(K, name, stream, now)
+    end
+    if group.dead ~= '' then
+      bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
+    end
+    return {
+      claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
+      due and math.max(tonumber(due) - now, 0) or -1, bury, boxed,
+    }
+  end,
+  flags = { 'allow-oom' },
+}
