@@ -9,14 +9,14 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))
 
 
 def model_settings(share: float = 1.0) -> settings:
     """Settings for one model on one store; ``share`` is for those that take longer."""
     return settings(
         max_examples=max(1, int(EXAMPLES * share)),
-        stateful_step_count=30,
+        stateful_step_count=40,
         deadline=None,
         database=None,
         print_blob=True,

@@ -9,7 +9,13 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headwater import Headwater, TopicMessage
 from tests.contract.examples import model_settings
@@ -55,6 +61,13 @@ class TopicMachine(RuleBasedStateMachine):
             end = len(self.rows[place])
             offsets[place] = range(offsets[place].start if place in offsets else end, end + 1)
         return offsets
+
+    @initialize(sizes=st.lists(SIZES, min_size=1, max_size=3), count=st.integers(0, 40))
+    def begin_with_some(self, sizes: list[int], count: int) -> None:
+        """Hypothesis leaves out some rules in every run; an empty topic proves little."""
+        for size in sizes:
+            self.produce("p", size, 60)
+        self.read(count, FAR)
 
     @rule(tags=TAGS)
     def write(self, tags: int) -> None:
