@@ -21,7 +21,8 @@
         ├── NotCreated            the database lacks the tables
         ├── GapError              messages were evicted before a consumer had them
         ├── PositionLost          the log ends before the position of a consumer
-        └── PoisonedBatch         a consumer's handler keeps failing
+        ├── PoisonedBatch         a consumer's handler keeps failing
+        └── TransactionEnded      a consumer's handler ended the transaction
 
 Each message names the fault and ends with the cure. Facts are attributes.
 """
@@ -254,3 +255,16 @@ class PoisonedBatch(OutboxError):
         self.first = first
         self.last = last
         self.attempts = attempts
+
+
+class TransactionEnded(OutboxError):
+    """A handler committed or rolled back the transaction that is not its own to end."""
+
+    def __init__(self, consumer: str, stream: str) -> None:
+        super().__init__(
+            f"the handler of consumer {consumer!r} of stream {stream!r} ended the transaction: what "
+            "it did before may be committed, what it did after is lost; leave commit and rollback "
+            "to the consumer, and compare its state with the log"
+        )
+        self.consumer = consumer
+        self.stream = stream
