@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater import Headwater, InvalidInput, Message, Stream
+from headwater import Headwater, InvalidInput, Message, Stream, connect
 from tests.entries import entries, offsets, pairs
 from tests.watch import server_ms
 
@@ -274,6 +274,22 @@ def test_streams_are_listed_while_they_exist(client: Headwater, name: str) -> No
     assert [n for n in client.streams() if n.startswith(name)] == sorted(names)
     assert client.stream(names[0]).delete()
     assert [n for n in client.streams() if n.startswith(name)] == sorted(names[1:])
+
+
+@pytest.mark.parametrize("size", [1, 700])
+def test_a_stream_that_is_written_again_after_its_end_is_listed_again(
+    size: int, store_url: str, name: str
+) -> None:
+    with connect(store_url) as hw, connect(store_url) as other:
+        stream = hw.stream(name)
+        stream.write("t", b"before")
+        other.stream(name).delete()
+        assert name not in hw.streams()
+        stream.write_many(entries(size))
+        assert name in hw.streams()
+        other.stream(name).delete()
+        stream.write("t", b"after")
+        assert name in hw.streams()
 
 
 def test_streams_of_similar_names_are_apart(client: Headwater, name: str) -> None:

@@ -59,6 +59,7 @@ def write(
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
     reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
     offset: int = reply[1]
+    _note_new(stream, offset)
     to_seal = _time_to_seal(reply[2], 1)
     if to_seal or stream.name not in stream.registered:
         yield from _tidy_up(stream, to_seal, everything=False)
@@ -116,12 +117,19 @@ def append(
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
+    _note_new(stream, first)
     # A batch that could have been a node met leftovers in the tail: clear them away, so that
     # the next one goes straight to the nodes.
     fit = batch.num_rows >= _FIT_MESSAGES
     to_seal = not repeat and unsealed and (fit or _time_to_seal(unsealed, batch.num_rows))
     yield from _tidy_up(stream, bool(to_seal), everything=fit)
     return range(first, last + 1)
+
+
+def _note_new(stream: StreamHandle, offset: int) -> None:
+    """Have the registry told of a stream that begins, be it the second one of its name."""
+    if offset == 1:
+        stream.registered.discard(stream.name)
 
 
 def _tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
