@@ -1,0 +1,67 @@
+"""Where consumers stand, in SQL: one row per consumer and stream.
+
+A position only moves by compare-and-set, in the transaction that holds the effects of what it
+moves over. The update comes first: it locks the row on Postgres and the file on SQLite, so that a
+second process of the same name waits, and then finds that it was overtaken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+from headwater.outbox.schema import checkpoints_table as table
+
+_THIS = (table.c.consumer == bindparam("who"), table.c.stream == bindparam("place"))
+
+# Takes: who, place.
+LOAD: Select[tuple[int]] = select(table.c.next_offset).where(*_THIS)
+REMOVE: Delete = delete(table).where(*_THIS)
+
+# Takes: who, place, old, new, now_ms. Changes one row, or none when another process was faster.
+MOVE: Update = (
+    update(table)
+    .where(*_THIS, table.c.next_offset == bindparam("old"))
+    .values(next_offset=bindparam("new"), updated_ms=bindparam("now_ms"))
+)
+
+_ROW: dict[str, Any] = {
+    "consumer": bindparam("who"),
+    "stream": bindparam("place"),
+    "next_offset": bindparam("new"),
+    "updated_ms": bindparam("now_ms"),
+}
+_KEY = [table.c.consumer, table.c.stream]
+_SQLITE = sqlite.insert(table).values(_ROW)
+_POSTGRES = postgresql.insert(table).values(_ROW)
+
+# Take: who, place, new, now_ms. The first leaves a row that is there, the second overwrites it.
+CREATE: dict[str, Insert] = {
+    "sqlite": _SQLITE.on_conflict_do_nothing(),
+    "postgresql": _POSTGRES.on_conflict_do_nothing(),
+}
+PLACE: dict[str, Insert] = {
+    "sqlite": _SQLITE.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={
+            "next_offset": _SQLITE.excluded.next_offset,
+            "updated_ms": _SQLITE.excluded.updated_ms,
+        },
+    ),
+    "postgresql": _POSTGRES.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={
+            "next_offset": _POSTGRES.excluded.next_offset,
+            "updated_ms": _POSTGRES.excluded.updated_ms,
+        },
+    ),
+}
+
+
+def is_missing_table(error: DBAPIError) -> bool:
+    """Say whether a statement failed because the table was never created."""
+    driver: Any = error.orig
+    return getattr(driver, "sqlstate", None) == "42P01" or "no such table" in str(driver)

@@ -1,0 +1,237 @@
+"""The consumer: messages in order, each with its effect on a SQL database exactly once.
+
+Position and effects are one transaction, and the position is compared before it is set. Two
+processes of one name may run at once, and any of them may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from headwater.client import Headwater
+from headwater.log.handles import Start, StreamHandle
+from headwater.log.types import Message
+from headwater.outbox.bell import Bell
+from headwater.outbox.consuming import Turn
+from headwater.outbox.plan import (
+    ConsumerStats,
+    OnError,
+    OnGap,
+    Plan,
+    Streams,
+    for_each,
+    names_of,
+    one_of,
+    sync_engine_of,
+)
+from headwater.outbox.work import (
+    Ask,
+    Execute,
+    Fetch,
+    Handle,
+    Pause,
+    Request,
+    Restore,
+    Standing,
+    Step,
+    Transact,
+    Work,
+    standing_of,
+)
+
+if TYPE_CHECKING:
+    from headwater.outbox.outbox import Outbox
+
+T = TypeVar("T")
+
+Handler: TypeAlias = "Callable[[Connection, list[Message]], object]"
+OnReset: TypeAlias = "Callable[[Connection, Any], object]"
+
+
+class Consumer:
+    """Applies the messages of a stream, or of several, to a SQL database, each exactly once.
+
+    ``handler(conn, messages)`` writes its effects through ``conn`` and leaves commit and rollback
+    alone; what it does elsewhere may happen more than once. With several streams it is called for
+    one of them at a time, or is a mapping with a handler for each. ``name`` says whose position it
+    is: processes that share it share the work, and the log keeps what it still needs.
+
+    batch       at most so many messages at a time
+    start       where a new consumer begins: "first", "last", an offset, or a datetime
+    on_error    what happens when the handler has failed ``attempts`` times, with a pause of
+                ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
+                guilty message, writes it to the stream ``<stream>.<name>.dead``, and goes on
+    on_gap      what happens when messages were evicted before it had them: "stop" raises GapError,
+                "skip" passes over them; both say which
+    on_reset    ``on_reset(conn, state)`` sets the state anew; see headwater.outbox.write_reset
+    steps       is called with the name of every step, for tests that stop it there
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: Streams,
+        outbox: Outbox[Engine] | Engine,
+        hw: Headwater,
+        handler: Handler | Mapping[str, Handler],
+        *,
+        batch: int = 1000,
+        start: Start = "first",
+        on_error: OnError = "stop",
+        attempts: int = 5,
+        backoff_ms: int = 100,
+        on_gap: OnGap = "stop",
+        on_reset: OnReset | Mapping[str, OnReset] | None = None,
+        steps: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.streams = names_of(stream)
+        self._engine = sync_engine_of(outbox)
+        self._store = hw.store
+        self._handlers = for_each(self.streams, handler, "handler")
+        self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
+        self._steps = steps
+        self._stopped = False
+        self._bell = Bell()
+        self._alone = threading.Lock()
+        plan = Plan(
+            *(name, self._engine.dialect.name, batch, start, on_error, attempts, backoff_ms),
+            *(on_gap, on_reset is not None),
+        )
+        known: set[str] = set()
+        self._turns = {
+            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
+            for place in self.streams
+        }
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.name!r} of {', '.join(self.streams)})"
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What was done since the consumer was made."""
+        return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
+
+    def run_once(self) -> int:
+        """Apply the next batch of each stream; returns how many messages were handled.
+
+        0 means that there was nothing left. Raises GapError, PoisonedBatch, PositionLost,
+        TransactionEnded, NotCreated, and whatever bars the way to the store or the database.
+        """
+        return sum(self._do(turn.run_once()) for turn in self._turns.values())
+
+    def run(self) -> None:
+        """Apply what is there and what comes, until ``stop``.
+
+        New messages are taken up within milliseconds. Rides out restarts of store and database,
+        and says once that it does. Raises what run_once raises when waiting would not help.
+        """
+        first, *others = self._turns.values()
+        if not others:
+            return self._do(first.run())
+        with ThreadPoolExecutor(len(self._turns), "headwater-consumer") as pool:
+            runs = [pool.submit(self._run_beside, turn) for turn in (first, *others)]
+            try:
+                for run in runs:
+                    run.result()
+            except BaseException:
+                self._bell.ring()
+                raise
+            finally:
+                # The others end with one that failed; that is not for ever.
+                wait(runs)
+                self._bell = Bell()
+        return None
+
+    def stop(self) -> None:
+        """Ask ``run`` to return after the batch at hand, within half a second when it is waiting.
+
+        May be called from any thread and from a signal handler. A stopped consumer stays stopped.
+        """
+        self._stopped = True
+        self._bell.ring()
+
+    def lag(self) -> int:
+        """Count what is still to come: the offsets from the position to the end of the stream."""
+        return sum(self._do(turn.position.lag()) for turn in self._turns.values())
+
+    def positions(self) -> dict[str, int | None]:
+        """Give the offset needed next of each stream, as committed; None before the first run."""
+        return {place: self._do(turn.position.load()) for place, turn in self._turns.items()}
+
+    def seek(self, position: Start, *, stream: str | None = None) -> int:
+        """Set where to go on, whatever it was; gives the offset.
+
+        ``stream`` says which, when there are several. Effects that are there stay there: it is the
+        caller who brings the state to what it was at that position.
+        """
+        return self._do(self._turns[one_of(self.streams, stream)].seek(position))
+
+    def remove(self) -> bool:
+        """Forget the consumer, so that retention waits no longer; says whether it existed."""
+        return sum(self._do(turn.position.remove()) for turn in self._turns.values()) > 0
+
+    def _run_beside(self, turn: Turn) -> None:
+        try:
+            self._do(turn.run())
+        except BaseException:
+            self._bell.ring()
+            raise
+
+    # ── Doing what the work asks for ─────────────────────────────────────────────────────────
+
+    def _do(self, work: Work[T], conn: Connection | None = None) -> T:
+        """Drive work to its end."""
+        try:
+            request = work.send(None)
+            while True:
+                try:
+                    reply = self._perform(request, conn)
+                except Exception as error:  # noqa: BLE001  it goes where the request came from
+                    request = work.throw(error)
+                else:
+                    request = work.send(reply)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _perform(self, request: Request, conn: Connection | None) -> Any:
+        match request:
+            case Step(name):
+                return self._steps and self._steps(name)
+            case Ask(operation):
+                return self._store.run(operation)
+            case Pause(seconds):
+                return self._stopped or self._bell.wait(seconds)
+            case Transact(work):
+                # One at a time: a handler need not care how many streams there are.
+                with self._alone, self._engine.begin() as conn:
+                    return self._do(work, conn)
+        assert conn is not None
+        match request:
+            case Fetch(statement, values):
+                return conn.execute(statement, values).scalar()
+            case Execute(statement, values):
+                return conn.execute(statement, values).rowcount
+            case Handle(stream, messages):
+                return _done(self._handlers[stream](conn, messages))
+            case Restore(stream, state):
+                return _done(self._resetters[stream](conn, state))
+            case Standing():
+                return standing_of(conn)
+
+
+def _done(result: object) -> None:
+    """Refuse a promise for an effect: nobody would keep it."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("the handler of a Consumer must not be async; use AsyncConsumer")

@@ -1,0 +1,167 @@
+"""How a consumer was asked to work, checked before it starts; and what it says it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headwater.errors import InvalidInput
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.handles import Start, check_start
+from headwater.log.limits import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
+from headwater.log.stream import Stream
+from headwater.outbox.schema import check_dialect
+
+F = TypeVar("F")
+
+OnError: TypeAlias = Literal["stop", "skip"]
+OnGap: TypeAlias = Literal["stop", "skip"]
+Streams: TypeAlias = "str | Stream | AsyncStream | Iterable[str | Stream | AsyncStream]"
+
+
+class Options(TypedDict, total=False):
+    """What may be asked of a consumer; Consumer says what each means."""
+
+    batch: int
+    start: Start
+    on_error: OnError
+    attempts: int
+    backoff_ms: int
+    on_gap: OnGap
+    on_reset: Any
+    steps: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a consumer was asked to work; refuses what cannot be meant."""
+
+    name: str
+    dialect: str
+    batch: int
+    start: Start
+    on_error: OnError
+    attempts: int
+    backoff_ms: int
+    on_gap: OnGap
+    resets: bool
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "consumer")
+        check_name(self.reader, "reader")
+        check_start(self.start)
+        _check_from_one(self.batch, "batch", MAX_READ)
+        _check_from_one(self.attempts, "attempts", MAX_OFFSET)
+        check_ms(self.backoff_ms, "backoff_ms")
+        _check_policy(self.on_error, "on_error", get_args(OnError))
+        _check_policy(self.on_gap, "on_gap", get_args(OnGap))
+
+    @property
+    def reader(self) -> str:
+        """The name by which the log knows the consumer."""
+        return f"consumer:{self.name}"
+
+    def grave(self, stream: str) -> str:
+        """Name the stream of the dead letters of a stream."""
+        return check_name(f"{stream}.{self.name}.dead", "stream for dead letters")
+
+
+@dataclass(slots=True)
+class ConsumerStats:
+    """What a consumer has done since it was made.
+
+    ``overtaken`` counts batches that another process of the same name had applied first; ``missed``
+    counts offsets evicted before they were read, ``gaps`` are the latest of them as (stream, first,
+    last); ``dead`` counts messages that went to the dead letters.
+    """
+
+    handled: int = 0
+    batches: int = 0
+    resets: int = 0
+    overtaken: int = 0
+    missed: int = 0
+    dead: int = 0
+    gaps: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def __add__(self, other: ConsumerStats) -> ConsumerStats:
+        return ConsumerStats(
+            self.handled + other.handled,
+            self.batches + other.batches,
+            self.resets + other.resets,
+            self.overtaken + other.overtaken,
+            self.missed + other.missed,
+            self.dead + other.dead,
+            self.gaps + other.gaps,
+        )
+
+
+def names_of(streams: Streams) -> tuple[str, ...]:
+    """Name the streams that a consumer was given."""
+    given = [streams] if isinstance(streams, str | Stream | AsyncStream) else list(streams)
+    names = tuple(
+        stream.name if isinstance(stream, Stream | AsyncStream) else check_name(stream, "stream")
+        for stream in given
+    )
+    if not names or len(set(names)) < len(names):
+        raise InvalidInput(f"a consumer needs one stream or several different ones, not {names!r}")
+    return names
+
+
+def for_each(names: Iterable[str], given: F | Mapping[str, F], what: str) -> dict[str, F]:
+    """Give each stream its function: the same one, or its own where a mapping was given."""
+    if not isinstance(given, Mapping):
+        functions = dict.fromkeys(names, given)
+    else:
+        functions = {name: given[name] for name in names if name in given}
+        if missing := [name for name in names if name not in given]:
+            raise InvalidInput(f"there is no {what} for stream {missing[0]!r}; add one")
+    for function in functions.values():
+        if not callable(function):
+            raise InvalidInput(f"{what} must be a function, not {function!r}")
+    return functions
+
+
+def one_of(names: tuple[str, ...], name: str | None) -> str:
+    """Give the stream that is meant; it need not be named when there is only one."""
+    meant = names[0] if name is None and len(names) == 1 else name
+    if meant not in names:
+        raise InvalidInput(f"stream must be one of {', '.join(names)}, not {name!r}")
+    return meant
+
+
+def sync_engine_of(outbox: Any) -> Engine:
+    """Give the engine of an outbox, or the engine that was given."""
+    engine = getattr(outbox, "engine", outbox)
+    if not isinstance(engine, Engine):
+        raise InvalidInput(
+            f"a Consumer needs an Outbox or an engine of SQLAlchemy, not {outbox!r}; "
+            "with an AsyncEngine use AsyncConsumer"
+        )
+    check_dialect(engine.dialect)
+    return engine
+
+
+def async_engine_of(outbox: Any) -> AsyncEngine:
+    """Give the async engine of an outbox, or the one that was given."""
+    engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
+    if not isinstance(engine, AsyncEngine):
+        raise InvalidInput(
+            f"an AsyncConsumer needs an Outbox on an AsyncEngine, or that engine, not {outbox!r}; "
+            "make one with create_async_engine"
+        )
+    check_dialect(engine.dialect)
+    return engine
+
+
+def _check_from_one(value: int, what: str, most: int) -> None:
+    if check_count(value, what, most) == 0:
+        raise InvalidInput(f"{what} must be at least 1")
+
+
+def _check_policy(value: str, what: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidInput(f"{what} must be one of {', '.join(map(repr, allowed))}, not {value!r}")

@@ -1,0 +1,162 @@
+"""Where one consumer stands on one stream: in SQL, where it counts, and in the log, which waits.
+
+The log is told of a position only after it was committed, so that retention never passes what may
+still be needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import Insert
+from sqlalchemy.exc import DBAPIError
+
+from headwater.errors import InvalidInput, NotCreated, StoreError
+from headwater.log.handles import Start, StreamHandle
+from headwater.log.keeping import set_reader
+from headwater.log.reading import info, offset_at
+from headwater.outbox import checkpoints
+from headwater.outbox.plan import Plan
+from headwater.outbox.schema import checkpoints_table
+from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
+
+log = logging.getLogger("headwater.outbox")
+
+
+class Position:
+    """The position of a consumer: ``next`` is the offset it needs next, None until looked up."""
+
+    def __init__(
+        self, plan: Plan, stream: StreamHandle, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.next: int | None = None
+        self.reader = plan.reader
+        self._start = plan.start
+        self._consumer = plan.name
+        self._dialect = plan.dialect
+        self._stream = stream
+        self._clock = clock
+        self._told: int | None = None
+        self._told_at = 0.0
+
+    # ── In SQL ───────────────────────────────────────────────────────────────────────────────
+
+    def look_up(self) -> Work[int]:
+        """Find the position, or give a new consumer its first; the log learns of it."""
+        if self.next is None:
+            found = yield from self.load()
+            self.next = (yield from self._begin()) if found is None else found
+            if self._told is None:
+                yield from self._tell(self.next)
+        return self.next
+
+    def load(self) -> Work[int | None]:
+        """Give what SQL says; None for a new consumer. Raises NotCreated."""
+        try:
+            position: int | None = yield Transact(self._fetch())
+        except DBAPIError as error:
+            if checkpoints.is_missing_table(error):
+                raise NotCreated(checkpoints_table.name) from None
+            raise
+        return position
+
+    def _fetch(self) -> Work[int | None]:
+        position: int | None = yield Fetch(checkpoints.LOAD, self._key())
+        return position
+
+    def _begin(self) -> Work[int]:
+        """Give a new consumer its first position; a process of the same name may be faster."""
+        if self._start == "first":
+            # Nothing may be evicted between looking for the first message and saying so.
+            yield from self._tell(1)
+        begun = yield from self.resolve(self._start)
+        yield from self._tell(begun)
+        yield Transact(self._write(checkpoints.CREATE, begun))
+        found = yield from self.load()
+        return begun if found is None else found
+
+    def move(self, old: int, new: int) -> Work[bool]:
+        """Move from ``old`` to ``new`` in the open transaction; False when it is elsewhere."""
+        return bool((yield Execute(checkpoints.MOVE, {**self._row(new), "old": old})))
+
+    def _write(self, statements: dict[str, Insert], position: int) -> Work[None]:
+        yield Execute(statements[self._dialect], self._row(position))
+
+    def _delete(self) -> Work[int]:
+        gone: int = yield Execute(checkpoints.REMOVE, self._key())
+        return gone
+
+    def _key(self) -> dict[str, Any]:
+        return {"who": self._consumer, "place": self._stream.name}
+
+    def _row(self, position: int) -> dict[str, Any]:
+        return {**self._key(), "new": position, "now_ms": time.time_ns() // 1_000_000}
+
+    # ── In the log ───────────────────────────────────────────────────────────────────────────
+
+    def tell(self, every_s: float = 0.0) -> Work[None]:
+        """Tell the log, if it does not know yet; not again before ``every_s`` is over.
+
+        A store that is away is told another time.
+        """
+        if self.next is None or self.next == self._told:
+            return
+        if self._clock() - self._told_at < every_s:
+            return
+        try:
+            yield from self._tell(self.next)
+        except StoreError as error:
+            log.debug("%s could not tell its position: %s", self.reader, error)
+        else:
+            yield Step("told")
+
+    def _tell(self, position: int) -> Work[None]:
+        yield Ask(set_reader(self._stream.key, self.reader, position))
+        self._told, self._told_at = position, self._clock()
+
+    def resolve(self, start: Start) -> Work[int]:
+        """Turn "first", "last", an offset or a time into an offset of the stream."""
+        there = yield Ask(info(self._stream))
+        if start == "first":
+            return int(there.first)
+        if start == "last":
+            return int(there.last) + 1
+        if not isinstance(start, int):
+            return int((yield Ask(offset_at(self._stream, start))))
+        if start > there.last + 1:
+            raise InvalidInput(
+                f"offset {start} lies beyond stream {self._stream.name!r}, which ends at "
+                f"{there.last}; use an offset up to {there.last + 1}, 'first' or 'last'"
+            )
+        return start
+
+    # ── For its owner ────────────────────────────────────────────────────────────────────────
+
+    def seek(self, start: Start) -> Work[int]:
+        """Set the position, whatever it was; gives the offset."""
+        target = yield from self.resolve(start)
+        before = yield from self.load()
+        # Retention waits at the lower of both until the position is settled.
+        yield from self._tell(target if before is None else min(target, before))
+        yield Transact(self._write(checkpoints.PLACE, target))
+        yield from self._tell(target)
+        self.next = None
+        return target
+
+    def lag(self) -> Work[int]:
+        """Count the offsets between the position and the end of the stream."""
+        position = yield from self.load()
+        if position is None:
+            position = yield from self.resolve(self._start)
+        there = yield Ask(info(self._stream))
+        return max(int(there.last) + 1 - max(position, int(there.first)), 0)
+
+    def remove(self) -> Work[bool]:
+        """Forget the consumer, here and in the log; says whether it existed."""
+        gone = yield Transact(self._delete())
+        yield Ask(set_reader(self._stream.key, self.reader, None))
+        self.next = self._told = None
+        return bool(gone)

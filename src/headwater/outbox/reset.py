@@ -1,0 +1,81 @@
+"""Reset records: what tells a consumer, in the log's order, to set its state anew.
+
+A reset record is a message with the tag ``headwater.reset:<consumer>``: compaction keeps the latest
+of each consumer. It holds a position, and the state that is right once everything up to that
+position is applied. The consumer of that name sets its state in one transaction, applies again what
+lies between the position and the record, and goes on behind it. Other consumers pass it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, overload
+
+import msgspec
+
+from headwater.errors import InvalidInput
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.limits import MAX_OFFSET, check_count, check_name
+from headwater.log.stream import Stream
+from headwater.log.types import Message
+
+_PREFIX = "headwater.reset:"
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """What a reset record says: ``state`` holds once all up to ``position`` is applied."""
+
+    position: int
+    state: Any = None
+
+
+def reset_tag(consumer: str) -> str:
+    """Give the tag of the reset records for a consumer."""
+    return _PREFIX + consumer
+
+
+def is_reset(message: Message) -> bool:
+    """Say whether a message is a reset record, for whomever."""
+    return message.tag.startswith(_PREFIX)
+
+
+def reset_of(message: Message) -> Reset:
+    """Read a reset record; raises InvalidInput when it is none that could be meant."""
+    try:
+        reset = msgspec.json.decode(message.value, type=Reset)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"the reset record at offset {message.offset} cannot be read ({error}); "
+            "write such records with headwater.outbox.write_reset"
+        ) from None
+    if not 0 <= reset.position < message.offset:
+        raise InvalidInput(
+            f"the reset record at offset {message.offset} is about position {reset.position}; "
+            "the position must lie before the record"
+        )
+    return reset
+
+
+@overload
+def write_reset(stream: Stream, consumer: str, position: int, state: Any) -> int: ...
+@overload
+def write_reset(
+    stream: AsyncStream, consumer: str, position: int, state: Any
+) -> Awaitable[int]: ...
+def write_reset(
+    stream: Stream | AsyncStream, consumer: str, position: int, state: Any
+) -> int | Awaitable[int]:
+    """Tell a consumer to set its state to ``state``, valid at ``position``; gives the offset.
+
+    ``state`` is anything JSON can say; the consumer's ``on_reset(conn, state)`` gets it back.
+    ``position`` is the last offset that the state contains, 0 for none. What comes after it in the
+    stream is applied again, so it must not be evicted before the consumer is past the record. A
+    record that is written twice does no harm. With an AsyncStream, await the answer.
+    """
+    check_name(consumer, "consumer")
+    check_count(position, "position", MAX_OFFSET)
+    try:
+        value = msgspec.json.encode(Reset(position, state))
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise InvalidInput(f"the state must be what JSON can say: {error}") from None
+    return stream.write(reset_tag(consumer), value)
