@@ -19,6 +19,7 @@
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
         ├── NotCreated            the database lacks the tables
+        ├── RowRefused            the outbox holds a row that the log cannot take
         ├── GapError              messages were evicted before a consumer had them
         ├── PositionLost          the log ends before the position of a consumer
         ├── PoisonedBatch         a consumer's handler keeps failing
@@ -207,6 +208,17 @@ class NotCreated(OutboxError):
             "files in headwater/outbox/sql"
         )
         self.table = table
+
+
+class RowRefused(OutboxError):
+    """The outbox holds a row that the log cannot take; it was not staged by ``stage``."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(
+            f"the outbox holds a row for stream {stream!r} that the log does not take: {why}; "
+            "correct that row of headwater_outbox or delete it, and start the streamer again"
+        )
+        self.stream = stream
 
 
 class GapError(OutboxError):

@@ -6,3 +6,15 @@ outbox.create_all()
 with engine.begin() as conn:
     outbox.stage(conn, "rides", "ride-1", {"distance_mm": 1200})
 """
+
+from headwater.outbox.outbox import Outbox
+from headwater.outbox.status import Checkpoint, Status
+from headwater.outbox.streamer import Progress, Streamer
+
+__all__ = [
+    "Checkpoint",
+    "Outbox",
+    "Progress",
+    "Status",
+    "Streamer",
+]

@@ -1,0 +1,213 @@
+"""The outbox: what a transaction says to the log, kept in the same database until it is there.
+
+A row that is staged becomes a message if and only if the transaction that staged it commits. A
+streamer takes it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+import msgspec
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from headwater.errors import InvalidInput, NotCreated
+from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
+from headwater.outbox.database import is_missing_table, open_database
+from headwater.outbox.schema import check_dialect, outbox_table, statements
+from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
+from headwater.outbox.status import Status, read_status
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    E = TypeVar("E", Engine, AsyncEngine, default=Engine)
+else:
+    from typing import TypeVar
+
+    E = TypeVar("E")
+
+# Any number that nobody else in the database uses; two processes may set it up at once.
+_CREATING = 0x6865616477617465
+# Names are checked once each; more of them than this are not remembered.
+_MANY_NAMES = 10_000
+
+
+class Outbox(Generic[E]):
+    """Where transactions stage messages; ``engine`` is SQLAlchemy's, for SQLite or Postgres.
+
+    ``encode`` turns a value that is neither bytes nor str into bytes; as it is, into JSON.
+    """
+
+    def __init__(self, engine: E, *, encode: Callable[[Any], bytes] = msgspec.json.encode) -> None:
+        if not isinstance(engine, Engine | AsyncEngine):
+            raise InvalidInput(
+                f"an outbox needs a SQLAlchemy engine, not {engine!r}; make one with create_engine"
+            )
+        check_dialect(engine.dialect)
+        self.engine: E = engine
+        self._encode = encode
+        self._names: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.engine!r})"
+
+    @overload
+    def create_all(self: Outbox[Engine]) -> None: ...
+    @overload
+    def create_all(self: Outbox[AsyncEngine]) -> Awaitable[None]: ...
+    def create_all(self) -> Awaitable[None] | None:
+        """Create the tables that are not there yet; to be awaited on an AsyncEngine.
+
+        Runs the SQL files of this package, so it may be called at every start. A SQLite file is
+        set to WAL mode as well, so that staging and streaming do not wait for readers.
+        """
+        if isinstance(self.engine, AsyncEngine):
+            return _create_async(self.engine)
+        pooled = self.engine.raw_connection()
+        try:
+            if self.engine.dialect.name == "sqlite":
+                pooled.cursor().execute("PRAGMA journal_mode = WAL")
+        finally:
+            pooled.close()
+        with self.engine.begin() as conn:
+            _create(conn)
+        return None
+
+    @overload
+    def stage(self, conn: SyncConnection, stream: str, tag: str, value: Any) -> None: ...
+    @overload
+    def stage(
+        self, conn: AnyAsyncConnection, stream: str, tag: str, value: Any
+    ) -> Awaitable[None]: ...
+    def stage(self, conn: Any, stream: str, tag: str, value: Any) -> Awaitable[None] | None:
+        """Stage one message in the transaction of ``conn``; to be awaited on an async one.
+
+        It reaches the stream if and only if that transaction commits, after what the same
+        transaction staged before it for that stream. What the log would not take is refused here,
+        before the insert: raises InvalidInput. NotCreated when the tables are missing. One insert.
+        """
+        return _write(conn, [self._row(stream, tag, value)])
+
+    @overload
+    def stage_many(
+        self, conn: SyncConnection, stream: str, entries: Iterable[tuple[str, Any]]
+    ) -> None: ...
+    @overload
+    def stage_many(
+        self, conn: AnyAsyncConnection, stream: str, entries: Iterable[tuple[str, Any]]
+    ) -> Awaitable[None]: ...
+    def stage_many(
+        self, conn: Any, stream: str, entries: Iterable[tuple[str, Any]]
+    ) -> Awaitable[None] | None:
+        """Stage (tag, value) pairs in their order; all are checked before any is inserted.
+
+        One insert per thousand, or per 8 MB.
+        """
+        check_name(stream, "stream")
+        rows = []
+        try:
+            for pair in entries:
+                tag, value = pair
+                if isinstance(pair, str):
+                    # A str of two signs would pass for a pair; a dict gives its keys.
+                    raise TypeError
+                rows.append((stream, tag, value))
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                "entries must be (tag, value) pairs; of a dict give items()"
+            ) from None
+        rows = [self._row(*row) for row in rows]
+        return _write(conn, rows)
+
+    def status(self) -> Status:
+        """Say how much is staged, since when, and who streams it; blocks for a moment."""
+        with open_database(self.engine) as database:
+            return read_status(database)
+
+    def _row(self, stream: str, tag: str, value: Any) -> Row:
+        if stream not in self._names:
+            check_name(stream, "stream")
+            if len(self._names) < _MANY_NAMES:
+                self._names.add(stream)
+        if type(value) is not bytes:
+            value = self._bytes(value)
+        if len(value) > MAX_VALUE_BYTES:
+            raise InvalidInput(
+                f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller"
+            )
+        # Of at most four bytes a sign, and without a NUL: nothing more to look at.
+        if type(tag) is not str or 4 * len(tag) > MAX_TAG_BYTES or not tag.isprintable():
+            _check_tag(tag)
+        return stream, tag, value
+
+    def _bytes(self, value: Any) -> bytes:
+        if isinstance(value, str):
+            try:
+                return value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidInput(f"the value is not valid Unicode ({error.reason})") from None
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        try:
+            found = self._encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(
+                f"a {type(value).__name__} cannot be encoded ({error}); "
+                "stage bytes, or give the outbox an encode= that knows it"
+            ) from error
+        if not isinstance(found, bytes):
+            raise InvalidInput(f"encode= must give bytes, not {type(found).__name__}")
+        return found
+
+
+def _check_tag(tag: Any) -> None:
+    if not isinstance(tag, str):
+        raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
+    try:
+        size = len(tag.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"tag {tag!r} is not valid Unicode ({error.reason})") from None
+    if size > MAX_TAG_BYTES:
+        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {size}; make it smaller")
+    if "\0" in tag:
+        raise InvalidInput(f"tag {tag!r} contains a NUL, which SQL text cannot; leave it out")
+
+
+def _write(conn: Any, rows: list[Row]) -> Awaitable[None] | None:
+    """Insert, and say NotCreated instead of whatever a driver says about missing tables."""
+    try:
+        waiting = write_rows(conn, rows)
+    except Exception as error:
+        if is_missing_table(error):
+            raise NotCreated(outbox_table.name) from error
+        raise
+    return None if waiting is None else _told_later(waiting)
+
+
+async def _told_later(waiting: Awaitable[None]) -> None:
+    try:
+        await waiting
+    except Exception as error:
+        if is_missing_table(error):
+            raise NotCreated(outbox_table.name) from error
+        raise
+
+
+def _create(conn: Connection) -> None:
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
+    for statement in statements(conn.dialect.name):
+        conn.exec_driver_sql(statement)
+
+
+async def _create_async(engine: AsyncEngine) -> None:
+    async with engine.connect() as conn:
+        if engine.dialect.name == "sqlite":
+            raw = await conn.get_raw_connection()
+            driver: Any = raw.driver_connection
+            await driver.execute("PRAGMA journal_mode = WAL")
+        await conn.run_sync(_create)
+        await conn.commit()

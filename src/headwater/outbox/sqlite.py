@@ -1,0 +1,196 @@
+"""The streamer's side of the outbox on SQLite: its SQL, a lock file, a short poll."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from headwater.errors import NotCreated
+from headwater.outbox.database import Control, Row
+from headwater.outbox.schema import CONTROL, streamer_table
+
+_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+_CONTROL = """
+SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?
+"""
+_MARK = f"""
+UPDATE headwater_streamer SET producer = ?, batch = ?, claimed = ?, claimed_ms = {_CLOCK}
+WHERE name = ? AND producer = ? AND batch = ?
+"""
+# A sign has four bytes at most.
+_LISTED = """
+SELECT id, 4 * length(tag) + length(value) FROM headwater_outbox ORDER BY id LIMIT ?
+"""
+_ROWS = """
+SELECT stream, tag, value FROM headwater_outbox
+WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+"""
+_DELETE = "DELETE FROM headwater_outbox WHERE id IN (SELECT value FROM json_each(?))"
+_NOW = f"SELECT {_CLOCK}"
+_CLAIMED_MS = "SELECT claimed_ms FROM headwater_streamer WHERE name = ?"
+_STAGED = """
+SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?)),
+       (SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1,
+       (SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)
+"""
+_CHECKPOINTS = """
+SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints ORDER BY 1, 2
+"""
+
+# Looking whether anything was committed costs a few microseconds: while there is traffic it is
+# done often, and less often after a second without.
+_BUSY_POLL_S = 0.003
+_IDLE_POLL_S = 0.015
+_IDLE_AFTER_S = 1.0
+
+_memory_lock = threading.Lock()
+
+
+class SqliteDatabase:
+    """A SQLite connection on which the streamer works; ``file`` is None for one in memory."""
+
+    def __init__(self, connection: sqlite3.Connection, where: str, file: str | None) -> None:
+        self.where = where
+        self._connection = connection
+        self._before: Any = connection.isolation_level
+        # Transactions begin where we say so.
+        connection.isolation_level = None
+        self._cursor = connection.cursor()
+        self._cursor.row_factory = None
+        self._file = file
+        self._lock: int | None = None
+        self._leads = False
+        self._version = 0
+        self._changed = 0.0
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See Database."""
+        self._cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._cursor.execute("COMMIT")
+        except BaseException:
+            # After some errors SQLite has rolled back by itself.
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+            raise
+
+    def control(self) -> Control:
+        """See Database."""
+        if not (found := self._ask(_CONTROL, CONTROL)):
+            raise NotCreated(streamer_table.name)
+        return Control(*found[0])
+
+    def mark(self, old: Control, new: Control) -> bool:
+        """See Database."""
+        self._cursor.execute(_MARK, (*new, CONTROL, old.producer, old.batch))
+        return self._cursor.rowcount == 1
+
+    def listed(self, limit: int) -> Sequence[tuple[int, int]]:
+        """See Database."""
+        return self._ask(_LISTED, limit)
+
+    def rows(self, ids: Sequence[int]) -> list[Row]:
+        """See Database."""
+        return self._ask(_ROWS, json.dumps(ids))
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """See Database."""
+        self._cursor.execute(_DELETE, (json.dumps(ids),))
+
+    def claimed_ms(self) -> int:
+        """See Database."""
+        ((time,),) = self._ask(_CLAIMED_MS, CONTROL)
+        return int(time)
+
+    def now_ms(self) -> int:
+        """See Database."""
+        ((now,),) = self._ask(_NOW)
+        return int(now)
+
+    def staged(self, limit: int) -> tuple[int, int, int | None]:
+        """See Database."""
+        ((count, span, oldest),) = self._ask(_STAGED, limit)
+        return count, span or 0, oldest
+
+    def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
+        """See Database."""
+        return self._ask(_CHECKPOINTS)
+
+    def lead(self) -> bool:
+        """See Database; the lock goes with the process that holds it."""
+        if not self._leads:
+            if self._file is None:
+                self._leads = _memory_lock.acquire(blocking=False)
+            else:
+                self._lock = _try_lock(f"{self._file}.streamer.lock")
+                self._leads = self._lock is not None
+        return self._leads
+
+    def leader_lives(self) -> bool:
+        """See Database."""
+        if self._leads or self._file is None:
+            return self._leads or _memory_lock.locked()
+        lock = _try_lock(f"{self._file}.streamer.lock")
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+
+    def watch(self) -> None:
+        """See Database."""
+        ((self._version,),) = self._ask("PRAGMA data_version")
+
+    def wait(self, seconds: float, stop: int) -> None:
+        """See Database: returns when another connection has committed anything."""
+        poll = select.poll()
+        poll.register(stop, select.POLLIN)
+        if self._file is None:
+            # It may change by this very connection, and then nothing tells of it.
+            poll.poll(min(seconds, _BUSY_POLL_S) * 1000)
+            return
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            ((version,),) = self._ask("PRAGMA data_version")
+            if version != self._version:
+                self._version, self._changed = version, now
+                return
+            idle = now - self._changed > _IDLE_AFTER_S
+            if poll.poll((_IDLE_POLL_S if idle else _BUSY_POLL_S) * 1000):
+                return
+
+    def close(self) -> None:
+        """See Database."""
+        if self._lock is not None:
+            os.close(self._lock)
+        elif self._leads:
+            _memory_lock.release()
+        self._cursor.close()
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.isolation_level = self._before
+
+    def _ask(self, statement: str, *words: Any) -> list[Any]:
+        return self._cursor.execute(statement, words).fetchall()
+
+
+def _try_lock(path: str) -> int | None:
+    """Take the lock of a file; None when another open file has it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock

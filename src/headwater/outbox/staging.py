@@ -1,0 +1,172 @@
+"""How rows get into the outbox, by whatever connection the caller's transaction runs on.
+
+Taken are SQLAlchemy connections and sessions on any driver, psycopg, sqlite3 and aiosqlite
+connections, sync and async. Nothing here begins, commits or rolls back: that is the caller's. On
+an async connection the answer is to be awaited, on others the rows are in when it returns.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from headwater.errors import InvalidInput
+from headwater.outbox.schema import check_dialect, outbox_table
+
+if TYPE_CHECKING:
+    import aiosqlite
+
+Row: TypeAlias = tuple[str, str, bytes]
+Rows: TypeAlias = Sequence[Row]
+Way: TypeAlias = Callable[[Any, Rows], Any]
+SyncConnection: TypeAlias = (
+    "sa.Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | sqlite3.Connection"
+)
+AnyAsyncConnection: TypeAlias = (
+    "AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any] "
+    "| aiosqlite.Connection"
+)
+
+# What one statement carries at most: enough to be quick, and far from what a driver can hold.
+_PART_ROWS = 1000
+_PART_BYTES = 8 * 1024 * 1024
+
+_INSERT = "INSERT INTO headwater_outbox (stream, tag, value)"
+_FOR_PSYCOPG = f"{_INSERT} VALUES (%s, %s, %b)"
+# One statement and one firing of the trigger, however many rows; the order is that of the arrays.
+_MANY_FOR_PSYCOPG = f"""
+{_INSERT}
+SELECT stream, tag, value
+FROM unnest(%b::text[], %b::text[], %b::bytea[]) WITH ORDINALITY AS e(stream, tag, value, place)
+ORDER BY place
+"""
+_FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?)"
+_FOR_OTHERS = sa.insert(outbox_table).inline()
+
+
+_known: dict[type, Way] = {}
+
+
+def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
+    """Insert rows in their order; raises InvalidInput when ``conn`` is no known connection."""
+    kind = type(conn)
+    way = _known.get(kind) or _known.setdefault(kind, _way_of(kind))
+    if iscoroutinefunction(way):
+        return _write_in_turn(way, conn, rows)
+    for part in _parts(rows):
+        way(conn, part)
+    return None
+
+
+async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
+    for part in _parts(rows):
+        await way(conn, part)
+
+
+def _parts(rows: Rows) -> Iterator[Rows]:
+    """Split rows into parts of which each fits one statement."""
+    if len(rows) == 1:
+        yield rows
+        return
+    start = size = 0
+    for place, (_, tag, value) in enumerate(rows):
+        size += len(tag) + len(value)
+        if place > start and (place - start == _PART_ROWS or size > _PART_BYTES):
+            yield rows[start:place]
+            start, size = place, len(tag) + len(value)
+    if start < len(rows):
+        yield rows[start:]
+
+
+def _way_of(kind: type) -> Way:
+    """Find the way that rows go by a kind of connection."""
+    ways: list[tuple[Any, Way]] = [
+        (sa.Connection, _by_connection),
+        ((Session, scoped_session), _by_session),
+        (AsyncConnection, _by_async_connection),
+        ((AsyncSession, async_scoped_session), _by_async_session),
+        (psycopg.Connection, _by_psycopg),
+        (psycopg.AsyncConnection, _by_async_psycopg),
+        (sqlite3.Connection, _by_sqlite3),
+    ]
+    for kinds, way in ways:
+        if issubclass(kind, kinds):
+            return way
+    if any(above.__module__.startswith("aiosqlite") for above in kind.__mro__):
+        return _by_aiosqlite
+    raise InvalidInput(
+        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; hand over the connection or "
+        "session that your transaction runs on, of SQLAlchemy, psycopg, sqlite3 or aiosqlite"
+    )
+
+
+def _for_psycopg(rows: Rows) -> tuple[str, Any]:
+    if len(rows) == 1:
+        return _FOR_PSYCOPG, rows[0]
+    return _MANY_FOR_PSYCOPG, tuple(list(column) for column in zip(*rows, strict=True))
+
+
+def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
+    """Spell an insert as the driver takes it, which is quickest; None for less usual drivers."""
+    check_dialect(dialect)
+    if dialect.driver.startswith("psycopg") and dialect.driver != "psycopg2":
+        return _for_psycopg(rows)
+    if dialect.name == "sqlite":
+        return _FOR_SQLITE, list(rows) if len(rows) > 1 else rows[0]
+    return None
+
+
+def _for_core(rows: Rows) -> list[dict[str, Any]]:
+    return [{"stream": stream, "tag": tag, "value": value} for stream, tag, value in rows]
+
+
+def _by_connection(conn: sa.Connection, rows: Rows) -> None:
+    if spelled := _for_driver(conn.dialect, rows):
+        conn.exec_driver_sql(*spelled)
+    else:
+        conn.execute(_FOR_OTHERS, _for_core(rows))
+
+
+async def _by_async_connection(conn: AsyncConnection, rows: Rows) -> None:
+    if spelled := _for_driver(conn.dialect, rows):
+        await conn.exec_driver_sql(*spelled)
+    else:
+        await conn.execute(_FOR_OTHERS, _for_core(rows))
+
+
+def _by_session(session: Session, rows: Rows) -> None:
+    _by_connection(session.connection(bind_arguments={"clause": outbox_table}), rows)
+
+
+async def _by_async_session(session: AsyncSession, rows: Rows) -> None:
+    conn = await session.connection(bind_arguments={"clause": outbox_table})
+    await _by_async_connection(conn, rows)
+
+
+def _by_psycopg(conn: psycopg.Connection[Any], rows: Rows) -> None:
+    # A cursor of our own: the connection's may be one that knows no binary parameters.
+    with psycopg.Cursor(conn) as cursor:
+        cursor.execute(*_for_psycopg(rows))
+
+
+async def _by_async_psycopg(conn: psycopg.AsyncConnection[Any], rows: Rows) -> None:
+    async with psycopg.AsyncCursor(conn) as cursor:
+        await cursor.execute(*_for_psycopg(rows))
+
+
+def _by_sqlite3(conn: sqlite3.Connection, rows: Rows) -> None:
+    if len(rows) == 1:
+        conn.execute(_FOR_SQLITE, rows[0])
+    else:
+        conn.executemany(_FOR_SQLITE, rows)
+
+
+async def _by_aiosqlite(conn: aiosqlite.Connection, rows: Rows) -> None:
+    await conn.executemany(_FOR_SQLITE, rows)

@@ -1,0 +1,59 @@
+"""How an outbox stands: what waits in it, since when, who streams it, how far its consumers are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwater.outbox.claims import read_ids
+from headwater.outbox.database import Database
+
+# Counting rows takes time in proportion; beyond this many the span of ids is told instead.
+_COUNTED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a consumer is: the next offset it will handle, and how long ago it last moved."""
+
+    consumer: str
+    stream: str
+    next_offset: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An outbox at a moment. Ages are by the database's clock."""
+
+    # Rows that are staged and committed; not more than so many when not ``exact``.
+    backlog: int
+    exact: bool
+    # Since when the row with the lowest id waits; None when nothing does.
+    oldest_ms: int | None
+    # Rows of the last batch that are not deleted yet.
+    claimed: int
+    batch: int
+    producer: str
+    streaming: bool
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def read_status(database: Database) -> Status:
+    """Look at an outbox; costs the same however much is in it."""
+    count, span, oldest = database.staged(_COUNTED)
+    exact = count < _COUNTED
+    now = database.now_ms()
+    control = database.control()
+    return Status(
+        backlog=count if exact else span,
+        exact=exact,
+        oldest_ms=None if oldest is None else max(now - oldest, 0),
+        claimed=len(read_ids(control.claimed)),
+        batch=control.batch,
+        producer=control.producer,
+        streaming=database.leader_lives(),
+        checkpoints=tuple(
+            Checkpoint(consumer, stream, next_offset, max(now - moved, 0))
+            for consumer, stream, next_offset, moved in database.checkpoints()
+        ),
+    )

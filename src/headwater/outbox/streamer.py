@@ -1,0 +1,251 @@
+"""The streamer: brings what is staged in the database to the log, each row once.
+
+One streamer leads, any number stand by; the database holds the lock. The leader claims up to a
+batch of rows (claims.py), appends them under the claim's producer and number, and deletes exactly
+those rows together with the next claim. Wherever it dies, the next leader finds the claim and
+appends the same batch under the same name, which the log recognises. So every committed row is in
+its stream once, after what its transaction staged there before it; one that was rolled back never.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from headwater.client import Headwater, member_name
+from headwater.errors import (
+    DatabaseUnreachable,
+    InvalidInput,
+    RowRefused,
+    StaleSequence,
+    StoreError,
+)
+from headwater.log import node, writing
+from headwater.log.handles import StreamHandle
+from headwater.log.keeping import PRODUCER_MS
+from headwater.log.limits import check_count
+from headwater.outbox.claims import Batch, Claims, LostLead, Steps
+from headwater.outbox.database import Database, Row, Source
+from headwater.outbox.outages import Outage, is_passing
+from headwater.outbox.outbox import Outbox
+from headwater.outbox.stopping import StopSignal
+
+log = logging.getLogger("headwater.outbox")
+
+BATCH = 1000
+_MOST_BATCH = 10_000
+# A stand-by asks this often whether the lead is free.
+_STAND_BY_S = 0.5
+# What wakes the leader may get lost with a connection; then it looks by itself.
+_LOOK_S = 1.0
+# Longer trouble with the store is an outage, which is told, and which a stop need not wait for.
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a streamer has done since it was made; ``trouble`` says what holds it up now."""
+
+    rows: int
+    batches: int
+    leading: bool
+    trouble: str | None
+
+
+class Streamer:
+    """Streams an outbox to the log of ``hw``, in batches of up to ``batch`` rows.
+
+    ``steps`` is called with the name of every step as it is done; a test that wants to know what
+    a crash does there may crash there.
+    """
+
+    def __init__(
+        self, outbox: Outbox[Any], hw: Headwater, *, batch: int = BATCH, steps: Steps | None = None
+    ) -> None:
+        if not isinstance(outbox, Outbox):
+            raise InvalidInput(f"a streamer needs an Outbox, not {outbox!r}")
+        if not isinstance(hw, Headwater):
+            raise InvalidInput(f"a streamer needs what headwater.connect() gives, not {hw!r}")
+        if check_count(batch, "batch", _MOST_BATCH) == 0:
+            raise InvalidInput(f"batch must be from 1 to {_MOST_BATCH}, not 0")
+        self._source = Source(outbox.engine)
+        self._hw = hw
+        self._batch = batch
+        self._steps: Steps = steps or _go_on
+        self._stop = StopSignal()
+        self._producer = _producer_name()
+        self._registered: set[str] = set()
+        self._rows = self._batches = 0
+        self._leading = False
+        self._trouble: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Streamer({self._source.where!r}, {self._hw!r})"
+
+    def __enter__(self) -> Streamer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def progress(self) -> Progress:
+        """What was done so far."""
+        return Progress(self._rows, self._batches, self._leading, self._trouble)
+
+    def run_once(self) -> int:
+        """Stream one batch of what is committed now; returns how many rows.
+
+        0 when there is nothing, or when another streamer leads. When it returns, the rows are in
+        the log and no longer in the outbox. Raises DatabaseUnreachable, DatabaseRefused,
+        NotCreated, RowRefused, or an error of the store; nothing is lost then, and the next call
+        goes on.
+        """
+        while True:
+            try:
+                with self._source.open() as database:
+                    return self._stream_once(database) if database.lead() else 0
+            except LostLead:
+                continue
+            except DatabaseUnreachable:
+                self._producer = _producer_name()
+                raise
+
+    def run(self) -> None:
+        """Stream until ``stop``: woken by commits, standing by while another streamer leads.
+
+        An outage of database or store is waited out, with growing pauses, and logged when it
+        begins and when it is over; only the first contact with the database must succeed. Raises
+        what would not pass by waiting. When it returns after ``stop``, no batch is half-way.
+        """
+        outage = Outage("the streamer", log)
+        reached = False
+        while not self._stop.is_set():
+            try:
+                with self._source.open() as database:
+                    reached = True
+                    self._serve(database, outage)
+            except LostLead:
+                log.warning("another streamer took the lead")
+            except (DatabaseUnreachable, StoreError) as error:
+                if not reached or not (isinstance(error, DatabaseUnreachable) or is_passing(error)):
+                    raise
+                self._trouble = str(error)
+                self._stop.wait(outage.meet(error))
+            finally:
+                self._leading = False
+            # A claim that this name made before a broken connection may still come to pass.
+            self._producer = _producer_name()
+
+    def stop(self) -> None:
+        """Let ``run`` bring its batch to its end and return; from any thread or signal handler."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Close the connections that ``run_once`` keeps for its next call."""
+        self._source.close()
+
+    # ── The leader ───────────────────────────────────────────────────────────────────────────
+
+    def _serve(self, database: Database, outage: Outage) -> None:
+        """Stand by until the lead is free, then stream until told to stop."""
+        while not database.lead():
+            self._well(outage)
+            if self._stop.wait(_STAND_BY_S):
+                return
+        self._leading = True
+        self._steps("leading")
+        database.watch()
+        claims = self._claims(database)
+        self._append(claims.unfinished())
+        while True:
+            batch = claims.next(more=not self._stop.is_set())
+            self._well(outage)
+            if batch is not None:
+                self._append(batch)
+            elif self._stop.is_set():
+                return
+            else:
+                database.wait(_LOOK_S, self._stop.fileno())
+
+    def _stream_once(self, database: Database) -> int:
+        claims = self._claims(database)
+        batch = claims.unfinished() or claims.next()
+        self._append(batch)
+        claims.next(more=False)
+        return len(batch.rows) if batch else 0
+
+    def _claims(self, database: Database) -> Claims:
+        claims = Claims(database, self._producer, self._batch, self._steps)
+        if claims.unfinished_ids and claims.age_ms > PRODUCER_MS:
+            log.warning(
+                "a batch of %d rows was left half-way %d days ago; the log may have forgotten "
+                "whether it has them, so they may be in it twice",
+                len(claims.unfinished_ids),
+                claims.age_ms // 86_400_000,
+            )
+        return claims
+
+    def _append(self, batch: Batch | None) -> None:
+        """Append a batch to its streams; safe to repeat."""
+        if batch is None:
+            return
+        for name, tags, values in _by_stream(batch.rows):
+            try:
+                handle = StreamHandle(name, self._registered)
+                entries = node.batch_of(tags, values)
+                append = writing.append(handle, entries, None, batch.producer, batch.number)
+                self._hw.store.run(append, _PATIENCE_S)
+            except StaleSequence:
+                # Later batches of that producer are in the log, so this one is: it claimed none
+                # before the one before was there.
+                log.info("batch %d of %s was there already", batch.number, batch.producer)
+            except InvalidInput as error:
+                raise RowRefused(name, str(error)) from error
+            self._steps(f"appended:{name}")
+        self._rows += len(batch.rows)
+        self._batches += 1
+
+    def _well(self, outage: Outage) -> None:
+        self._trouble = None
+        outage.over()
+
+
+def _by_stream(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], Sequence[bytes]]]:
+    """Sort rows by stream; streams come in the order of their first row, rows in their own."""
+    if not rows:
+        return
+    streams, tags, values = zip(*rows, strict=True)
+    if streams.count(streams[0]) == len(streams):
+        yield streams[0], tags, values
+        return
+    found: dict[str, tuple[list[str], list[bytes]]] = {}
+    for stream, tag, value in rows:
+        if stream not in found:
+            found[stream] = ([], [])
+        found[stream][0].append(tag)
+        found[stream][1].append(value)
+    for stream, (some_tags, some_values) in found.items():
+        yield stream, some_tags, some_values
+
+
+def _producer_name() -> str:
+    """Name the streamer to the log.
+
+    The name is new with every streamer and every connection. A database that was restored from a
+    backup counts its batches from an earlier number; under one fixed name, the log would take
+    these for repeats.
+    """
+    return f"outbox:{member_name()}"
+
+
+def _go_on(_: str) -> None:
+    """Take no note of a step."""
