@@ -1,0 +1,159 @@
+"""What is written about the project is true: examples run, and every name is told of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwater
+from headwater import errors
+from headwater.log import limits
+from headwater.store import embedded, rights
+from headwater.store.library import library
+from tests.pages import ROOT, blocks, pages, run_page
+
+REFERENCE = ROOT / "docs" / "reference"
+HANDLES = (
+    headwater.Headwater,
+    headwater.Stream,
+    headwater.Group,
+    headwater.Topic,
+    headwater.TopicGroup,
+)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory to work in, whose embedded store ends with the test."""
+    directory = Path(tempfile.mkdtemp(prefix="hw-docs-"))
+    monkeypatch.chdir(directory)
+    for name in ("HEADWATER_URL", "HEADWATER_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    yield directory
+    embedded.stop(directory / ".headwater", now=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if list(blocks(page))], ids=name_of)
+@pytest.mark.usefixtures("place")
+def test_every_example_of_a_page_does_what_it_says(page: Path) -> None:
+    run_page(page)
+
+
+@pytest.mark.parametrize("program", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
+def test_every_example_program_runs_and_ends(program: Path, place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, program], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout, "an example shows something"
+
+
+def signature(function: Any) -> str:
+    """Spell how a method is called, as the reference does: names and defaults, no types."""
+    found = inspect.signature(function)
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for name, parameter in found.parameters.items()
+        if name != "self"
+    ]
+    return str(inspect.Signature(bare))
+
+
+def public_methods(kind: type) -> list[str]:
+    return [
+        name
+        for name, found in vars(kind).items()
+        if inspect.isfunction(found) and not name.startswith("_")
+    ]
+
+
+@pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: str(kind.__name__))
+def test_the_reference_tells_how_every_method_is_called(kind: type) -> None:
+    page = (REFERENCE / "python.md").read_text("utf-8")
+    for name in public_methods(kind):
+        call = f"`{kind.__name__}.{name}{signature(getattr(kind, name))}`"
+        assert call in page, f"{call} is not in docs/reference/python.md"
+
+
+def test_the_reference_tells_of_every_public_name() -> None:
+    page = (REFERENCE / "python.md").read_text("utf-8")
+    page += (REFERENCE / "errors.md").read_text("utf-8")
+    missing = [name for name in headwater.__all__ if not re.search(rf"\b{name}\b", page)]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "kind", [headwater.StreamInfo, headwater.GroupInfo, headwater.Kept, headwater.Retention]
+)
+def test_the_reference_tells_of_every_fact(kind: Any) -> None:
+    page = (REFERENCE / "python.md").read_text("utf-8")
+    missing = [name for name in kind.__dataclass_fields__ if f"`{name}`" not in page]
+    assert not missing
+
+
+def test_the_reference_states_every_limit() -> None:
+    page = (REFERENCE / "limits.md").read_text("utf-8")
+    stated = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d,]+)", page, flags=re.MULTILINE))
+    held = {name: f"{number:,}" for name, number in vars(limits).items() if name.isupper()}
+    assert stated == held
+
+
+def test_the_reference_draws_the_tree_of_errors() -> None:
+    branches = re.compile(r"^[ │]*[├└]── (\w+) +(.+)$", flags=re.MULTILINE)
+    drawn = branches.findall((REFERENCE / "errors.md").read_text("utf-8"))
+    tree = branches.findall(errors.__doc__ or "")
+    assert tree
+    assert [branch for branch in tree if branch not in drawn] == []
+
+
+def test_the_reference_tells_of_every_function_of_the_library() -> None:
+    page = (REFERENCE / "functions.md").read_text("utf-8")
+    registered = set(re.findall(r"'(hw_[a-z_]+)'", library().source))
+    assert set(re.findall(r"`(hw_[a-z_]+)`", page)) == registered
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_the_rights_that_a_user_needs_are_listed(cluster: bool) -> None:
+    page = (ROOT / "docs" / "how-to" / "own-server.md").read_text("utf-8")
+    listed = set(re.sub(r"[`\\.]", " ", page).split())
+    assert set(rights.rules(cluster).split()) <= listed
+
+
+def test_every_page_of_the_site_is_in_its_contents() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text("utf-8")
+    site = ROOT / "docs"
+    assert [
+        str(page.relative_to(site))
+        for page in site.rglob("*.md")
+        if str(page.relative_to(site)) not in contents
+    ] == []
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = (folder / "index.md").read_text("utf-8")
+    assert [page.name for page in folder.glob("0*.md") if f"({page.name})" not in listed] == []
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = [
+        f"{name_of(page)}: {target}"
+        for page in [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert not broken, "\n".join(broken)
