@@ -27,7 +27,10 @@ WAIT_SLICE_MS = 5000
 
 
 def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
-    """Bring the runs that hold the given ranges; several calls when they are large."""
+    """Bring the given ranges, and nothing beyond them; several calls when they are large.
+
+    A node that holds parts of several ranges gives a run for each of them.
+    """
     held, runs = stream.held, []
     for first, last in ranges:
         at = first
@@ -36,7 +39,7 @@ def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[
             reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
             _, end, sealed, created, covered, nodes, entries = reply
             brought, held = open_runs(nodes, entries, created, sealed, held)
-            runs += brought
+            runs += [run.cut(at, last) for run in brought if run.base <= last and run.last >= at]
             if covered < at or covered >= end:
                 break
             at = covered + 1
