@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +29,7 @@ class Stepper:
         try:
             request = self._operation.send(self._reply)
             while isinstance(request, Clock):
-                request = self._operation.send(0.0)
+                request = self._operation.send(time.monotonic() * 1000)
         except StopIteration as end:
             self.done, self.result = True, end.value
             return True

@@ -71,7 +71,9 @@ local function cut_pending(G, first, last, with_expired)
           add_pending(G, high + 1, range.last, range.attempt, tonumber(due or 0), range.expire)
           if not due then mark_expired(G, digits(high + 1)) end
         end
-        table.insert(parts, { first = low, last = high, attempt = range.attempt, expire = range.expire })
+        table.insert(parts, {
+          first = low, last = high, attempt = range.attempt, expire = range.expire, due = tonumber(due or 0),
+        })
         taken = taken + high - low + 1
       end
     end

@@ -203,7 +203,9 @@ local function take_back(G, waiter, now)
       first, last, attempt = tonumber(first), tonumber(last), tonumber(attempt)
       if mode == 'r' then
         for _, part in ipairs((cut_pending(G, first, last, false))) do
-          add_pending(G, part.first, part.last, part.attempt - 1, now, part.expire)
+          -- It may have come due since, and be in other hands by now: then it is theirs.
+          if part.attempt == attempt then part.attempt, part.due = attempt - 1, now end
+          add_pending(G, part.first, part.last, part.attempt, part.due, part.expire)
         end
       else
         add_pending(G, first, last, attempt - 1, now, NEVER)
