@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
 
 from headwater.outbox.schema import metadata, statements
+
+INSERT = sa.text("INSERT INTO headwater_outbox (stream, tag, value) VALUES (:stream, :tag, :value)")
+ROW = {"stream": "s", "tag": "t", "value": b"v"}
 
 
 def run_files(engine: sa.Engine) -> None:
@@ -36,9 +40,7 @@ def test_the_files_create_the_tables_that_are_queried(engine: sa.Engine) -> None
 def test_the_files_may_be_run_again(engine: sa.Engine) -> None:
     run_files(engine)
     with engine.begin() as conn:
-        conn.exec_driver_sql(
-            "INSERT INTO headwater_outbox (stream, tag, value) VALUES ('s', 't', 'v')"
-        )
+        conn.execute(INSERT, ROW)
     run_files(engine)
     with engine.begin() as conn:
         for table, rows in (("headwater_outbox", 1), ("headwater_streamer", 1)):
@@ -53,8 +55,31 @@ def test_a_row_knows_when_it_was_staged_by_the_clock_of_the_database(engine: sa.
             "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
         }[engine.dialect.name]
         before = conn.execute(sa.text(now)).scalar_one()
-        conn.exec_driver_sql(
-            "INSERT INTO headwater_outbox (stream, tag, value) VALUES ('s', 't', 'v')"
-        )
+        conn.execute(INSERT, ROW)
         staged = conn.exec_driver_sql("SELECT staged_ms FROM headwater_outbox").scalar_one()
     assert before <= staged <= before + 10_000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"stream": ""},
+        {"stream": "x" * 201},
+        {"stream": "two words"},
+        {"stream": "a{b}"},
+        {"tag": "ü" * 2049},
+        {"value": b"x" * (16 * 1024 * 1024 + 1)},
+        {"stream": None},
+        {"tag": None},
+        {"value": None},
+    ],
+    ids=lambda bad: next(f"{name}-{str(value)[:9]}" for name, value in bad.items()),
+)
+def test_what_the_log_would_not_take_is_refused_whoever_inserts_it(
+    engine: sa.Engine, bad: dict[str, object]
+) -> None:
+    run_files(engine)
+    with engine.begin() as conn:
+        conn.execute(INSERT, ROW)
+    with pytest.raises(sa.exc.IntegrityError), engine.begin() as conn:
+        conn.execute(INSERT, ROW | bad)
