@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import log, scale
+from bench import log, outbox, scale
 from bench.harness import show
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["all", "scale"], default="all")
+    parser.add_argument("what", nargs="?", choices=["all", "log", "outbox", "scale"], default="all")
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
     parser.add_argument("--long", type=int, default=10_000_000, help="messages of the long stream")
+    parser.add_argument("--backlog", type=int, default=1_000_000, help="rows of the long backlog")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
     options = parser.parse_args()
     if options.what == "scale":
         return scale.run(options.messages)
-    rows = log.run(options.rounds, options.long)
-    return 0 if show(rows, "headwater against native streams", options.json) else 1
+    reached = True
+    if options.what in ("all", "log"):
+        rows = log.run(options.rounds, options.long)
+        reached &= show(rows, "the log against native streams", options.json)
+    if options.what in ("all", "outbox"):
+        rows = outbox.run(options.rounds, options.backlog)
+        reached &= show(rows, "outbox and consumers against bare SQL", options.json)
+    return 0 if reached else 1
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def postgres_folder() -> Path | None:
 class Postgres:
     """One server process; ``database()`` gives the URL of a new, empty database."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self._settings = {**_SETTINGS, **settings}
         self.directory = Path(tempfile.mkdtemp(prefix="hw-pg-"))
         self._numbers = itertools.count(1)
         self._guard: subprocess.Popen[bytes] | None = None
@@ -167,7 +168,7 @@ class Postgres:
             **self._as,
         )
         assert made.returncode == 0, f"initdb failed: {made.stderr[-2000:]}"
-        settings = {**_SETTINGS, "unix_socket_directories": str(self.directory)}
+        settings = {**self._settings, "unix_socket_directories": str(self.directory)}
         with (data / "postgresql.conf").open("a") as config:
             config.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
