@@ -16,7 +16,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long check format bench bench-scale docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ demo: setup ## show the log at work on an embedded store; exit 0 only if all of 
 
 test: setup ## run all tests, on every core
 	@$(RUN) pytest -n $(JOBS) --dist loadgroup
+
+test-long: setup ## try the models of stream, group and topic for about an hour
+	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
 
 check: setup ## lint, formatting, types, layers
 	@$(RUN) ruff check $(CODE)

@@ -29,6 +29,7 @@ CLIENTS = [
     "embedded-sync",
     "plain-async",
     "redis-sync",
+    pytest.param("cluster-sync", marks=pytest.mark.cluster),
     pytest.param("cluster-async", marks=pytest.mark.cluster),
 ]
 

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "15"))
 
-
-def model_settings(share: float = 1.0) -> settings:
-    """Settings for one model on one store; ``share`` is for those that take longer."""
-    return settings(
-        max_examples=max(1, int(EXAMPLES * share)),
-        stateful_step_count=40,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        # Reporting how often what was drawn takes longer than the runs themselves.
-        phases=[Phase.explicit, Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )
+# Every client on every kind of store.
+everywhere = pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(f"{store}-{manner}", marks=[pytest.mark.cluster] if store == "cluster" else [])
+        for store in ("embedded", "plain", "redis", "cluster")
+        for manner in ("sync", "async")
+    ],
+    indirect=True,
+)
+patient = pytest.mark.timeout(120 + EXAMPLES)
+MODEL_SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=40,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)

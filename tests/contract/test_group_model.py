@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, InvalidInput, Message
-from tests.contract.examples import model_settings
+from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
 from tests.watch import let_pass
 
 FAR = 10**9
@@ -323,7 +323,8 @@ class GroupMachine(RuleBasedStateMachine):
             assert sum(last - first + 1 for first, last in info.gaps) == self.missed
 
 
-@pytest.mark.timeout(600)
+@patient
+@everywhere
 def test_a_group_is_a_position_and_a_dict_of_pending(client: Headwater) -> None:
     GroupMachine.client = client
-    run_state_machine_as_test(GroupMachine, settings=model_settings())
+    run_state_machine_as_test(GroupMachine, settings=MODEL_SETTINGS)

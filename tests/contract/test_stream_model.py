@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, Message, StaleSequence
-from tests.contract.examples import model_settings
+from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
 
 SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 1000, 1300])
 TAGS = st.sampled_from([1, 2, 7, 100, 5000])
@@ -264,7 +264,8 @@ class StreamMachine(RuleBasedStateMachine):
         assert info.last_time_ms == self.newest
 
 
-@pytest.mark.timeout(600)
+@patient
+@everywhere
 def test_a_stream_is_a_dict_of_offsets(client: Headwater) -> None:
     StreamMachine.client = client
-    run_state_machine_as_test(StreamMachine, settings=model_settings())
+    run_state_machine_as_test(StreamMachine, settings=MODEL_SETTINGS)

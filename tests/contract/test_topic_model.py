@@ -7,7 +7,6 @@ from typing import ClassVar
 from zlib import crc32
 
 import pyarrow as pa
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, TopicMessage
-from tests.contract.examples import model_settings
+from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
 
 FAR = 10**9
 PARTITIONS = 3
@@ -176,7 +175,8 @@ class TopicMachine(RuleBasedStateMachine):
             assert group.lag == len(self.rows[place]) - self.next[place] + 1
 
 
-@pytest.mark.timeout(600)
+@patient
+@everywhere
 def test_a_topic_is_a_list_per_partition(client: Headwater) -> None:
     TopicMachine.client = client
-    run_state_machine_as_test(TopicMachine, settings=model_settings())
+    run_state_machine_as_test(TopicMachine, settings=MODEL_SETTINGS)
