@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from headwater.cli import doctor, keep, store, stream
 from headwater.cli.demo.command import demo
+from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
 
 
@@ -37,6 +38,7 @@ app.command("demo")(demo)
 app.add_typer(stream.app, name="stream")
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
+app.command("verify")(verify)
 app.add_typer(store.app, name="store")
 
 

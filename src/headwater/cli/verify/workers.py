@@ -1,0 +1,198 @@
+"""Those who use the log while things are killed: each notes what it does before and after.
+
+A note is one line of a file that only its worker appends to, given to the system before the call
+that it announces, so that it outlives a kill -9 of the worker. A worker that is started again
+goes on from its own notes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+import headwater
+from headwater.check.history import (
+    Acked,
+    Acking,
+    Delivered,
+    Event,
+    Reading,
+    Returning,
+    Writing,
+    Written,
+)
+from headwater.errors import StoreError
+
+STREAM = "verify"
+RETRYING = "retrying"
+ONCE = "once"
+
+Style = Literal["one", "many", "numbered"]
+
+
+def now_ms() -> float:
+    """Read the clock that all processes of this machine share."""
+    return time.monotonic() * 1000
+
+
+class Notes:
+    """The events of one worker, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+
+    def note(self, event: Event) -> None:
+        """Write an event down; it stays when this process is killed."""
+        self._file.write(msgspec.json.encode(event) + b"\n")
+
+    def events(self) -> list[Event]:
+        """Give all events so far; a last line that was cut off counts as not written."""
+        lines = self._path.read_bytes().split(b"\n")[:-1]
+        return [msgspec.json.decode(line, type=Event) for line in lines]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is to do, and until when."""
+
+    name: str
+    life: int
+    url: str
+    notes: Path
+    seed: int
+    until_ms: float
+    retry_ms: int
+
+    def chance(self) -> random.Random:
+        """Give chance that is the same whenever this life is lived again."""
+        return random.Random(f"{self.seed} {self.name} {self.life}")
+
+    def calls(self) -> Iterator[str]:
+        """Name calls, each once in a history, until time is up."""
+        number = 0
+        while now_ms() < self.until_ms:
+            number += 1
+            yield f"{self.name}.{self.life}.{number}"
+
+
+def write(job: Job, style: Style) -> None:
+    """Write until time is up: single messages, batches, or batches with a sequence."""
+    notes, chance = Notes(job.notes), job.chance()
+    acked = sum(isinstance(event, Written) for event in notes.events())
+    with headwater.connect(job.url) as hw:
+        stream = hw.stream(STREAM)
+        for call in job.calls():
+            sequence = acked + 1
+            if style == "numbered":
+                # The same again, until it is acknowledged: in this life or another.
+                size = _size(random.Random(f"{job.seed} {job.name} {sequence}"))
+                values = [f"{job.name}#{sequence}.{place}" for place in range(size)]
+            else:
+                size = 1 if style == "one" else _size(chance)
+                values = [f"{call}.{place}" for place in range(size)]
+            notes.note(Writing(call, now_ms(), values))
+            try:
+                offsets = _write(stream, style, values, job.name, sequence)
+            except StoreError:
+                continue
+            notes.note(Written(call, now_ms(), offsets.start, offsets.stop - 1))
+            acked += 1
+            # Many moments to be killed in matter more than many messages.
+            time.sleep(chance.random() * 0.02)
+
+
+def _size(chance: random.Random) -> int:
+    """Choose a size of a batch: plain, packed, and now and then a whole node."""
+    return chance.randint(1, chance.choice([1, 8, 50, 1200]))
+
+
+def _write(
+    stream: headwater.Stream, style: Style, values: list[str], producer: str, sequence: int
+) -> range:
+    if style == "one":
+        offset = stream.write(values[0], values[0])
+        return range(offset, offset + 1)
+    entries = [(value, value) for value in values]
+    if style == "many":
+        return stream.write_many(entries)
+    return stream.write_many(entries, producer=producer, sequence=sequence)
+
+
+def take(job: Job, retrying: bool) -> None:
+    """Read through a group until time is up; with retry, acknowledge most of it."""
+    notes, chance = Notes(job.notes), job.chance()
+    with headwater.connect(job.url) as hw:
+        group = hw.stream(STREAM).group(RETRYING if retrying else ONCE, member=job.name)
+        for call in job.calls():
+            try:
+                offsets = take_once(job, group, notes, call, chance)
+                if offsets and retrying:
+                    settle(group, notes, call, offsets, chance.random())
+            except StoreError:
+                continue
+
+
+def take_once(
+    job: Job, group: headwater.Group, notes: Notes, call: str, chance: random.Random
+) -> list[int]:
+    """Read once, and give the offsets that came."""
+    retry_ms = job.retry_ms if group.name == RETRYING else None
+    notes.note(Reading(call, now_ms(), group.name, retry_ms))
+    messages = group.read(
+        chance.randint(1, 300), block_ms=chance.choice([0, 50, 400]), retry_ms=retry_ms
+    )
+    if messages:
+        facts = [(m.offset, m.value.decode(), m.attempt) for m in messages]
+        notes.note(Delivered(call, now_ms(), facts))
+    return [message.offset for message in messages]
+
+
+def settle(
+    group: headwater.Group, notes: Notes, call: str, offsets: list[int], luck: float
+) -> None:
+    """Acknowledge what was read; but sometimes forget it, or give it back."""
+    if luck < 0.05:
+        return
+    if luck < 0.1:
+        notes.note(Returning(call, now_ms(), group.name, offsets))
+        group.nack(*offsets)
+        return
+    notes.note(Acking(call, now_ms(), group.name, offsets))
+    group.ack(*offsets)
+    notes.note(Acked(call, now_ms()))
+
+
+def keep_house(job: Job) -> None:
+    """Seal and tidy all the time, as any number of housekeepers may."""
+    chance = job.chance()
+    with headwater.connect(job.url) as hw:
+        stream = hw.stream(STREAM)
+        for _ in job.calls():
+            try:
+                if chance.random() < 0.5:
+                    stream.seal()
+                else:
+                    hw.keep(STREAM)
+            except StoreError:
+                continue
+            time.sleep(0.02)
+
+
+def roles(writers: int, members: int) -> dict[str, Callable[[Job], None]]:
+    """Name the workers and what each does: every style of writing, both kinds of group."""
+    styles: tuple[Style, ...] = ("numbered", "many", "one")
+    found: dict[str, Callable[[Job], None]] = {"keeper": keep_house}
+    for place in range(writers):
+        style = styles[place % len(styles)]
+        found[f"writer-{place}"] = lambda job, style=style: write(job, style)  # type: ignore[misc]
+    for place in range(members):
+        retrying = place % 3 != 2
+        found[f"member-{place}"] = lambda job, on=retrying: take(job, on)  # type: ignore[misc]
+    return found

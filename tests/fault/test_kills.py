@@ -1,0 +1,92 @@
+"""kill -9 of servers, writers and members in mid-work: nothing acknowledged is lost, nothing twice.
+
+The schedule is `headwater verify`, in its own process. HEADWATER_SEED chooses what is killed when;
+HEADWATER_LONG multiplies how long, for ``make test-long``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+from hiredis import pack_command
+
+import headwater
+from headwater.log import writing
+from headwater.log.handles import StreamHandle
+from headwater.store.call import Call
+from tests.servers import Server
+
+pytestmark = pytest.mark.fault
+SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))
+LONG = int(os.environ.get("HEADWATER_LONG") or 1)
+
+
+@pytest.mark.timeout(120 + 120 * LONG)
+@pytest.mark.parametrize(
+    ("writers", "members", "kills"),
+    [(3, 3, 12), (2, 5, 8), (8, 8, 0)],
+    ids=["all are killed", "many members", "nobody is killed"],
+)
+def test_every_rule_holds(writers: int, members: int, kills: int) -> None:
+    seconds = 5 * LONG
+    words = {
+        "--seconds": seconds,
+        "--writers": writers,
+        "--members": members,
+        "--kills": kills * LONG,
+        "--seed": SEED,
+    }
+    command = [str(word) for pair in words.items() for word in pair]
+    done = subprocess.run(
+        [sys.executable, "-c", "from headwater.cli.main import app; app()", "verify", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing lost, nothing twice" in done.stdout
+
+
+# ── A batch that is cut off ──────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(tcp=True) as server:
+        yield server
+
+
+@pytest.mark.parametrize("size", [1, 5, 100, 3000])
+def test_a_batch_of_which_a_part_was_sent_is_not_there_at_all(
+    size: int, server: Server, name: str
+) -> None:
+    with headwater.connect(server.url) as hw:
+        stream = hw.stream(name)
+        stream.write("t", b"before")
+        entries = [(f"t{i}", random.Random(i).randbytes(50)) for i in range(size)]
+        call = writing.write_many(StreamHandle(name, set()), entries, None, None, None).send(None)
+        assert isinstance(call, Call)
+        words: tuple[Any, ...] = ("FCALL", call.function, 1, call.key, *call.args)
+        packed = pack_command(words)
+        cuts = {1, len(packed) // 2, len(packed) - 2, len(packed) - 1}
+        for cut in sorted(cuts):
+            with closing(socket.create_connection(("127.0.0.1", server.port))) as writer:
+                writer.sendall(packed[:cut])
+                writer.shutdown(socket.SHUT_WR)  # its process is gone
+                with suppress(ConnectionError):
+                    assert writer.recv(1) == b""
+            assert stream.info().last == 1
+        with closing(socket.create_connection(("127.0.0.1", server.port))) as writer:
+            writer.sendall(packed)
+            assert writer.recv(1) == b"*", "sent whole, it counts"
+        assert stream.info().last == 1 + size
