@@ -16,7 +16,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long verify check format bench bench-scale docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +42,12 @@ demo: setup ## show the log at work on an embedded store; exit 0 only if all of 
 test: setup ## run all tests, on every core
 	@$(RUN) pytest -n $(JOBS) --dist loadgroup
 
-test-long: setup ## try the models of stream, group and topic for about an hour
+test-long: setup ## try the models of stream, group and topic for about an hour, and kill for a while
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
+	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist loadgroup tests/fault
+
+verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or come twice
+	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
 
 check: setup ## lint, formatting, types, layers
 	@$(RUN) ruff check $(CODE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ from tests.watch import let_pass
 pytestmark = pytest.mark.fault
 Make: TypeAlias = Callable[[], Operation[Any]]
 MOST_CALLS = 60
+LONG = int(os.environ.get("HEADWATER_LONG") or 1)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_a_burial_that_stops_anywhere_is_finished_by_another(
         check_letters(hw, hw.stream(f"{name}-{case}").group("g"), f"{name}-{case}", 18)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6 * LONG))
 def test_burials_at_once_bury_each_letter_once(
     seed: int, hw: headwater.Headwater, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +248,7 @@ def test_eviction_that_stops_anywhere_is_finished_by_the_next(
 
 
 @pytest.mark.usefixtures("small_nodes")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 * LONG))
 def test_upkeep_that_takes_turns_with_writers_and_readers(
     seed: int, hw: headwater.Headwater, store: Store, name: str
 ) -> None:
