@@ -83,8 +83,8 @@ class AsyncStore:
         for server in lacking:
             await server.send("", ("FUNCTION", "LOAD", "REPLACE", library().source), fresh=True)
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Drive an operation to its end."""
+    async def run(self, operation: Operation[T], patience_s: float | None = None) -> T:
+        """See Store.run."""
         try:
             request = operation.send(None)
             while True:
@@ -92,7 +92,7 @@ class AsyncStore:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
                     else:
-                        reply = await self.ask(request)
+                        reply = await self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -102,7 +102,7 @@ class AsyncStore:
             result: T = done.value
             return result
 
-    async def ask(self, request: Call | Wait) -> Any:
+    async def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
         """Run one request, recovering from what can be recovered from."""
         command = self._spell(request)
         fresh = not (isinstance(request, Wait) or request.repeatable)
@@ -111,7 +111,7 @@ class AsyncStore:
         except (redis.RedisError, OSError) as error:
             fault = error
         again = partial(self.line.send, request.key, command, fresh=True)
-        return await self._insist(faults.Trouble(request, self.where), fault, again)
+        return await self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
 
     async def _insist(
         self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], Awaitable[T]]
