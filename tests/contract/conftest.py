@@ -10,6 +10,8 @@ import pytest
 
 import headwater
 from tests import blocking
+from tests.conftest import Stores
+from tests.consumers import Desk
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
 
@@ -28,3 +30,11 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
             return hw
 
         yield dial
+
+
+@pytest.fixture(params=["sync", "async"])
+def desk(request: pytest.FixtureRequest, stores: Stores, database_url: str) -> Iterator[Desk]:
+    """Make consumers of both manners, on both kinds of database."""
+    loop = request.getfixturevalue("loop") if request.param == "async" else None
+    with contextlib.closing(Desk(request.param, stores.url("plain"), database_url, loop)) as desk:
+        yield desk

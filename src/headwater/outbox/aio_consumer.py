@@ -14,7 +14,7 @@ from headwater.aio import AsyncHeadwater
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.bell import AsyncBell
-from headwater.outbox.consuming import Turn
+from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerStats,
     OnError,
@@ -80,6 +80,7 @@ class AsyncConsumer:
         self._handlers = for_each(self.streams, handler, "handler")
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
+        self._patience_s: float | None = None
         self._bell = AsyncBell()
         self._alone = asyncio.Lock()
         plan = Plan(
@@ -106,6 +107,8 @@ class AsyncConsumer:
 
     async def run(self) -> None:
         """See Consumer.run."""
+        # It has patience of its own, and must be able to stop.
+        self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
             return await self._do(first.run())
@@ -160,7 +163,7 @@ class AsyncConsumer:
             case Step(name):
                 return self._steps and self._steps(name)
             case Ask(operation):
-                return await self._store.run(operation)
+                return await self._store.run(operation, self._patience_s)
             case Pause(seconds):
                 return await self._bell.wait(seconds)
             case Transact(work):

@@ -20,7 +20,7 @@ from headwater.client import Headwater
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.bell import Bell
-from headwater.outbox.consuming import Turn
+from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerStats,
     OnError,
@@ -99,6 +99,7 @@ class Consumer:
         self._handlers = for_each(self.streams, handler, "handler")
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
+        self._patience_s: float | None = None
         self._stopped = False
         self._bell = Bell()
         self._alone = threading.Lock()
@@ -134,6 +135,8 @@ class Consumer:
         New messages are taken up within milliseconds. Rides out restarts of store and database,
         and says once that it does. Raises what run_once raises when waiting would not help.
         """
+        # It has patience of its own, and must be able to stop.
+        self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
             return self._do(first.run())
@@ -208,7 +211,7 @@ class Consumer:
             case Step(name):
                 return self._steps and self._steps(name)
             case Ask(operation):
-                return self._store.run(operation)
+                return self._store.run(operation, self._patience_s)
             case Pause(seconds):
                 return self._stopped or self._bell.wait(seconds)
             case Transact(work):

@@ -43,6 +43,8 @@ log = logging.getLogger("headwater.outbox")
 WAIT_MS = 500
 # The log is told of new positions at most this often while there is work.
 TELL_S = 1.0
+# While it runs, each call of the log waits so long for a store that is away.
+PATIENCE_S = 1.0
 LONGEST_RETRY_S = 10.0
 GAPS_KEPT = 100
 

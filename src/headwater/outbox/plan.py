@@ -135,7 +135,7 @@ def one_of(names: tuple[str, ...], name: str | None) -> str:
 
 def sync_engine_of(outbox: Any) -> Engine:
     """Give the engine of an outbox, or the engine that was given."""
-    engine = getattr(outbox, "engine", outbox)
+    engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
     if not isinstance(engine, Engine):
         raise InvalidInput(
             f"a Consumer needs an Outbox or an engine of SQLAlchemy, not {outbox!r}; "

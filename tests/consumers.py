@@ -1,0 +1,151 @@
+"""A desk at which consumers work: one store, one database, and a table that shows every effect.
+
+A test body makes sync consumers only. On an async desk each of them is an AsyncConsumer on an
+event loop, behind the manners of the sync one, so that one body proves both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+import headwater
+from headwater import Message, aio
+from headwater.outbox.aio_consumer import AsyncConsumer
+from headwater.outbox.consumer import Consumer, Handler
+from headwater.outbox.schema import statements
+from tests.blocking import Blocking, Loop
+from tests.servers import until
+
+EFFECTS = sa.Table(
+    "effects",
+    sa.MetaData(),
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("consumer", sa.Text, nullable=False),
+    sa.Column("place", sa.BigInteger, nullable=False),
+)
+
+
+def create_tables(engine: sa.Engine) -> None:
+    """Create the tables of the outbox, and the one that shows effects."""
+    with engine.begin() as conn:
+        for statement in statements(engine.dialect.name):
+            conn.exec_driver_sql(statement)
+        EFFECTS.create(conn)
+
+
+def writes(consumer: str) -> Handler:
+    """Give a handler that leaves a row for every message it is given."""
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        rows = [{"consumer": consumer, "place": message.offset} for message in messages]
+        conn.execute(sa.insert(EFFECTS), rows)
+
+    return handler
+
+
+def effects(engine: sa.Engine, consumer: str) -> list[int]:
+    """Name the offsets that a consumer applied, in the order in which it did."""
+    query = sa.select(EFFECTS.c.place).where(EFFECTS.c.consumer == consumer)
+    with engine.connect() as conn:
+        return list(conn.execute(query.order_by(EFFECTS.c.number)).scalars())
+
+
+class Desk:
+    """Makes consumers of one manner, "sync" or "async", on one store and one database."""
+
+    def __init__(self, manner: str, store_url: str, database_url: str, loop: Loop | None) -> None:
+        self.manner = manner
+        self._end = contextlib.ExitStack()
+        self.engine = sa.create_engine(database_url)
+        self._end.callback(self.engine.dispose)
+        self.hw = self._end.enter_context(headwater.connect(store_url))
+        create_tables(self.engine)
+        if loop is not None:
+            self._loop = loop
+            self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(store_url))
+            self._end.callback(lambda: loop.wait(self._async_hw.close()))
+            url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
+            self._async_engine = create_async_engine(url)
+            self._end.callback(lambda: loop.wait(self._async_engine.dispose()))
+
+    def consumer(self, name: str, stream: Any, handler: Any = None, **options: Any) -> Consumer:
+        """Make a consumer; without a handler of its own it shows its effects."""
+        handler = handler or writes(name)
+        if self.manner == "sync":
+            return Consumer(name, stream, self.engine, self.hw, handler, **options)
+        if options.get("on_reset"):
+            options["on_reset"] = self._awaited(options["on_reset"])
+        made: Any = AsyncConsumer(
+            name, stream, self._async_engine, self._async_hw, self._awaited(handler), **options
+        )
+        return cast("Consumer", Blocking(self._loop, made))
+
+    def _awaited(self, function: Any) -> Any:
+        if isinstance(function, dict):
+            return {place: self._awaited(one) for place, one in function.items()}
+
+        async def awaited(conn: AsyncConnection, given: Any) -> None:
+            await conn.run_sync(function, given)
+
+        return awaited if callable(function) else function
+
+    def effects(self, consumer: str) -> list[int]:
+        """See effects."""
+        return effects(self.engine, consumer)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._end.close()
+
+
+def drain(consumer: Consumer) -> int:
+    """Run a consumer until there is nothing left; says how many messages it handled."""
+    handled = 0
+    while count := consumer.run_once():
+        handled += count
+    return handled
+
+
+class Running:
+    """A consumer that runs in a thread; its error comes out when it is asked for."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._error: BaseException | None = None
+        self._run = run
+        self.thread = threading.Thread(target=self._guard, daemon=True)
+        self.thread.start()
+
+    def _guard(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001  told by result
+            self._error = error
+
+    @property
+    def ended(self) -> bool:
+        return not self.thread.is_alive()
+
+    def result(self) -> None:
+        """Wait for its end; raises what it raised."""
+        until(lambda: self.ended)
+        if self._error is not None:
+            raise self._error
+
+
+@contextlib.contextmanager
+def running(*consumers: Consumer) -> Iterator[list[Running]]:
+    """Let consumers run for a while; they must end by themselves when asked to."""
+    runs = [Running(consumer.run) for consumer in consumers]
+    try:
+        yield runs
+    finally:
+        for consumer in consumers:
+            consumer.stop()
+    for run in runs:
+        run.result()
