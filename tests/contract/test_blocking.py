@@ -308,6 +308,36 @@ def test_a_seek_wakes_a_blocked_member(stream: Stream, pool: ThreadPoolExecutor)
     assert wake_ms(pool, wait, lambda: group.info().waiting == 1, lambda: group.seek(2)) < 50
 
 
+def test_a_member_that_is_sent_among_holes_gets_the_next_message(
+    stream: Stream, pool: ThreadPoolExecutor
+) -> None:
+    stream.write_many(entries(2500, tags=3))
+    stream.compact()
+    group = stream.group("g", "last")
+    group.read(0)
+    for retry_ms in (None, FAR):
+        wait = pool.submit(group.read, 1, block_ms=LONG, retry_ms=retry_ms)
+        wait_for_members(group, 1)
+        group.seek("first")
+        assert offsets(wait.result(20)) == [2498]
+        assert group.info().pending == (0 if retry_ms is None else 1)
+        group.seek("last")
+
+
+@pytest.mark.parametrize("dead_letters", [False, True])
+def test_a_message_that_expires_makes_room_for_a_blocked_member(
+    stream: Stream, pool: ThreadPoolExecutor, dead_letters: bool
+) -> None:
+    stream.write_many(entries(2))
+    group = stream.group("g", max_pending=1, dead_letters=dead_letters)
+    begun = time.monotonic()
+    assert offsets(group.read(1, retry_ms=FAR, expire_ms=120)) == [1]
+    wait = pool.submit(group.read, 5, block_ms=LONG, retry_ms=FAR)
+    assert offsets(wait.result(20)) == [2]
+    assert 0.118 < time.monotonic() - begun < 0.9
+    assert group.info().expired == 1
+
+
 def test_a_redrive_wakes_a_blocked_member(
     client: Headwater, stream: Stream, pool: ThreadPoolExecutor
 ) -> None:

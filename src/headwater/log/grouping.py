@@ -116,19 +116,22 @@ def read_now(
         held = group.stream.held
         reply = yield from _ask(group, count, terms, waiter, held.name)
         flat, nodes, entries, created, sealed, last, due_ms, to_bury, boxed = reply
+        buried = 0
         if to_bury:
             # What this read took must reach its caller; the next read or the housekeeper buries.
             with contextlib.suppress(HeadwaterError):
-                yield from dead_letters.bury(group)
+                buried = yield from dead_letters.bury(group)
         if boxed:
             messages = yield from _open_box(group, boxed, terms[0] != "")
         else:
             runs, group.stream.held = open_runs(nodes, entries, created, sealed, held)
             claims = list(zip(*(iter(flat),) * 3, strict=True))
             messages = yield from _deliver(group, claims, runs, terms[0] != "")
-        # A claim of offsets that compaction emptied gives no message: look further.
-        if messages or not (flat or boxed):
+        # A claim of offsets that compaction emptied gives no message, and what was buried may have
+        # made room for new ones: look further. By now the waiter is noted.
+        if messages or not (flat or boxed or buried):
             return Taken(messages, last, due_ms)
+        waiter = (waiter[0], waiter[1], waiter[0] != "")
 
 
 def _ask(
