@@ -106,6 +106,21 @@ def test_retention_by_bytes(stream: Stream) -> None:
     assert info.length == info.last - info.first + 1
 
 
+@pytest.mark.parametrize("rows", [1, 4, 20])
+def test_retention_by_bytes_of_what_is_not_sealed_yet(stream: Stream, rows: int) -> None:
+    for first in range(0, 80, rows):
+        stream.write_many([(f"t{i}", bytes([i]) * 50_000) for i in range(first, first + rows)])
+    assert stream.info().sealed == 0 or rows == 20
+    assert stream.info().bytes > 3_000_000 or rows == 20
+    stream.retain(max_bytes=1_000_000)
+    info = stream.info()
+    assert info.bytes <= 1_000_000
+    assert rows == 20 or info.length >= 10
+    assert [m.tag for m in stream.read(info.first, 99) if m] == [
+        f"t{i}" for i in range(info.first - 1, 80)
+    ]
+
+
 def test_the_tightest_limit_counts(client: Headwater, stream: Stream) -> None:
     now = server_ms(client)
     for age in (90_000, 0):

@@ -36,6 +36,14 @@ local function retention_limit(K, stream, max_count, max_age_ms, max_bytes)
     limit = math.max(limit, tonumber(nodes[i + 1]))
     too_much = too_much - node.bytes
   end
+  if too_much > 0 and #nodes < 2 * EVICT_NODES then
+    -- What is not sealed is weighed as a whole; a later call weighs again what this one leaves.
+    local tail = stream.last - math.max(stream.sealed, limit)
+    if tail > 0 then
+      local each = tail_bytes(K, stream) / (stream.last - stream.sealed)
+      limit = math.max(limit, stream.sealed) + math.min(tail, math.ceil(too_much / each))
+    end
+  end
   if too_old and #nodes < 2 * EVICT_NODES then
     local tail = redis.call('XRANGE', K .. ':tail', '0-' .. digits(stream.sealed + 1), '+', 'COUNT', 1024)
     for _, entry in ipairs(tail) do
