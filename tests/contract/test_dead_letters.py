@@ -238,3 +238,42 @@ def test_letters_stay_in_one_stream_until_there_are_none(client: Headwater, stre
     moved.bury()
     assert [(d.origin, d.value) for d in moved.dead()] == [(1, entries(4)[0][1])]
     assert client.stream(there).info().length == 1
+
+
+def test_a_group_that_comes_again_buries_its_own_letters(client: Headwater, stream: Stream) -> None:
+    for life in (1, 2, 3):
+        group = stream.group("g", dead_letters=True)
+        stream.write_many([("t", b"%d.%d" % (life, i)) for i in range(5)])
+        group.read(0)
+        group.seek("last")
+        stream.write_many([("t", b"%d.%d" % (life, i)) for i in range(5, 8)])
+        let_expire(client, group, 10)
+        assert group.bury() == 3
+        assert [letter.value for letter in group.dead()] == [
+            b"%d.%d" % (life, i) for i in (5, 6, 7)
+        ]
+        group.remove()
+    grave = client.stream(f"{stream.name}.g.dead")
+    assert grave.info().last == 9, "no letter was taken for one of an earlier life"
+
+
+def test_groups_of_like_names_share_a_stream_of_the_dead(client: Headwater, name: str) -> None:
+    for stream_name, group_name in ((f"{name}:a", "b"), (name, "a:b")):
+        stream = client.stream(stream_name)
+        stream.write("t", group_name.encode())
+        group = stream.group(group_name, dead_letters=f"{name}.grave")
+        let_expire(client, group, 1)
+        assert group.bury() == 1
+        assert [letter.value for letter in group.dead()] == [group_name.encode()]
+    assert client.stream(f"{name}.grave").info().last == 2
+
+
+def test_names_of_any_length_have_dead_letters(client: Headwater, name: str) -> None:
+    long = name.ljust(200, "-")
+    stream = client.stream(long)
+    stream.write("t", b"v")
+    group = stream.group(long, dead_letters=f"{name}.grave")
+    let_expire(client, group, 1)
+    assert group.bury() == 1
+    with pytest.raises(InvalidInput, match="name"):
+        stream.group(long, dead_letters=True)

@@ -98,6 +98,22 @@ def test_a_burial_that_stops_anywhere_is_finished_by_another(
         check_letters(hw, hw.stream(f"{name}-{case}").group("g"), f"{name}-{case}", 18)
 
 
+def test_a_burial_that_a_seek_overtakes_takes_nothing_from_those_who_read_again(
+    hw: headwater.Headwater, store: Store, name: str
+) -> None:
+    def prepare(case: int) -> Make:
+        expired_group(hw, f"{name}-{case}", 5)
+        return lambda: dead_letters.give_up(GroupHandle(handle(f"{name}-{case}"), "g", "other"))
+
+    for case, make in enumerate(interrupt_everywhere(store, prepare)):
+        group = hw.stream(f"{name}-{case}").group("g")
+        group.seek(1)
+        assert len(group.read(10, retry_ms=600_000)) == 5
+        hw.store.run(make())
+        assert group.info().pending == 5
+        assert group.ack((1, 5)) == 5
+
+
 @pytest.mark.parametrize("seed", range(6 * LONG))
 def test_burials_at_once_bury_each_letter_once(
     seed: int, hw: headwater.Headwater, store: Store, name: str, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from headwater.log.handles import GroupHandle, StreamHandle
@@ -55,10 +56,15 @@ def bury(group: GroupHandle) -> Operation[int]:
         ]
         grave = StreamHandle(target.decode(), group.stream.registered)
         entries = [(letter.tag, letter.value) for letter in letters]
-        producer = f"dead:{group.stream.name}:{group.name}"
-        offsets = yield from write_many(grave, entries, None, producer, number)
+        offsets = yield from write_many(grave, entries, None, _producer(group), number)
         buried += len(letters)
         done, at = str(number), offsets.start
+
+
+def _producer(group: GroupHandle) -> str:
+    """Name who writes the letters of a group: short for any name, and no other group's."""
+    names = f"{len(group.stream.name)} {group.stream.name} {group.name}"
+    return f"dead:{hashlib.sha256(names.encode()).hexdigest()[:32]}"
 
 
 def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:

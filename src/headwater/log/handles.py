@@ -66,8 +66,8 @@ class GroupHandle:
         check_start(self.start)
         if self.max_pending is not None:
             check_count(self.max_pending, "max_pending", MAX_OFFSET)
-        if isinstance(self.dead_letters, str):
-            check_name(self.dead_letters, "stream")
+        if self.dead_letters not in (None, False):
+            check_name(self.dead_words(), "stream of dead letters")
 
     @property
     def key(self) -> str:

@@ -29,6 +29,16 @@ local function drop_expired(G)
   return {}
 end
 
+-- Numbers grow beyond those of any group of this name that was removed: the stream of the dead
+-- outlives groups, and remembers what it was sent under which number.
+local function next_burial(G)
+  local now = redis.call('TIME')
+  local number = math.max(
+    tonumber(redis.call('HGET', G, 'burials') or 0) + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
+  redis.call('HSET', G, 'burials', digits(number))
+  return digits(number)
+end
+
 redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
@@ -61,7 +71,7 @@ redis.register_function{
         parts[#parts + 1] = table.concat({ start, digits(last), digits(range.attempt) }, ':')
       end
       if #parts == 0 then return {} end
-      noted = redis.call('HINCRBY', G, 'burials', 1) .. ' ' .. table.concat(parts, ',')
+      noted = next_burial(G) .. ' ' .. table.concat(parts, ',')
       redis.call('HSET', G, 'burying', noted, 'grave', target)
     end
     local ranges = {}

@@ -1,6 +1,6 @@
 --[[
   hw_group_seek: the group stands at an offset: all before it is done, all from it on is new.
-  What was pending is forgotten, also what lies unseen in a box.
+  What was pending is forgotten, also what lies unseen in a box or was about to be buried.
   KEYS   1 the stream
   ARGV   1 group   2 'first', 'last' or an offset up to last + 1
   Reply  the offset; errors HW_NO_GROUP, HW_RANGE <first> <last>
@@ -21,6 +21,7 @@ redis.register_function{
     for _, part in ipairs({ 'pending', 'due', 'expired' }) do
       redis.call('UNLINK', G .. ':' .. part)
     end
+    redis.call('HDEL', G, 'burying')
     redis.call('HSET', G, 'next', target, 'pending', 0)
     serve(K, name, stream, server_ms())
     return target
