@@ -19,9 +19,11 @@ from headwater.client import Headwater, member_name
 from headwater.errors import (
     DatabaseUnreachable,
     InvalidInput,
+    OutcomeUnknown,
     RowRefused,
     StaleSequence,
     StoreError,
+    StoreUnreachable,
 )
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
@@ -208,6 +210,10 @@ class Streamer:
                 # Later batches of that producer are in the log, so this one is: it claimed none
                 # before the one before was there.
                 log.info("batch %d of %s was there already", batch.number, batch.producer)
+            except OutcomeUnknown as error:
+                # Whether it happened need not be known: it will be repeated.
+                why = str(error.__cause__ or "the connection broke")
+                raise StoreUnreachable(self._hw.store.where, why) from error
             except InvalidInput as error:
                 raise RowRefused(name, str(error)) from error
             self._steps(f"appended:{name}")

@@ -1,0 +1,296 @@
+"""Every committed row is in the log once, while streamers, database and store are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import headwater
+from headwater import Headwater
+from headwater.outbox import Outbox, Streamer
+from tests.books import Books
+from tests.conftest import Stores
+from tests.fault.zygote import Zygote
+from tests.postgres import Postgres, postgres_folder
+from tests.servers import Server, until
+
+pytestmark = pytest.mark.fault
+
+STEPS = [
+    "leading",
+    "deleted",
+    "marked",
+    "committing",
+    "claimed",
+    "appended:first",
+    "appended:last",
+    "cleared",
+]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def store(stores: Stores) -> str:
+    return stores.url("plain")
+
+
+@pytest.fixture
+def hw(store: str) -> Iterator[Headwater]:
+    with headwater.connect(store) as hw:
+        yield hw
+
+
+@pytest.fixture
+def outbox(engine: sa.Engine) -> Outbox:
+    outbox = Outbox(engine)
+    outbox.create_all()
+    return outbox
+
+
+@pytest.fixture
+def books(outbox: Outbox, name: str) -> Books:
+    return Books(outbox, name)
+
+
+@contextlib.contextmanager
+def running(streamer: Streamer) -> Iterator[None]:
+    thread = threading.Thread(target=streamer.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        streamer.stop()
+        thread.join(20)
+        streamer.close()
+        assert not thread.is_alive()
+
+
+# ── Streamers ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_streamer_may_die_at_any_step(
+    zygote: Zygote,
+    engine: sa.Engine,
+    outbox: Outbox,
+    books: Books,
+    hw: Headwater,
+    database_url: str,
+    store: str,
+    name: str,
+    step: str,
+    times: int,
+) -> None:
+    for _ in range(4):
+        books.commit_one(engine, *["first", "last", "first"] * 10)
+    word = step.replace("appended:", f"appended:{name}-")
+    # Only the first step of all, and the one after the last row, come once.
+    times = 1 if step in ("leading", "cleared") else times
+    dying = zygote.start(database_url, store, step=word, times=times, batch=50)
+    assert zygote.wait(dying) == -signal.SIGKILL
+    books.commit_one(engine, "last", "first")
+    going_on = zygote.start(database_url, store, batch=50)
+    until(lambda: outbox.status().backlog == 0)
+    assert zygote.end(going_on) == 0
+    assert books.anomalies(hw) == []
+    assert outbox.status().claimed == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streamers_may_die_at_any_moment(
+    zygote: Zygote,
+    engine: sa.Engine,
+    outbox: Outbox,
+    books: Books,
+    hw: Headwater,
+    database_url: str,
+    store: str,
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    pids = [zygote.start(database_url, store, batch=dice.choice([3, 20, 100])) for _ in range(2)]
+    for _ in range(12):
+        for _ in range(dice.randint(1, 10)):
+            books.commit_one(engine, *dice.choices("abc", k=dice.randint(1, 30)))
+        dying = dice.randrange(2)
+        assert zygote.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
+        pids[dying] = zygote.start(database_url, store, batch=dice.choice([3, 20, 100]))
+    until(lambda: outbox.status().backlog == 0)
+    assert [zygote.end(pid) for pid in pids] == [0, 0]
+    assert books.anomalies(hw) == []
+
+
+def test_a_stand_by_takes_over_within_seconds(
+    zygote: Zygote,
+    engine: sa.Engine,
+    outbox: Outbox,
+    books: Books,
+    hw: Headwater,
+    database_url: str,
+    store: str,
+) -> None:
+    leader = zygote.start(database_url, store)
+    until(lambda: outbox.status().streaming)
+    stand_by = zygote.start(database_url, store)
+    books.commit_one(engine, "a")
+    until(lambda: books.arrived(hw) == 1)
+    assert str(leader) in outbox.status().producer
+    assert zygote.end(leader, signal.SIGKILL) == -signal.SIGKILL
+    died = time.monotonic()
+    books.commit_one(engine, "a")
+    until(lambda: books.arrived(hw) == 2)
+    assert time.monotonic() - died < 5
+    assert str(stand_by) in outbox.status().producer
+    assert zygote.end(stand_by) == 0
+    assert books.anomalies(hw) == []
+
+
+# ── Database and store ───────────────────────────────────────────────────────────────────────
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "headwater.outbox"]
+
+
+def test_the_store_may_be_killed_and_come_back(
+    engine: sa.Engine, books: Books, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Server(fsync="always") as server, headwater.connect(server.url) as hw:
+        streamer = Streamer(Outbox(engine), hw, batch=10)
+        with running(streamer), caplog.at_level(logging.INFO):
+            for _ in range(2):
+                for _ in range(20):
+                    books.commit_one(engine, "a", "b", "a")
+                server.kill()
+                books.commit_one(engine, "a", "b")
+                until(lambda: streamer.progress.trouble)
+                assert "store" in str(streamer.progress.trouble)
+                server.restart()
+                until(lambda: books.arrived(hw) >= books.count())
+                until(lambda: streamer.progress.trouble is None)
+        assert books.anomalies(hw) == []
+        lines = told(caplog)
+        assert len([line for line in lines if "held up" in line]) == 2
+        assert len([line for line in lines if "works again" in line]) == 2
+        assert len(lines) == 4
+
+
+def test_a_streamer_can_be_stopped_while_the_store_is_away(
+    engine: sa.Engine, books: Books, outbox: Outbox
+) -> None:
+    with Server(fsync="always") as server, headwater.connect(server.url) as hw:
+        streamer = Streamer(outbox, hw)
+        with running(streamer):
+            until(lambda: streamer.progress.leading)
+            server.kill()
+            books.commit_one(engine, "a")
+            until(lambda: streamer.progress.trouble)
+            asked = time.monotonic()
+        assert time.monotonic() - asked < 5
+        assert outbox.status().claimed == 1
+        server.restart()
+        with Streamer(outbox, hw) as other:
+            assert other.run_once() == 1
+        assert books.anomalies(hw) == []
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    folder = postgres_folder()
+    if folder is None:
+        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
+    with Postgres(folder) as server:
+        yield server
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_postgres_may_be_killed_and_come_back(
+    own_postgres: Postgres,
+    hw: Headwater,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+    end: str,
+) -> None:
+    engine = sa.create_engine(own_postgres.database(), pool_pre_ping=True)
+    outbox = Outbox(engine)
+    outbox.create_all()
+    books = Books(outbox, name)
+    streamers = [Streamer(outbox, hw, batch=10) for _ in range(2)]
+    with running(streamers[0]), running(streamers[1]), caplog.at_level(logging.INFO):
+        for _ in range(2):
+            for _ in range(20):
+                books.commit_one(engine, "a", "b", "a")
+            getattr(own_postgres, end)()
+            until(lambda: all(streamer.progress.trouble for streamer in streamers))
+            own_postgres.start()
+            books.commit_one(engine, "a", "b")
+            until(lambda: books.arrived(hw) >= books.count())
+            until(lambda: not any(streamer.progress.trouble for streamer in streamers))
+    assert books.anomalies(hw) == []
+    lines = told(caplog)
+    assert len([line for line in lines if "held up" in line]) == 4, lines
+    assert len([line for line in lines if "works again" in line]) == 4, lines
+    engine.dispose()
+
+
+def test_a_file_that_is_locked_for_long_is_waited_for(
+    hw: Headwater, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db", connect_args={"timeout": 0.1})
+    outbox = Outbox(engine)
+    outbox.create_all()
+    books = Books(outbox, name)
+    books.commit_one(engine, "a")
+    streamer = Streamer(outbox, hw)
+    blocker = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with running(streamer), caplog.at_level(logging.INFO):
+        until(lambda: "locked" in str(streamer.progress.trouble))
+        blocker.execute("ROLLBACK")
+        until(lambda: books.arrived(hw) == 1)
+    blocker.close()
+    assert len(told(caplog)) == 2
+    assert books.anomalies(hw) == []
+    engine.dispose()
+
+
+def test_a_database_whose_connections_are_cut_is_connected_to_again(
+    postgres: Postgres, hw: Headwater, name: str
+) -> None:
+    engine = sa.create_engine(postgres.database())
+    outbox = Outbox(engine)
+    outbox.create_all()
+    books = Books(outbox, name)
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+
+    def stage_and_cut(times: int) -> None:
+        for _ in range(times):
+            books.commit_one(engine, "a", "b")
+            with engine.begin() as conn:
+                conn.exec_driver_sql(cut)
+
+    def settled() -> Callable[[], bool]:
+        return lambda: books.arrived(hw) >= books.count()
+
+    with running(Streamer(outbox, hw, batch=3)):
+        for _ in range(5):
+            stage_and_cut(3)
+            until(settled())
+    assert books.anomalies(hw) == []
+    engine.dispose()

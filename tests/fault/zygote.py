@@ -1,0 +1,117 @@
+"""Streamers as processes of their own, quickly: one process that has imported all, and forks.
+
+Run as a program it takes one order a line, in JSON: {"start": {...}} forks a streamer and prints
+its pid, {"wait": pid} prints how it ended. A streamer runs until SIGTERM, or until it has done a
+step so often that it is to die there, by kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+
+class Zygote:
+    """What tests hold of the process that forks; all of its streamers end with it."""
+
+    def __init__(self) -> None:
+        self._program = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._alive: set[int] = set()
+
+    def start(self, db: str, store: str, **order: Any) -> int:
+        """Start a streamer; ``step`` and ``times`` say where it dies. Gives its pid."""
+        pid = self._order({"start": {"db": db, "store": store, **order}})
+        self._alive.add(pid)
+        return pid
+
+    def wait(self, pid: int) -> int:
+        """Wait for the end of a streamer; gives its exit code, -9 for kill -9."""
+        code = self._order({"wait": pid})
+        self._alive.discard(pid)
+        return code
+
+    def end(self, pid: int, number: int = signal.SIGTERM) -> int:
+        """Send a streamer a signal, and wait for its end."""
+        os.kill(pid, number)
+        return self.wait(pid)
+
+    def _order(self, order: dict[str, Any]) -> int:
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(json.dumps(order) + "\n")
+        self._program.stdin.flush()
+        return int(self._program.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pid in set(self._alive):
+            self.end(pid, signal.SIGKILL)
+        self._program.communicate()
+
+
+def _stream(order: dict[str, Any]) -> None:
+    import sqlalchemy as sa
+
+    import headwater
+    from headwater.outbox import Outbox, Streamer
+
+    left = order.get("times", 1)
+
+    def die(step: str) -> None:
+        nonlocal left
+        left -= step == order.get("step")
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    outbox = Outbox(sa.create_engine(order["db"]))
+    with (
+        headwater.connect(order["store"]) as hw,
+        Streamer(outbox, hw, batch=order.get("batch", 1000), steps=die) as streamer,
+    ):
+        signal.signal(signal.SIGTERM, lambda *_: streamer.stop())
+        streamer.run()
+
+
+def _serve() -> None:
+    # Brought in before the fork, so that a streamer starts within milliseconds.
+    import headwater.client
+    import headwater.outbox  # noqa: F401
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], 0)
+            print(os.waitstatus_to_exitcode(status), flush=True)
+            continue
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                _stream(order["start"])
+                code = 0
+            except Exception as error:  # noqa: BLE001  told to whoever waits
+                print(f"streamer: {error!r}", file=sys.stderr, flush=True)
+            os._exit(code)
+        print(child, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
