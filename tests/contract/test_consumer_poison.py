@@ -1,0 +1,309 @@
+"""What a consumer does about messages it cannot handle, and about messages it cannot have."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Collection
+
+import pytest
+import sqlalchemy as sa
+
+from headwater import Message
+from headwater.errors import GapError, PoisonedBatch, PositionLost
+from headwater.outbox.consumer import Handler
+from tests.consumers import Desk, drain, running, writes
+from tests.entries import entries, offsets, pairs
+from tests.servers import until
+
+
+def numbers(first: int, last: int, without: Collection[int] = ()) -> list[int]:
+    return [number for number in range(first, last + 1) if number not in without]
+
+
+def cannot_handle(guilty: Collection[int], tries: list[tuple[int, int]] | None = None) -> Handler:
+    """Give a handler that fails on some offsets, after it wrote the effects of the whole batch."""
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        if tries is not None:
+            tries.append((messages[0].offset, messages[-1].offset))
+        writes("c")(conn, messages)
+        for message in messages:
+            if message.offset in guilty:
+                raise ValueError(f"cannot handle {message.offset}")
+
+    return handler
+
+
+# ── Poison: stop ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+def test_a_poisoned_batch_stops_the_consumer_with_the_facts(
+    desk: Desk, name: str, attempts: int
+) -> None:
+    desk.hw.stream(name).write_many(entries(30))
+    tries: list[tuple[int, int]] = []
+    handler = cannot_handle({17}, tries)
+    consumer = desk.consumer("c", name, handler, batch=10, attempts=attempts, backoff_ms=1)
+    with pytest.raises(PoisonedBatch, match="cannot handle 17") as caught:
+        consumer.run()
+    error = caught.value
+    assert (error.consumer, error.stream, error.attempts) == ("c", name, attempts)
+    assert (error.first, error.last) == (11, 20)
+    assert isinstance(error.__cause__, ValueError)
+    assert tries == [(1, 10)] + [(11, 20)] * attempts
+    assert desk.effects("c") == numbers(1, 10)
+    assert consumer.positions() == {name: 11}
+    assert desk.hw.stream(name).info().readers == {"consumer:c": 11}
+
+
+def test_a_handler_that_fails_for_a_while_is_tried_again(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(5))
+    tries = 0
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        nonlocal tries
+        tries += 1
+        writes("c")(conn, messages)
+        if tries < 4:
+            raise RuntimeError("not yet")
+
+    consumer = desk.consumer("c", name, handler, attempts=4, backoff_ms=1)
+    assert consumer.run_once() == 5
+    assert (tries, desk.effects("c")) == (4, numbers(1, 5))
+
+
+def test_failures_are_counted_anew_for_every_batch(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(40))
+    failed: set[int] = set()
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        writes("c")(conn, messages)
+        if messages[0].offset not in failed:
+            failed.add(messages[0].offset)
+            raise RuntimeError("the first time")
+
+    consumer = desk.consumer("c", name, handler, batch=4, attempts=2, backoff_ms=1)
+    assert drain(consumer) == 40
+    assert desk.effects("c") == numbers(1, 40)
+
+
+# ── Poison: skip ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "guilty",
+    [{1}, {100}, {37}, {37, 38}, {1, 50, 51, 99, 100}, set(range(1, 101))],
+    ids=lambda guilty: f"{len(guilty)}-from-{min(guilty)}",
+)
+@pytest.mark.parametrize("batch", [1, 64, 1000])
+def test_only_the_guilty_messages_are_given_up(
+    desk: Desk, name: str, guilty: set[int], batch: int
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(100))
+    consumer = desk.consumer(
+        "c", name, cannot_handle(guilty), batch=batch, on_error="skip", attempts=2, backoff_ms=0
+    )
+    assert drain(consumer) == 100 - len(guilty)
+    assert desk.effects("c") == numbers(1, 100, guilty)
+    assert consumer.positions() == {name: 101}
+    letters = desk.hw.stream(f"{name}.c.dead").read(1, 1000)
+    assert pairs(letters) == [entries(1, offset)[0] for offset in sorted(guilty)]
+    assert consumer.stats.dead == len(guilty)
+
+
+def test_one_guilty_message_of_many_is_found_in_a_few_tries(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(1000))
+    tries: list[tuple[int, int]] = []
+    handler = cannot_handle({617}, tries)
+    consumer = desk.consumer("c", name, handler, on_error="skip", attempts=3, backoff_ms=0)
+    assert drain(consumer) == 999
+    assert tries.count((617, 617)) == 3, "it had its chances, alone"
+    assert len(tries) < 45
+
+
+def test_the_next_batches_are_whole_again(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(300))
+    tries: list[tuple[int, int]] = []
+    handler = cannot_handle({3}, tries)
+    consumer = desk.consumer(
+        "c", name, handler, batch=100, on_error="skip", attempts=1, backoff_ms=0
+    )
+    drain(consumer)
+    assert tries[-2:] == [(101, 200), (201, 300)]
+
+
+def test_a_neighbour_that_fails_once_meanwhile_is_not_given_up(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(8))
+    flaky: set[int] = set()
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        if len(messages) == 1 and messages[0].offset not in flaky:
+            flaky.add(messages[0].offset)
+            raise RuntimeError("the first time alone")
+        cannot_handle({5})(conn, messages)
+
+    consumer = desk.consumer("c", name, handler, on_error="skip", attempts=2, backoff_ms=0)
+    drain(consumer)
+    assert desk.effects("c") == numbers(1, 8, {5})
+    assert len(desk.hw.stream(f"{name}.c.dead").read(1, 10)) == 1
+
+
+def test_dead_letters_can_be_consumed_like_any_stream(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(20))
+    consumer = desk.consumer(
+        "c", name, cannot_handle({4, 9}), on_error="skip", attempts=1, backoff_ms=0
+    )
+    drain(consumer)
+    seen: list[Message] = []
+    redriven = desk.consumer("c", f"{name}.c.dead", lambda _, messages: seen.extend(messages))
+    assert drain(redriven) == 2
+    assert pairs(seen) == [entries(1, 4)[0], entries(1, 9)[0]]
+    assert drain(redriven) == 0
+
+
+def test_no_letter_is_lost_when_a_consumer_was_sent_back(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(20))
+    consumer = desk.consumer(
+        "c", name, cannot_handle({4, 9}), on_error="skip", attempts=1, backoff_ms=0
+    )
+    drain(consumer)
+    consumer.seek(2)
+    drain(consumer)
+    assert desk.effects("c") == numbers(1, 20, {4, 9}) + numbers(2, 20, {4, 9})
+    assert {m.value for m in desk.hw.stream(f"{name}.c.dead").read(1, 9) if m} == {
+        b"value-4",
+        b"value-9",
+    }
+
+
+def test_trouble_of_the_database_is_no_fault_of_the_messages(desk: Desk, name: str) -> None:
+    """A deadlock, a lock, a lost connection in the handler is waited out, however often."""
+    desk.hw.stream(name).write_many(entries(5))
+    left = 7
+
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        nonlocal left
+        writes("c")(conn, messages)
+        if left:
+            left -= 1
+            raise_locked(conn)
+
+    consumer = desk.consumer("c", name, handler, on_error="skip", attempts=1, backoff_ms=0)
+    with running(consumer):
+        until(lambda: desk.effects("c"))
+    assert (left, desk.effects("c"), consumer.stats.dead) == (0, numbers(1, 5), 0)
+
+
+def raise_locked(conn: sa.Connection) -> None:
+    """Fail as a database fails that cannot do it now."""
+    if conn.dialect.name == "sqlite":
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise sa.exc.OperationalError("UPDATE", None, error)
+    conn.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$")
+
+
+# ── Gaps ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def consumed_then_evicted(desk: Desk, name: str, upto: int) -> None:
+    """Have consumer c apply 1 to 10 of 100 messages; then force an eviction."""
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(100))
+    desk.consumer("c", name, batch=10).run_once()
+    stream.evict(upto)
+
+
+@pytest.mark.parametrize("upto", [11, 50, 100])
+def test_a_gap_stops_the_consumer_with_its_exact_range(desk: Desk, name: str, upto: int) -> None:
+    consumed_then_evicted(desk, name, upto)
+    consumer = desk.consumer("c", name)
+    for act in (consumer.run_once, consumer.run):
+        with pytest.raises(GapError, match=f"11 to {upto}") as caught:
+            act()
+        assert (caught.value.first, caught.value.last) == (11, upto)
+        assert (caught.value.consumer, caught.value.stream) == ("c", name)
+    assert consumer.positions() == {name: 11}
+    consumer.seek(upto + 1)
+    assert drain(consumer) == 100 - upto
+    assert desk.effects("c") == numbers(1, 10) + numbers(upto + 1, 100)
+
+
+@pytest.mark.parametrize("upto", [11, 50, 100])
+def test_a_gap_may_be_passed_and_is_told(
+    desk: Desk, name: str, upto: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumed_then_evicted(desk, name, upto)
+    consumer = desk.consumer("c", name, on_gap="skip")
+    with caplog.at_level(logging.WARNING, "headwater.outbox"):
+        assert drain(consumer) == 100 - upto
+    assert consumer.stats.gaps == [(name, 11, upto)]
+    assert consumer.stats.missed == upto - 10
+    assert [f"11 to {upto}" in record.getMessage() for record in caplog.records] == [True]
+    assert desk.effects("c") == numbers(1, 10) + numbers(upto + 1, 100)
+    assert consumer.positions() == {name: 101}
+
+
+def test_evicted_and_empty_offsets_in_a_row_are_told_apart(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(100, tags=1))
+    consumer = desk.consumer("c", name, on_gap="skip", start=5)
+    stream.compact()
+    stream.evict(60)
+    assert drain(consumer) == 1
+    assert consumer.stats.gaps == [(name, 5, 60)]
+    assert desk.effects("c") == [100]
+
+
+def test_what_was_evicted_before_there_was_a_consumer_is_no_gap(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(100))
+    stream.evict(60)
+    assert drain(desk.consumer("c", name)) == 40
+
+
+def test_what_another_process_of_the_name_has_applied_is_no_gap(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(100))
+    first, second = (desk.consumer("c", name, batch=10) for _ in range(2))
+    first.run_once()
+    drain(second)
+    assert stream.retain(max_count=5).evicted == 95
+    stream.write_many(entries(1, 101))
+    assert drain(first) == 1
+    assert first.stats.gaps == []
+    assert desk.effects("c") == numbers(1, 101)
+
+
+def test_a_log_that_ends_before_the_position_is_not_waited_for(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(50))
+    consumer = desk.consumer("c", name)
+    drain(consumer)
+    stream.delete()
+    stream.write_many(entries(20))
+    acts: list[Callable[[], object]] = [consumer.run_once, consumer.run]
+    for act in acts:
+        with pytest.raises(PositionLost, match="ends at 20") as caught:
+            act()
+        assert (caught.value.position, caught.value.last) == (51, 20)
+    consumer.seek("first")
+    assert drain(consumer) == 20
+
+
+def test_a_running_consumer_meets_a_gap_at_once(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(10))
+
+    def evicts(conn: sa.Connection, messages: list[Message]) -> None:
+        writes("c")(conn, messages)
+        if messages[0].offset == 1:
+            stream.evict(7)
+
+    consumer = desk.consumer("c", name, evicts, batch=4)
+    with pytest.raises(GapError, match="5 to 7"):
+        consumer.run()
+    assert offsets(stream.read(1, 20)) == [8, 9, 10]
