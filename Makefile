@@ -36,8 +36,9 @@ $(READY): requirements.txt pyproject.toml
 	@$(RUN) pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@pwd -P > $@
 
-demo: setup ## show the log at work on an embedded store; exit 0 only if all of it was true
+demo: setup ## show the log, then an application, at work among crashes; exit 0 only if all was true
 	@$(VENV)/bin/headwater demo
+	@$(RUN) examples.rocket_rides
 
 test: setup ## run all tests, on every core
 	@$(RUN) pytest -n $(JOBS) --dist loadgroup
