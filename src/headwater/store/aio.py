@@ -105,7 +105,7 @@ class AsyncStore:
     async def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
         """Run one request, recovering from what can be recovered from."""
         command = self._spell(request)
-        fresh = not (isinstance(request, Wait) or request.repeatable)
+        fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
             return await self.line.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import redis
 
 import headwater
 from headwater.check.history import (
@@ -170,17 +171,21 @@ def settle(
 
 
 def keep_house(job: Job) -> None:
-    """Seal and tidy all the time, as any number of housekeepers may."""
+    """Seal, tidy and rewrite all the time, as any number of housekeepers may."""
     chance = job.chance()
     with headwater.connect(job.url) as hw:
         stream = hw.stream(STREAM)
         for _ in job.calls():
             try:
-                if chance.random() < 0.5:
+                luck = chance.random()
+                if luck < 0.05:
+                    # The server then writes its whole file anew, and may be killed at that.
+                    hw.store.command("BGREWRITEAOF")
+                elif luck < 0.5:
                     stream.seal()
                 else:
                     hw.keep(STREAM)
-            except StoreError:
+            except (StoreError, redis.RedisError):
                 continue
             time.sleep(0.02)
 
