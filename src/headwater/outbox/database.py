@@ -100,7 +100,7 @@ class Source:
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self.engine = _within_reach(engine)
-        self.where = self.engine.url.render_as_string(hide_password=True)
+        self.where = where(self.engine)
         # A database in memory is only there on the engine's own connections.
         self._shared = is_in_memory(self.engine.url)
         self._pool: Pool = self.engine.pool if self._shared else self.engine.pool.recreate()
@@ -153,6 +153,11 @@ def open_database(engine: Engine | AsyncEngine) -> Iterator[Database]:
             yield database
     finally:
         source.close()
+
+
+def where(engine: Engine | AsyncEngine) -> str:
+    """Name a database for people, without its password."""
+    return engine.url.render_as_string(hide_password=True)
 
 
 def is_in_memory(url: URL) -> bool:

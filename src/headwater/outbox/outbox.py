@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
-from headwater.outbox.database import is_missing_table, open_database
+from headwater.outbox.database import is_missing_table, open_database, telling, where
 from headwater.outbox.schema import check_dialect, outbox_table, statements
 from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
 from headwater.outbox.status import Status, read_status
@@ -62,18 +62,13 @@ class Outbox(Generic[E]):
         """Create the tables that are not there yet; to be awaited on an AsyncEngine.
 
         Runs the SQL files of this package, so it may be called at every start. A SQLite file is
-        set to WAL mode as well, so that staging and streaming do not wait for readers.
+        set to WAL mode as well, so that staging and streaming do not wait for readers. Raises
+        DatabaseUnreachable or DatabaseRefused.
         """
         if isinstance(self.engine, AsyncEngine):
             return _create_async(self.engine)
-        pooled = self.engine.raw_connection()
-        try:
-            if self.engine.dialect.name == "sqlite":
-                pooled.cursor().execute("PRAGMA journal_mode = WAL")
-        finally:
-            pooled.close()
-        with self.engine.begin() as conn:
-            _create(conn)
+        with telling(where(self.engine)):
+            _create_sync(self.engine)
         return None
 
     @overload
@@ -203,11 +198,21 @@ def _create(conn: Connection) -> None:
         conn.exec_driver_sql(statement)
 
 
+def _create_sync(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        pooled = engine.raw_connection()
+        pooled.cursor().execute("PRAGMA journal_mode = WAL")
+        pooled.close()
+    with engine.begin() as conn:
+        _create(conn)
+
+
 async def _create_async(engine: AsyncEngine) -> None:
-    async with engine.connect() as conn:
-        if engine.dialect.name == "sqlite":
-            raw = await conn.get_raw_connection()
-            driver: Any = raw.driver_connection
-            await driver.execute("PRAGMA journal_mode = WAL")
-        await conn.run_sync(_create)
-        await conn.commit()
+    with telling(where(engine)):
+        async with engine.connect() as conn:
+            if engine.dialect.name == "sqlite":
+                raw = await conn.get_raw_connection()
+                driver: Any = raw.driver_connection
+                await driver.execute("PRAGMA journal_mode = WAL")
+            await conn.run_sync(_create)
+            await conn.commit()

@@ -1,0 +1,226 @@
+"""``headwater outbox``: the streamer, with a live view; and how an outbox stands."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headwater.cli import output
+from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.errors import HeadwaterError
+
+if TYPE_CHECKING:
+    from headwater.outbox import Outbox, Progress, Status, Streamer
+
+app = typer.Typer(no_args_is_help=True, help="Bring what transactions staged in SQL to the log.")
+
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        envvar="HEADWATER_DB",
+        help="The database: sqlite:///file or postgresql://user@host/database.",
+        show_default=False,
+    ),
+]
+
+_LOOK_S = 1.0
+# Over so many looks the rate is taken.
+_LOOKS = 5
+
+
+@app.command()
+def create(db: DatabaseUrl) -> None:
+    """Create the tables of the outbox where they are missing."""
+    from headwater.outbox import Outbox
+    from headwater.outbox.engines import open_engine
+
+    Outbox(open_engine(db, new=True)).create_all()
+
+
+@app.command()
+def stream(
+    db: DatabaseUrl,
+    store: StoreUrl = None,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="Without a terminal: seconds between two lines.")
+    ] = 10.0,
+) -> None:
+    """Stream until Ctrl-C or SIGTERM. One leads; any number may stand by.
+
+    Shows rate, backlog and the age of the oldest staged row; without a terminal as a line now and
+    then, when anything has changed.
+    """
+    from headwater.outbox import Outbox, Streamer
+    from headwater.outbox.engines import open_engine
+
+    outbox = Outbox(open_engine(db))
+    with connected(store) as hw, Streamer(outbox, hw) as streamer:
+        outbox.status()  # what is wrong from the beginning is told before anything else
+        with _stopped_by_signals(streamer), _shown(streamer, outbox, every):
+            streamer.run()
+    output.say(f"streamed {streamer.progress.rows} rows")
+
+
+@app.command()
+def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
+    """Say what is staged, since when, who streams it, and how far the consumers are."""
+    from headwater.outbox import Outbox
+    from headwater.outbox.engines import open_engine
+
+    found = Outbox(open_engine(db)).status()
+    if as_json:
+        output.show_json(asdict(found))
+        return
+    output.show_facts(
+        [
+            ("staged", _backlog(found)),
+            ("oldest", _age(found.oldest_ms)),
+            ("streamer", "leads" if found.streaming else "none"),
+            ("last batch", f"{found.batch}, by {found.producer}" if found.batch else None),
+            ("on its way", found.claimed),
+        ]
+    )
+    if found.checkpoints:
+        output.say("")
+        output.show_table(
+            ["consumer", "stream", "next", "idle for"],
+            [(c.consumer, c.stream, c.next_offset, _age(c.idle_ms)) for c in found.checkpoints],
+        )
+
+
+@contextmanager
+def _stopped_by_signals(streamer: Streamer) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the streamer, which brings its batch to its end first."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: streamer.stop()) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shown(streamer: Streamer, outbox: Outbox, every: float) -> Iterator[None]:
+    """Show what the streamer does while it does it, and what it logs."""
+    console = output.console()
+    view = _View(streamer, outbox)
+    log = logging.getLogger("headwater.outbox")
+    warner = _Warner()
+    log.addHandler(warner)
+    over = threading.Event()
+    watcher = threading.Thread(target=view.watch, args=(over, console, every), daemon=True)
+    watcher.start()
+    try:
+        if console.is_terminal:
+            with Live(get_renderable=view.picture, console=console, refresh_per_second=4):
+                yield
+        else:
+            yield
+    finally:
+        over.set()
+        watcher.join(5)
+        log.removeHandler(warner)
+
+
+class _Warner(logging.Handler):
+    """Prints what the streamer logs as one line on standard error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        output.warn(record.getMessage())
+
+
+class _View:
+    """What is seen of a streamer; looks at the database once a second, whatever is staged."""
+
+    def __init__(self, streamer: Streamer, outbox: Outbox) -> None:
+        self._streamer = streamer
+        self._outbox = outbox
+        self._status: Status | None = None
+        self._looks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_LOOKS)
+
+    def watch(self, over: threading.Event, console: Console, every: float) -> None:
+        """Look now and then until it is over; without a terminal, print what has changed."""
+        told: tuple[object, ...] | None = None
+        at = time.monotonic()
+        while True:
+            self._look()
+            now, progress = time.monotonic(), self._streamer.progress
+            # The rate falls to nothing by itself; that alone is not worth a line.
+            news = (progress, self._status and self._status.backlog)
+            if not console.is_terminal and news != told and (not told or now - at >= every):
+                output.say(self._line(progress))
+                told, at = news, now
+            if over.wait(min(_LOOK_S, every)):
+                return
+
+    def _look(self) -> None:
+        try:
+            self._status = self._outbox.status()
+        except HeadwaterError:
+            self._status = None  # the streamer tells of it
+        self._looks.append((time.monotonic(), self._streamer.progress.rows))
+
+    def _rate(self) -> int:
+        (since, before), (now, rows) = self._looks[0], self._looks[-1]
+        return round((rows - before) / (now - since)) if now > since else 0
+
+    def _facts(self, progress: Progress) -> list[tuple[str, str]]:
+        return [
+            ("streamed", f"{progress.rows} rows"),
+            ("rate", f"{self._rate()} rows/s"),
+            ("backlog", _backlog(self._status)),
+            ("oldest", _age(self._status.oldest_ms if self._status else None)),
+        ]
+
+    def _line(self, progress: Progress) -> str:
+        facts = ", ".join(f"{name} {fact}" for name, fact in self._facts(progress))
+        return f"{_state(progress)}: {facts}"
+
+    def picture(self) -> Table:
+        """Draw it."""
+        progress = self._streamer.progress
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        style = "red" if progress.trouble else "green" if progress.leading else "yellow"
+        table.add_row("streamer", Text(_state(progress), style))
+        for name, fact in self._facts(progress):
+            table.add_row(name, Text(fact))
+        if progress.trouble:
+            table.add_row("trouble", Text(output.readable(progress.trouble)))
+        return table
+
+
+def _state(progress: Progress) -> str:
+    if progress.trouble:
+        return "held up"
+    return "leads" if progress.leading else "stands by"
+
+
+def _backlog(status: Status | None) -> str:
+    if status is None:
+        return "-"
+    return f"{status.backlog} rows" if status.exact else f"up to {status.backlog} rows"
+
+
+def _age(ms: int | None) -> str:
+    return "-" if ms is None else f"{ms / 1000:.1f} s"

@@ -1,0 +1,194 @@
+"""What `headwater outbox` promises on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import headwater
+from headwater import Headwater
+from headwater.outbox import Outbox
+from tests.commands import PROGRAM, run, start
+from tests.conftest import Stores
+from tests.servers import Server, until
+
+
+@pytest.fixture
+def url(stores: Stores) -> str:
+    return stores.url("plain")
+
+
+@pytest.fixture
+def hw(url: str) -> Iterator[Headwater]:
+    with headwater.connect(url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def outbox(engine: sa.Engine) -> Outbox:
+    outbox = Outbox(engine)
+    outbox.create_all()
+    return outbox
+
+
+@contextlib.contextmanager
+def streaming(url: str, database_url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = start(url, "outbox", "stream", "--db", database_url, *words)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stage(outbox: Outbox, name: str, count: int) -> None:
+    with outbox.engine.begin() as conn:
+        outbox.stage_many(conn, name, [("t", b"v")] * count)
+
+
+def test_the_tables_are_created_and_told_of(url: str, database_url: str) -> None:
+    if database_url.startswith("postgres"):
+        before = run(url, "outbox", "status", "--db", database_url)
+        assert before.code == 1
+        assert "no table" in before.err
+    assert run(url, "outbox", "create", "--db", database_url) == (0, "", "")
+    assert run(url, "outbox", "create", "--db", database_url) == (0, "", "")
+    row = run(url, "outbox", "status", "--db", database_url, "--json").row
+    assert (row["backlog"], row["oldest_ms"], row["streaming"]) == (0, None, False)
+
+
+def test_the_status_tells_what_is_staged_and_how_far_consumers_are(
+    url: str, outbox: Outbox, database_url: str, name: str
+) -> None:
+    stage(outbox, name, 3)
+    with outbox.engine.begin() as conn:
+        conn.exec_driver_sql("INSERT INTO headwater_checkpoints VALUES ('totals', 'rides', 7, 0)")
+    found = run(url, "outbox", "status", "--db", database_url)
+    assert found.code == 0
+    assert "3 rows" in found.out
+    assert "totals" in found.out
+    row = run(url, "outbox", "status", "--db", database_url, "--json").row
+    assert row["backlog"] == 3
+    assert row["checkpoints"][0]["next_offset"] == 7
+    assert row["oldest_ms"] >= 0
+
+
+def test_it_streams_until_it_is_told_to_stop(
+    url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
+) -> None:
+    stage(outbox, name, 2500)
+    with streaming(url, database_url, "--every", "0.1") as process:
+        until(lambda: hw.stream(name).info().last == 2500)
+        stage(outbox, name, 1)
+        until(lambda: hw.stream(name).info().last == 2501)
+        until(lambda: outbox.status().streaming)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[-1] == "streamed 2501 rows"
+    assert all("backlog" in line and "rows/s" in line for line in lines[:-1])
+    assert (outbox.status().backlog, outbox.status().claimed) == (0, 0)
+
+
+def test_on_a_terminal_it_shows_a_live_view(
+    url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
+) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, "outbox", "stream", "--db", database_url, "--store", url],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(its)
+    seen = b""
+
+    def shows(*words: bytes) -> bool:
+        nonlocal seen
+        while select.select([ours], [], [], 0)[0]:
+            seen += os.read(ours, 65536)
+        return all(word in seen for word in words)
+
+    try:
+        until(lambda: shows(b"leads", b"rows/s", b"backlog", b"oldest"))
+        stage(outbox, name, 1234)
+        until(lambda: hw.stream(name).info().last == 1234)
+        until(lambda: shows(b"1234 rows"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        with contextlib.suppress(OSError):
+            until(lambda: shows(b"streamed 1234 rows"))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"Traceback" not in seen
+
+
+def test_an_outage_is_told_in_one_line_and_its_end_in_another(
+    outbox: Outbox, database_url: str, name: str
+) -> None:
+    with (
+        Server(fsync="always", tcp=True) as server,
+        streaming(server.url, database_url) as process,
+        headwater.connect(server.url) as hw,
+    ):
+        stage(outbox, name, 1)
+        until(lambda: hw.stream(name).info().last == 1)
+        server.kill()
+        stage(outbox, name, 1)
+        assert process.stderr is not None
+        assert "held up" in process.stderr.readline()
+        server.restart()
+        assert "works again" in process.stderr.readline()
+        until(lambda: hw.stream(name).info().last == 2)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "streamed 2 rows"
+
+
+@pytest.mark.parametrize("command", ["status", "stream"])
+@pytest.mark.parametrize(
+    ("db", "told"),
+    [
+        ("nonsense", "sqlite:///file"),
+        ("oracle://u:secret@h/d", "sqlite:///file"),
+        ("mysql://u:secret@h/d", "sqlite:///file"),
+        ("postgresql://u:secret@127.0.0.1:1/d", "cannot reach the database"),
+        ("postgres://u:secret@127.0.0.1:1/d", "cannot reach the database"),
+        ("sqlite:////nowhere/at/all.db", "no such file"),
+    ],
+)
+def test_a_database_that_cannot_be_is_told_in_one_line(
+    url: str, command: str, db: str, told: str
+) -> None:
+    found = run(url, "outbox", command, "--db", db)
+    assert found.code == 1
+    assert told in found.err
+    assert found.err.startswith("error: ")
+    assert found.err.count("\n") == 1
+    assert "secret" not in found.err
+
+
+def test_a_slip_of_the_pen_makes_no_file(url: str, tmp_path: Path) -> None:
+    assert run(url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/slip.db").code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_tables_are_told_before_anything_is_shown(url: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    found = run(url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/empty.db")
+    assert (found.code, found.out) == (1, "")
+    assert "no table" in found.err
