@@ -27,8 +27,7 @@ from examples.rocket_rides.faults import Fault, Faults, Switch
 from examples.rocket_rides.model import add_up, open_database
 from headwater import Message
 from headwater.errors import OutcomeUnknown
-from headwater.outbox import Outbox, Streamer
-from headwater.outbox.consumer import Consumer
+from headwater.outbox import Consumer, Outbox, Streamer
 
 CONSUMERS = ("consumer0", "consumer1")
 NAMES = ("api", "streamer", *CONSUMERS)

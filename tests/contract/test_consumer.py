@@ -14,9 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from headwater import Headwater, Message
 from headwater.errors import InvalidInput, NotCreated, PoisonedBatch, TransactionEnded
-from headwater.outbox.aio_consumer import AsyncConsumer
-from headwater.outbox.consumer import Consumer
-from headwater.outbox.decorator import consumer as make_consumer
+from headwater.outbox import AsyncConsumer, Consumer
+from headwater.outbox import consumer as make_consumer
 from headwater.store.call import Call, Wait
 from tests.consumers import EFFECTS, Desk, Running, drain, running, writes
 from tests.entries import entries, pairs

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 import headwater
 from headwater import Message, aio
 from headwater.errors import GapError, InvalidInput, PoisonedBatch
-from headwater.outbox.consumer import Consumer
-from headwater.outbox.reset import reset_tag, write_reset
+from headwater.outbox import Consumer, write_reset
+from headwater.outbox.reset import reset_tag
 from tests.blocking import Loop
 from tests.conftest import Stores
 from tests.consumers import EFFECTS, Desk, drain

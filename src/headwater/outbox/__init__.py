@@ -7,14 +7,24 @@ with engine.begin() as conn:
     outbox.stage(conn, "rides", "ride-1", {"distance_mm": 1200})
 """
 
+from headwater.outbox.aio_consumer import AsyncConsumer
+from headwater.outbox.decorator import consumer
 from headwater.outbox.outbox import Outbox
+from headwater.outbox.plan import ConsumerStats
+from headwater.outbox.reset import write_reset
 from headwater.outbox.status import Checkpoint, Status
 from headwater.outbox.streamer import Progress, Streamer
+from headwater.outbox.sync_consumer import Consumer
 
 __all__ = [
+    "AsyncConsumer",
     "Checkpoint",
+    "Consumer",
+    "ConsumerStats",
     "Outbox",
     "Progress",
     "Status",
     "Streamer",
+    "consumer",
+    "write_reset",
 ]

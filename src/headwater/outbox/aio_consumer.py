@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from headwater.aio import AsyncHeadwater
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
-from headwater.outbox.bell import AsyncBell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerStats,
@@ -26,6 +25,7 @@ from headwater.outbox.plan import (
     names_of,
     one_of,
 )
+from headwater.outbox.stopping import AsyncStopSignal
 from headwater.outbox.work import (
     Ask,
     Execute,
@@ -81,7 +81,7 @@ class AsyncConsumer:
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
         self._patience_s: float | None = None
-        self._bell = AsyncBell()
+        self._stop = AsyncStopSignal()
         self._alone = asyncio.Lock()
         plan = Plan(
             *(name, self._engine.dialect.name, batch, start, on_error, attempts, backoff_ms),
@@ -123,7 +123,7 @@ class AsyncConsumer:
 
     def stop(self) -> None:
         """See Consumer.stop."""
-        self._bell.ring()
+        self._stop.set()
 
     async def lag(self) -> int:
         """See Consumer.lag."""
@@ -165,7 +165,7 @@ class AsyncConsumer:
             case Ask(operation):
                 return await self._store.run(operation, self._patience_s)
             case Pause(seconds):
-                return await self._bell.wait(seconds)
+                return await self._stop.wait(seconds)
             case Transact(work):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone, self._engine.begin() as conn:

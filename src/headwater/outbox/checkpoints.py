@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
 
 from headwater.outbox.schema import checkpoints_table as table
 
@@ -59,9 +58,3 @@ PLACE: dict[str, Insert] = {
         },
     ),
 }
-
-
-def is_missing_table(error: DBAPIError) -> bool:
-    """Say whether a statement failed because the table was never created."""
-    driver: Any = error.orig
-    return getattr(driver, "sqlstate", None) == "42P01" or "no such table" in str(driver)

@@ -19,6 +19,7 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.keeping import set_reader
 from headwater.log.reading import info, offset_at
 from headwater.outbox import checkpoints
+from headwater.outbox.database import is_missing_table
 from headwater.outbox.plan import Plan
 from headwater.outbox.schema import checkpoints_table
 from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
@@ -58,7 +59,7 @@ class Position:
         try:
             position: int | None = yield Transact(self._fetch())
         except DBAPIError as error:
-            if checkpoints.is_missing_table(error):
+            if is_missing_table(error):
                 raise NotCreated(checkpoints_table.name) from None
             raise
         return position

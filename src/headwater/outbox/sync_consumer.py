@@ -19,7 +19,6 @@ from sqlalchemy import Connection, Engine
 from headwater.client import Headwater
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
-from headwater.outbox.bell import Bell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerStats,
@@ -32,6 +31,7 @@ from headwater.outbox.plan import (
     one_of,
     sync_engine_of,
 )
+from headwater.outbox.stopping import StopSignal
 from headwater.outbox.work import (
     Ask,
     Execute,
@@ -101,7 +101,7 @@ class Consumer:
         self._steps = steps
         self._patience_s: float | None = None
         self._stopped = False
-        self._bell = Bell()
+        self._stop = StopSignal()
         self._alone = threading.Lock()
         plan = Plan(
             *(name, self._engine.dialect.name, batch, start, on_error, attempts, backoff_ms),
@@ -146,12 +146,12 @@ class Consumer:
                 for run in runs:
                     run.result()
             except BaseException:
-                self._bell.ring()
+                self._stop.set()
                 raise
             finally:
                 # The others end with one that failed; that is not for ever.
                 wait(runs)
-                self._bell = Bell()
+                self._stop = StopSignal()
         return None
 
     def stop(self) -> None:
@@ -160,7 +160,7 @@ class Consumer:
         May be called from any thread and from a signal handler. A stopped consumer stays stopped.
         """
         self._stopped = True
-        self._bell.ring()
+        self._stop.set()
 
     def lag(self) -> int:
         """Count what is still to come: the offsets from the position to the end of the stream."""
@@ -186,7 +186,7 @@ class Consumer:
         try:
             self._do(turn.run())
         except BaseException:
-            self._bell.ring()
+            self._stop.set()
             raise
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
@@ -213,7 +213,7 @@ class Consumer:
             case Ask(operation):
                 return self._store.run(operation, self._patience_s)
             case Pause(seconds):
-                return self._stopped or self._bell.wait(seconds)
+                return self._stopped or self._stop.wait(seconds)
             case Transact(work):
                 # One at a time: a handler need not care how many streams there are.
                 with self._alone, self._engine.begin() as conn:
