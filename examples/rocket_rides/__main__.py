@@ -30,7 +30,7 @@ from headwater.store import embedded
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-class Switch(StrEnum):
+class OnOff(StrEnum):
     """Whether anything goes wrong on purpose."""
 
     ON = "on"
@@ -44,7 +44,7 @@ def main(
         float,
         typer.Option(min=1, max=86_400, help="For how long at most; rides are spread over it."),
     ] = 10.0,
-    faults: Annotated[Switch, typer.Option(help="Whether things go wrong on purpose.")] = Switch.ON,
+    faults: Annotated[OnOff, typer.Option(help="Whether things go wrong on purpose.")] = OnOff.ON,
     db: Annotated[
         str | None,
         typer.Option(metavar="URL", help="SQLite or Postgres; its rocket_ tables are made anew."),
@@ -80,7 +80,7 @@ def main(
         stream = end.enter_context(headwater.connect(place.store)).stream(place.stream)
         view.say(f"Rocket Rides: {rides} rides in {seconds:g} s, faults {faults}, seed {seed}")
         with view.shown(), Supervisor(place, seed, tally, view.note) as supervisor:
-            on = faults is Switch.ON
+            on = faults is OnOff.ON
             clients = Simulator(supervisor.port, rides, seconds, doubles=on, seed=seed, tally=tally)
             killer = Killer(supervisor, directory, seconds, seed, tally, view.note) if on else None
             demo = Demo(clients, supervisor, killer, Audit(engine, stream), view)

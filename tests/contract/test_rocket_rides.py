@@ -318,6 +318,7 @@ def struck(out: str) -> dict[str, int]:
     }
 
 
+@pytest.mark.fault
 def test_all_totals_agree_after_a_run_with_every_kind_of_fault(place: Path) -> None:
     out = assert_agreed(start(place, "--rides", "200", "--seconds", "6", "--seed", "7"), place)
     counts = struck(out)
@@ -334,6 +335,7 @@ def test_without_faults_nothing_goes_wrong(place: Path) -> None:
     assert "all totals agree at offset 30" in out
 
 
+@pytest.mark.fault
 @pytest.mark.slow
 def test_all_totals_agree_on_postgres_and_a_given_store_and_again(
     place: Path, postgres: Postgres, stores: Stores
