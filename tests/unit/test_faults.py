@@ -151,6 +151,8 @@ def test_a_refusal_of_a_function_is_handed_to_the_operation() -> None:
         "WRONGPASS invalid username-password pair or user is disabled.",
         "NOPERM User app has no permissions to run the 'fcall' command",
         "ERR ACL failure in script: User app has no permissions to run the 'xadd' command",
+        "ERR The user executing the script can't run this command or subcommand script: f",
+        "ERR The user executing the script can't access at least one of the keys script: f",
     ],
 )
 def test_a_user_without_rights_is_told_at_once(text: str) -> None:

@@ -26,8 +26,8 @@ _BUSY = {"BUSY", "TRYAGAIN", "NOREPLICAS"}
 # The same, but not this server, or not on this connection.
 _ELSEWHERE = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"}
 
-# A command inside a function that its caller has no right to.
-_DENIED = "ACL failure in script"
+# A command inside a function that its caller has no right to; Redis 7.0 does not say which.
+_DENIED = re.compile("ACL failure in script|user executing the script can't (run|access)")
 
 Step: TypeAlias = Literal["load", "wait", "renew"]
 
@@ -163,13 +163,13 @@ def _is_disconnect(error: BaseException) -> bool:
 
 def _is_access(error: BaseException) -> bool:
     refused = redis_errors.AuthenticationError | redis_errors.NoPermissionError
-    return isinstance(error, refused) or _DENIED in str(error)
+    return isinstance(error, refused) or _DENIED.search(str(error)) is not None
 
 
 def _raise_access(error: BaseException, where: str) -> NoReturn:
     """Turn the server's refusal of a user into one error with a cure; never shows the password."""
     text = str(error)
-    if isinstance(error, redis_errors.NoPermissionError) or _DENIED in text:
+    if isinstance(error, redis_errors.NoPermissionError) or _DENIED.search(text):
         cure = "grant the user ~hw:* and the commands that `headwater doctor` lists"
         raise AccessDenied(where, text.partition(" script: ")[0], cure) from error
     if _code(error) == "NOAUTH":
