@@ -125,6 +125,8 @@ def test_a_stream_of_old_markers_becomes_empty_but_keeps_its_offsets(stream: Str
     assert (info.length, info.last) == (0, 21)
     assert stream.write("t", b"v") == 22
     assert offsets(stream.group("g").read(10)) == [22]
+    assert stream.evict(21) == 0
+    assert stream.info().first == 22
 
 
 def test_evicted_messages_are_not_counted(stream: Stream) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwater import Group, Headwater, InvalidInput, Stream
+from headwater.log.keys import stream_key
+from headwater.store.call import Call, Operation
 from tests.entries import entries, offsets, pairs
 from tests.watch import let_pass
 
@@ -93,6 +95,24 @@ def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream)
     assert group.redrive(100) == (100, 1200)
     assert group.redrive() == (500, 1200)
     assert offsets(group.read(1000, retry_ms=FAR)) == list(range(2401, 3601, 2))
+
+
+def test_messages_that_are_acked_while_they_are_buried_do_no_harm(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(3))
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 3)
+
+    def begin_to_bury() -> Operation[None]:
+        yield Call("hw_group_expire", stream_key(stream.name), ("g", 0))
+        yield Call("hw_group_bury", stream_key(stream.name), ("g", "", 0, 10))
+
+    client.store.run(begin_to_bury())
+    assert group.ack((1, 3)) == 3
+    assert group.bury() == 3
+    info = group.info()
+    assert (info.pending, info.dead, info.ack_offset) == (0, 3, 4)
 
 
 def test_attempts_are_told(client: Headwater, stream: Stream) -> None:

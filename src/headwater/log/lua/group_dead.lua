@@ -53,7 +53,7 @@ redis.register_function{
         local n = tonumber(last) - tonumber(first) + 1
         add_dead(G, at, tonumber(first), tonumber(last), attempt)
         local _, taken = cut_pending(G, tonumber(first), tonumber(last), true)
-        redis.call('HINCRBY', G, 'pending', -taken)
+        redis.call('HINCRBY', G, 'pending', 0 - taken)
         redis.call('HINCRBY', G, 'buried', n)
         redis.call('HINCRBY', G, 'expired', n)
         at = at + n

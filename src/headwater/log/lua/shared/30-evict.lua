@@ -81,7 +81,8 @@ local function evict(K, stream, limit)
     local holes = tonumber(dead[i + 1]) - node.base + 1 - node.count
     redis.call('HDEL', K .. ':nodes', digits(node.base))
     redis.call('ZREM', K .. ':index', dead[i])
-    redis.call('HINCRBY', K, 'bytes', -node.bytes)
+    -- Not -node.bytes: an emptied node has none, and Redis takes Lua's -0 for no number.
+    redis.call('HINCRBY', K, 'bytes', 0 - node.bytes)
     if holes > 0 then
       redis.call('HINCRBY', K, 'holes', -holes)
       gone = gone - holes
