@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,15 @@ from tests.entries import entries, offsets, pairs
 from tests.watch import let_pass, server_ms
 
 FAR = 10**9
+
+
+def calls(client: Headwater) -> int:
+    """Count the function calls that the store has served so far."""
+    found = [
+        re.search(rb"cmdstat_fcall:calls=(\d+)", reply)
+        for reply in client.store.command("INFO", "commandstats")
+    ]
+    return sum(int(match[1]) for match in found if match)
 
 
 def take(
@@ -522,6 +532,35 @@ def test_a_group_passes_over_compacted_offsets(stream: Stream, retry_ms: int | N
     assert (info.pending, info.lag) == (0 if retry_ms is None else 1500, 0)
     assert info.missed == 0
     assert info.ack_offset == (3001 if retry_ms is None else 1501)
+
+
+@pytest.mark.parametrize("retry_ms", [None, FAR])
+def test_holes_cost_no_more_than_a_few_calls(
+    client: Headwater, stream: Stream, retry_ms: int | None
+) -> None:
+    stream.write_many(entries(30_000, tags=3))
+    stream.compact()
+    group = stream.group("g")
+    before = calls(client)
+    for expected in ([29998], [29999], [30000], []):
+        assert take(group, 1, retry_ms=retry_ms) == expected
+    assert calls(client) - before < 40
+    assert group.info().pending == (0 if retry_ms is None else 3)
+
+
+def test_compacted_messages_that_are_due_cost_no_more_than_a_few_calls(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(5000, tags=5000))
+    group = stream.group("g")
+    take(group, 5000)
+    stream.write_many(entries(4000, tags=5000))
+    stream.compact()
+    group.nack((1, 5000))
+    before = calls(client)
+    assert take(group, 1) == [4001]
+    assert calls(client) - before < 40
+    assert group.info().pending == 1000
 
 
 def test_pending_messages_that_were_compacted_are_done(stream: Stream) -> None:

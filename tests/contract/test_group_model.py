@@ -152,6 +152,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.give_up_in_model()
         self.check_new(got[len(again) :], least, most, nothing_yet=not again)
         self.enter(got, retry_ms, expire_ms)
+        self.settle_holes()
         self.pass_time(retry_ms, expire_ms)
 
     def check_again(self, again: list[Message], count: int) -> None:
@@ -214,6 +215,15 @@ class GroupMachine(RuleBasedStateMachine):
             self.pending[message.offset] = Pending(
                 attempt, due=retry_ms == 1 or expired, expires=expires, expired=expired
             )
+
+    def settle_holes(self) -> None:
+        """Who meets a compacted offset passes over its neighbours too, due or not: settle those."""
+        holes = [o for o in self.pending if o >= self.first and o not in self.rows]
+        passed_over = len(self.pending) - self.group.info().pending
+        if passed_over:
+            assert self.group.ack(*holes) == len(holes) - passed_over
+            for offset in holes:
+                del self.pending[offset]
 
     # ── Everything else a member may do ──────────────────────────────────────────────────────
 

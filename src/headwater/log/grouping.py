@@ -126,7 +126,9 @@ def read_now(
         else:
             runs, group.stream.held = open_runs(nodes, entries, created, sealed, held)
             claims = list(zip(*(iter(flat),) * 3, strict=True))
-            messages = yield from _deliver(group, claims, runs, terms[0] != "")
+            messages, holes = _deliver(claims, runs)
+            if holes and (terms[0] != "" or holes[-1][1] > claims[-1][1]):
+                yield from _skip(group, created, holes)
         # A claim of offsets that compaction emptied gives no message, and what was buried may have
         # made room for new ones: look further. By now the waiter is noted.
         if messages or not (flat or boxed or buried):
@@ -184,25 +186,27 @@ def _open_box(group: GroupHandle, text: bytes, pending: bool) -> Operation[list[
         offset, _, attempts = claims[0]
         return [Message(offset, body[:cut].decode(), body[cut:], int(time), attempts)]
     runs = yield from fetch(group.stream, [(first, last) for first, last, _ in claims])
-    return (yield from _deliver(group, claims, runs, pending))
+    messages, holes = _deliver(claims, runs)
+    if holes and pending:
+        yield from ack(group, holes)
+    return messages
 
 
-def _deliver(
-    group: GroupHandle, claims: list[Claim], runs: list[Run], pending: bool
-) -> Operation[list[Message]]:
-    """Make messages of claims; offsets that compaction emptied are acknowledged on the way."""
+def _deliver(claims: list[Claim], runs: list[Run]) -> tuple[list[Message], list[tuple[int, int]]]:
+    """Make messages of claims; also tell the offsets that compaction emptied."""
     messages: list[Message] = []
     holes: list[tuple[int, int]] = []
     for first, last, attempt in claims:
         at = len(messages)
+        end = last
         for run in runs:
             if run.last >= first and run.base <= last:
                 messages += run.cut(first, last).messages(attempt)
+                if run.last > last:
+                    end = run.hole_to(last)
         if len(messages) - at != last - first + 1:
-            holes += _missing(first, last, [message.offset for message in messages[at:]])
-    if holes and pending:
-        yield from ack(group, holes)
-    return messages
+            holes += _missing(first, end, [message.offset for message in messages[at:]])
+    return messages, holes
 
 
 def _missing(first: int, last: int, present: list[int]) -> Iterator[tuple[int, int]]:
@@ -213,6 +217,13 @@ def _missing(first: int, last: int, present: list[int]) -> Iterator[tuple[int, i
         at = offset + 1
     if at <= last:
         yield at, last
+
+
+def _skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
+    """Pass over holes, to their very end: who reads a few messages is not led through them."""
+    for start in range(0, len(holes), RANGES_PER_CALL):
+        flat = [edge for hole in holes[start : start + RANGES_PER_CALL] for edge in hole]
+        yield Call("hw_group_skip", group.key, (group.name, created, *flat), repeatable=True)
 
 
 def ranges_of(offsets: Iterable[int | tuple[int, int]]) -> list[tuple[int, int]]:

@@ -51,6 +51,7 @@ _SCHEMAS = {
     HAS_OFFSET: pa.schema([TAG, VALUE, OFFSET]),
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
+EMPTY = pa.RecordBatch.from_pylist([], _SCHEMAS[HAS_TIME | HAS_OFFSET])
 _FAST = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.

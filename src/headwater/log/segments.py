@@ -6,6 +6,7 @@ columns are only made of the rows that were asked for.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
@@ -41,6 +42,9 @@ class Run(Protocol):
     def cut(self, first: int, last: int) -> Run:
         """Give the part that lies in first..last."""
 
+    def hole_to(self, offset: int) -> int:
+        """Give the last of the offsets without a message that follow ``offset``, or that itself."""
+
     def messages(self, attempt: int = 0) -> list[Message]:
         """Make Python messages of all rows."""
 
@@ -72,6 +76,14 @@ class PackedRun(NamedTuple):
             return PackedRun(first, last, self.time, self.batch.filter(keep))
         part = self.batch.slice(first - self.base, last - first + 1)
         return PackedRun(first, last, self.time, part)
+
+    def hole_to(self, offset: int) -> int:
+        """See Run."""
+        if not self.sparse:
+            return offset
+        offsets = self.batch.column("offset").to_pylist()
+        place = bisect_right(offsets, offset)
+        return offsets[place] - 1 if place < len(offsets) else self.last
 
     def messages(self, attempt: int = 0) -> list[Message]:
         """See Run."""
@@ -108,6 +120,10 @@ class PlainRun(NamedTuple):
         first, last = max(first, self.base), min(last, self.last)
         return PlainRun(first, last, self.rows[first - self.base : last - self.base + 1])
 
+    def hole_to(self, offset: int) -> int:
+        """See Run; plain messages have no holes."""
+        return offset
+
     def messages(self, attempt: int = 0) -> list[Message]:
         """See Run."""
         return [Message(*row, attempt) for row in self.rows]
@@ -143,9 +159,8 @@ def open_runs(
     for base, last, time, version, blob in zip(*(iter(nodes),) * 5, strict=True):
         name = f"{created.decode()}:{base}:{version}"
         if blob is not None:
-            if not blob:
-                continue
-            held = Held(name, node.unpack(blob))
+            # A node of which compaction left nothing has no bytes.
+            held = Held(name, node.unpack(blob) if blob else node.EMPTY)
         elif had.name == name:
             held = had
         else:

@@ -29,6 +29,38 @@ redis.register_function{
 }
 
 --[[
+  hw_group_skip: offsets that compaction emptied are done, whether pending or yet to come.
+  A hole stays a hole, so that anyone may say so at any time; only the stream must be the same one.
+  KEYS   1 the stream
+  ARGV   1 group   2 `created` as read   3.. first offset, last offset, ...
+  Reply  how many pending offsets that ended; error HW_NO_GROUP
+]]
+redis.register_function{
+  function_name = 'hw_group_skip',
+  callback = function(keys, args)
+    local K, name = keys[1], args[1]
+    local G, stream = group_key(K, name), load_stream(K)
+    local next_offset = tonumber(redis.call('HGET', G, 'next'))
+    if not next_offset then return no_group() end
+    if stream.created ~= args[2] then return 0 end
+    local ended = 0
+    for i = 3, #args, 2 do
+      local first, last = tonumber(args[i]), tonumber(args[i + 1])
+      local _, taken = cut_pending(G, first, last, true)
+      ended = ended + taken
+      if first <= next_offset and next_offset <= last then next_offset = last + 1 end
+    end
+    redis.call('HSET', G, 'next', next_offset)
+    if ended > 0 then
+      redis.call('HINCRBY', G, 'pending', -ended)
+      if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then serve(K, name, stream, server_ms()) end
+    end
+    return ended
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
   hw_group_postpone: pending messages come due again at another time (nack, extend).
   KEYS   1 the stream
   ARGV   1 group   2 ms from now   3.. first offset, last offset, ...
