@@ -63,3 +63,10 @@ def test_the_library_holds_every_file_once() -> None:
 def test_every_shared_file_tells_its_idea_first() -> None:
     for file in FILES:
         assert file.read_text().startswith("--[["), file
+
+
+def test_no_call_is_given_the_negative_of_a_number() -> None:
+    """Lua's negative of 0 is -0, which Redis 7.0 does not take for a number; write 0 - n."""
+    for file in FILES:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            assert not re.search(r"redis\.call\(.*, -[a-z(]", line), f"{file}:{number}"

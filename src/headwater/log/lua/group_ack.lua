@@ -18,7 +18,7 @@ redis.register_function{
       acked = acked + taken
     end
     if acked > 0 then
-      redis.call('HINCRBY', G, 'pending', -acked)
+      redis.call('HINCRBY', G, 'pending', 0 - acked)
       if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
         serve(K, name, load_stream(K), server_ms())
       end
@@ -52,7 +52,7 @@ redis.register_function{
     end
     redis.call('HSET', G, 'next', next_offset)
     if ended > 0 then
-      redis.call('HINCRBY', G, 'pending', -ended)
+      redis.call('HINCRBY', G, 'pending', 0 - ended)
       if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then serve(K, name, stream, server_ms()) end
     end
     return ended

@@ -23,7 +23,7 @@ local function drop_expired(G)
     local range = pending_at(G, start)
     local n = range.last - range.first + 1
     drop_pending(G, range)
-    redis.call('HINCRBY', G, 'pending', -n)
+    redis.call('HINCRBY', G, 'pending', 0 - n)
     redis.call('HINCRBY', G, 'expired', n)
   end
   return {}
@@ -146,7 +146,7 @@ redis.register_function{
         local stop = math.min(last, first + room - 1)
         if stop < last then add_dead(G, at + stop - first + 1, stop + 1, last, attempt) end
         give_back(G, first, stop, now)
-        redis.call('HINCRBY', G, 'buried', -(stop - first + 1))
+        redis.call('HINCRBY', G, 'buried', 0 - (stop - first + 1))
         room, back = room - (stop - first + 1), back + stop - first + 1
       end
     end

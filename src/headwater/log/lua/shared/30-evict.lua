@@ -84,7 +84,7 @@ local function evict(K, stream, limit)
     -- Not -node.bytes: an emptied node has none, and Redis takes Lua's -0 for no number.
     redis.call('HINCRBY', K, 'bytes', 0 - node.bytes)
     if holes > 0 then
-      redis.call('HINCRBY', K, 'holes', -holes)
+      redis.call('HINCRBY', K, 'holes', 0 - holes)
       gone = gone - holes
     end
   end

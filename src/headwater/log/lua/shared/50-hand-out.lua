@@ -25,7 +25,7 @@ local function expire_range(G, range, group)
   else
     drop_pending(G, range)
     local n = range.last - range.first + 1
-    group.pending = redis.call('HINCRBY', G, 'pending', -n)
+    group.pending = redis.call('HINCRBY', G, 'pending', 0 - n)
     redis.call('HINCRBY', G, 'expired', n)
   end
 end
@@ -37,7 +37,7 @@ local function without_evicted(G, range, stream, group)
   record_gap(G, range.first, gone)
   local due = tonumber(redis.call('ZSCORE', G .. ':due', digits(range.first)))
   drop_pending(G, range)
-  group.pending = redis.call('HINCRBY', G, 'pending', -(gone - range.first + 1))
+  group.pending = redis.call('HINCRBY', G, 'pending', 0 - (gone - range.first + 1))
   if gone == range.last then return nil end
   add_pending(G, gone + 1, range.last, range.attempt, due, range.expire)
   return pending_at(G, digits(gone + 1))
@@ -88,7 +88,7 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
               if ends == NEVER and expire then ends = now + expire end
               add_pending(G, range.first, covered, attempt, now + retry, ends)
             else
-              group.pending = redis.call('HINCRBY', G, 'pending', -(covered - range.first + 1))
+              group.pending = redis.call('HINCRBY', G, 'pending', 0 - (covered - range.first + 1))
             end
             local n = #claims
             claims[n + 1], claims[n + 2], claims[n + 3] = range.first, covered, attempt
