@@ -406,7 +406,7 @@ def test_a_stand_by_takes_over_from_a_leader_that_stops(
             until(lambda: first.progress.leading)
             books.commit_one(engine, "a")
             until(lambda: books.arrived(hw) == 2)
-            assert (first.progress.rows, second.progress.rows) == (1, 1)
+            until(lambda: (first.progress.rows, second.progress.rows) == (1, 1))
     assert books.anomalies(hw) == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.outbox.claims import read_ids, spell_ids
+from headwater.outbox.claims import count_ids, read_runs, runs_of, spell_runs
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,17 @@ from headwater.outbox.claims import read_ids, spell_ids
     ],
 )
 def test_neighbours_are_spelled_as_a_run(ids: list[int], text: str) -> None:
-    assert spell_ids(ids) == text
-    assert read_ids(text) == ids
+    runs = runs_of(ids)
+    assert spell_runs(runs) == text
+    assert read_runs(text) == runs
+    assert count_ids(runs) == len(ids)
 
 
 @given(st.sets(st.integers(1, 300)).map(sorted))
 def test_every_id_is_named_and_no_other(ids: list[int]) -> None:
-    assert read_ids(spell_ids(ids)) == ids
+    runs = read_runs(spell_runs(runs_of(ids)))
+    assert [one for first, last in runs for one in range(first, last + 1)] == ids
 
 
 def test_a_full_batch_of_neighbours_is_short() -> None:
-    assert len(spell_ids(range(10**15, 10**15 + 10_000))) < 40
+    assert len(spell_runs(runs_of(range(10**15, 10**15 + 10_000)))) < 40

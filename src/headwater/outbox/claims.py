@@ -14,11 +14,11 @@ ids, because finding the first row behind a million deleted ones is not free.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate, takewhile
 from typing import NamedTuple, TypeAlias
 
-from headwater.outbox.database import Control, Database, Row
+from headwater.outbox.database import Control, Database, Row, Runs
 
 Steps: TypeAlias = Callable[[str], None]
 
@@ -39,6 +39,16 @@ class Batch(NamedTuple):
     rows: list[Row]
 
 
+class _Ahead(NamedTuple):
+    """What the next batch will be."""
+
+    runs: Runs
+    rows: list[Row]
+
+
+_NOTHING = _Ahead([], [])
+
+
 class Claims:
     """The claims of one leader, from the first one it finds to the last one it makes."""
 
@@ -47,14 +57,16 @@ class Claims:
         self._producer = producer
         self._most = most
         self._steps = steps
-        self._listed: deque[tuple[int, int]] = deque()
+        self._listed: Sequence[tuple[int, int]] = ()
+        self._at = 0
+        self._ahead = _NOTHING
         self._control = database.control()
-        self._ids = read_ids(self._control.claimed)
+        self._runs = read_runs(self._control.claimed)
 
     @property
-    def unfinished_ids(self) -> list[int]:
-        """The rows of the last claim, when they may still be there."""
-        return self._ids
+    def claimed(self) -> int:
+        """How many rows the last claim names that may still be there."""
+        return count_ids(self._runs)
 
     @property
     def age_ms(self) -> int:
@@ -63,9 +75,9 @@ class Claims:
 
     def unfinished(self) -> Batch | None:
         """Give the batch that the last leader may have left half-way; it must be appended again."""
-        if not self._ids:
+        if not self._runs:
             return None
-        rows = self._database.rows(self._ids)
+        rows = self._database.rows(self._runs)
         return Batch(self._control.producer, self._control.batch, rows)
 
     def next(self, *, more: bool = True) -> Batch | None:
@@ -74,58 +86,74 @@ class Claims:
         Returns None when nothing is staged, or when no ``more`` is wanted. Raises LostLead when
         another streamer went on meanwhile; then nothing was changed.
         """
-        if not self._ids and not (more and self._look()):
+        if not self._runs and not (more and self._look()):
             return None
         with self._database.transaction():
-            if self._ids:
-                self._database.delete(self._ids)
+            if self._runs:
+                self._database.delete(self._runs)
                 self._steps("deleted")
-            ids = self._take() if more and self._look() else []
+            if more and not self._ahead.runs and self._look():
+                self.read_ahead()
+            runs, rows = self._ahead if more else _NOTHING
             old = self._control
             new = old._replace(claimed="")
-            if ids:
-                new = Control(self._producer, old.batch + 1, spell_ids(ids))
+            if runs:
+                new = Control(self._producer, old.batch + 1, spell_runs(runs))
             if not self._database.mark(old, new):
                 raise LostLead
             self._steps("marked")
-            rows = self._database.rows(ids) if ids else []
             self._steps("committing")
-        self._control, self._ids = new, ids
-        self._steps("claimed" if ids else "cleared")
-        return Batch(new.producer, new.batch, rows) if ids else None
+        self._control, self._runs, self._ahead = new, runs, _NOTHING
+        self._steps("claimed" if runs else "cleared")
+        return Batch(new.producer, new.batch, rows) if runs else None
+
+    def read_ahead(self) -> None:
+        """Read the rows of the next batch, if it is listed already; they change no more."""
+        runs = self._take()
+        self._ahead = _Ahead(runs, self._database.rows(runs)) if runs else _NOTHING
 
     def _look(self) -> bool:
-        if not self._listed:
-            self._listed.extend(self._database.listed(self._most * _LISTED_BATCHES))
+        if self._at == len(self._listed):
+            self._listed = self._database.listed(self._most * _LISTED_BATCHES)
+            self._at = 0
         return bool(self._listed)
 
-    def _take(self) -> list[int]:
-        ids: list[int] = []
-        size = 0
-        while self._listed and len(ids) < self._most:
-            size += self._listed[0][1]
-            if ids and size > _BATCH_BYTES:
-                break
-            ids.append(self._listed.popleft()[0])
-        return ids
+    def _take(self) -> Runs:
+        part = self._listed[self._at : self._at + self._most]
+        if sum(size for _, size in part) > _BATCH_BYTES:
+            within = takewhile(lambda total: total <= _BATCH_BYTES, accumulate(s for _, s in part))
+            part = part[: max(sum(1 for _ in within), 1)]
+        self._at += len(part)
+        return runs_of([number for number, _ in part])
 
 
-def spell_ids(ids: Sequence[int]) -> str:
-    """Spell ids as runs of neighbours: 1-1000,1007; every id is named, no other is."""
-    runs: list[str] = []
+def runs_of(ids: Sequence[int]) -> Runs:
+    """Gather ascending ids into runs of neighbours: every id is in one of them, and no other."""
+    if ids and ids[-1] - ids[0] == len(ids) - 1:
+        return [(ids[0], ids[-1])]
+    runs: Runs = []
     start = 0
     for place in range(1, len(ids) + 1):
         if place == len(ids) or ids[place] != ids[place - 1] + 1:
-            first, last = ids[start], ids[place - 1]
-            runs.append(str(first) if first == last else f"{first}-{last}")
+            runs.append((ids[start], ids[place - 1]))
             start = place
-    return ",".join(runs)
+    return runs
 
 
-def read_ids(text: str) -> list[int]:
-    """Read what spell_ids wrote."""
-    ids: list[int] = []
+def spell_runs(runs: Runs) -> str:
+    """Spell runs of ids: 1-1000,1007."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def read_runs(text: str) -> Runs:
+    """Read what spell_runs wrote."""
+    runs: Runs = []
     for run in text.split(",") if text else ():
         first, _, last = run.partition("-")
-        ids.extend(range(int(first), int(last or first) + 1))
-    return ids
+        runs.append((int(first), int(last or first)))
+    return runs
+
+
+def count_ids(runs: Runs) -> int:
+    """Say how many ids are in runs."""
+    return sum(last - first + 1 for first, last in runs)

@@ -28,6 +28,8 @@ from headwater.outbox.outages import is_passing
 from headwater.outbox.schema import check_dialect, outbox_table
 
 Row: TypeAlias = tuple[str, str, bytes]
+# Ids without a gap between the first and the last of each, both included; ascending.
+Runs: TypeAlias = list[tuple[int, int]]
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
@@ -61,10 +63,10 @@ class Database(Protocol):
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
         """Name the visible rows by id, up to a limit, with their sizes in bytes."""
 
-    def rows(self, ids: Sequence[int]) -> list[Row]:
-        """Read rows by their ids, in that order; those that are gone are left out."""
+    def rows(self, runs: Runs) -> list[Row]:
+        """Read rows in the order of their ids; those that are gone are left out."""
 
-    def delete(self, ids: Sequence[int]) -> None:
+    def delete(self, runs: Runs) -> None:
         """Delete exactly these rows."""
 
     def claimed_ms(self) -> int:

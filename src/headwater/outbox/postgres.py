@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from headwater.errors import NotCreated
-from headwater.outbox.database import Control, Row
+from headwater.outbox.database import Control, Row, Runs
 from headwater.outbox.schema import CHANNEL, CONTROL, streamer_table
 
 # This session only. The table is short-lived rows, so its statistics are always wrong, and an
@@ -34,9 +34,15 @@ _LISTED = """
 SELECT id, octet_length(tag) + octet_length(value) FROM headwater_outbox ORDER BY id LIMIT %s
 """
 _ROWS = """
-SELECT stream, tag, value FROM headwater_outbox WHERE id = ANY(%s) ORDER BY id
+SELECT stream, tag, value
+FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
+JOIN headwater_outbox ON id BETWEEN first AND last
+ORDER BY id
 """
-_DELETE = "DELETE FROM headwater_outbox WHERE id = ANY(%s)"
+_DELETE = """
+DELETE FROM headwater_outbox USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
+WHERE id BETWEEN first AND last
+"""
 _NOW = f"SELECT {_CLOCK}"
 _CLAIMED_MS = "SELECT claimed_ms FROM headwater_streamer WHERE name = %s"
 _STAGED = """
@@ -96,13 +102,13 @@ class PostgresDatabase:
         """See Database."""
         return self._ask(_LISTED, limit)
 
-    def rows(self, ids: Sequence[int]) -> list[Row]:
+    def rows(self, runs: Runs) -> list[Row]:
         """See Database."""
-        return self._ask(_ROWS, list(ids))
+        return self._ask(_ROWS, *_arrays(runs))
 
-    def delete(self, ids: Sequence[int]) -> None:
+    def delete(self, runs: Runs) -> None:
         """See Database."""
-        self._cursor.execute(_DELETE, (list(ids),))
+        self._cursor.execute(_DELETE, _arrays(runs))
 
     def claimed_ms(self) -> int:
         """See Database."""
@@ -168,3 +174,8 @@ class PostgresDatabase:
     def _ask(self, statement: str, *words: Any) -> list[Any]:
         self._cursor.execute(statement, words, binary=True)
         return self._cursor.fetchall()
+
+
+def _arrays(runs: Runs) -> list[str]:
+    """Spell the first and the last ids as arrays; quicker than to let the driver do it."""
+    return ["{" + ",".join(map(str, ends)) + "}" for ends in zip(*runs, strict=True)]

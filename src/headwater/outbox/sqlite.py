@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import select
 import sqlite3
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headwater.errors import NotCreated
-from headwater.outbox.database import Control, Row
+from headwater.outbox.database import Control, Row, Runs
 from headwater.outbox.schema import CONTROL, streamer_table
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -30,11 +29,11 @@ WHERE name = ? AND producer = ? AND batch = ?
 _LISTED = """
 SELECT id, 4 * length(tag) + length(value) FROM headwater_outbox ORDER BY id LIMIT ?
 """
+# Of a run of neighbours; there is one of them, unless transactions took turns or rolled back.
 _ROWS = """
-SELECT stream, tag, value FROM headwater_outbox
-WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
+SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
-_DELETE = "DELETE FROM headwater_outbox WHERE id IN (SELECT value FROM json_each(?))"
+_DELETE = "DELETE FROM headwater_outbox WHERE id BETWEEN ? AND ?"
 _NOW = f"SELECT {_CLOCK}"
 _CLAIMED_MS = "SELECT claimed_ms FROM headwater_streamer WHERE name = ?"
 _STAGED = """
@@ -100,13 +99,13 @@ class SqliteDatabase:
         """See Database."""
         return self._ask(_LISTED, limit)
 
-    def rows(self, ids: Sequence[int]) -> list[Row]:
+    def rows(self, runs: Runs) -> list[Row]:
         """See Database."""
-        return self._ask(_ROWS, json.dumps(ids))
+        return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
 
-    def delete(self, ids: Sequence[int]) -> None:
+    def delete(self, runs: Runs) -> None:
         """See Database."""
-        self._cursor.execute(_DELETE, (json.dumps(ids),))
+        self._cursor.executemany(_DELETE, runs)
 
     def claimed_ms(self) -> int:
         """See Database."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwater.outbox.claims import read_ids
+from headwater.outbox.claims import count_ids, read_runs
 from headwater.outbox.database import Database
 
 # Counting rows takes time in proportion; beyond this many the span of ids is told instead.
@@ -48,7 +48,7 @@ def read_status(database: Database) -> Status:
         backlog=count if exact else span,
         exact=exact,
         oldest_ms=None if oldest is None else max(now - oldest, 0),
-        claimed=len(read_ids(control.claimed)),
+        claimed=count_ids(read_runs(control.claimed)),
         batch=control.batch,
         producer=control.producer,
         streaming=database.leader_lives(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -168,15 +169,19 @@ class Streamer:
         database.watch()
         claims = self._claims(database)
         self._append(claims.unfinished())
-        while True:
-            batch = claims.next(more=not self._stop.is_set())
-            self._well(outage)
-            if batch is not None:
-                self._append(batch)
-            elif self._stop.is_set():
-                return
-            else:
-                database.wait(_LOOK_S, self._stop.fileno())
+        with ThreadPoolExecutor(1, "headwater-append") as appender:
+            while True:
+                batch = claims.next(more=not self._stop.is_set())
+                self._well(outage)
+                if batch is not None:
+                    # While the store takes one batch, the database gives the next.
+                    appended = appender.submit(self._append, batch)
+                    claims.read_ahead()
+                    appended.result()
+                elif self._stop.is_set():
+                    return
+                else:
+                    database.wait(_LOOK_S, self._stop.fileno())
 
     def _stream_once(self, database: Database) -> int:
         claims = self._claims(database)
@@ -187,11 +192,11 @@ class Streamer:
 
     def _claims(self, database: Database) -> Claims:
         claims = Claims(database, self._producer, self._batch, self._steps)
-        if claims.unfinished_ids and claims.age_ms > PRODUCER_MS:
+        if claims.claimed and claims.age_ms > PRODUCER_MS:
             log.warning(
                 "a batch of %d rows was left half-way %d days ago; the log may have forgotten "
                 "whether it has them, so they may be in it twice",
-                len(claims.unfinished_ids),
+                claims.claimed,
                 claims.age_ms // 86_400_000,
             )
         return claims
