@@ -2,7 +2,7 @@
 
 Run as a program it takes one order a line, in JSON: {"start": {...}} forks a streamer and prints
 its pid, {"wait": pid} prints how it ended. A streamer runs until SIGTERM, or until it has done a
-step so often that it is to die there, by kill -9.
+step so often that it is to die there, by kill -9. Other programs serve other kinds of processes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 
 class Zygote:
-    """What tests hold of the process that forks; all of its streamers end with it."""
+    """What tests hold of the process that forks; all that it forked ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "tests.fault.zygote") -> None:
         self._program = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, "-m", program],
+            cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -30,19 +33,19 @@ class Zygote:
         self._alive: set[int] = set()
 
     def start(self, db: str, store: str, **order: Any) -> int:
-        """Start a streamer; ``step`` and ``times`` say where it dies. Gives its pid."""
+        """Start a process; ``step`` and ``times`` say where it dies. Gives its pid."""
         pid = self._order({"start": {"db": db, "store": store, **order}})
         self._alive.add(pid)
         return pid
 
     def wait(self, pid: int) -> int:
-        """Wait for the end of a streamer; gives its exit code, -9 for kill -9."""
+        """Wait for the end of a process; gives its exit code, -9 for kill -9."""
         code = self._order({"wait": pid})
         self._alive.discard(pid)
         return code
 
     def end(self, pid: int, number: int = signal.SIGTERM) -> int:
-        """Send a streamer a signal, and wait for its end."""
+        """Send a process a signal, and wait for its end."""
         os.kill(pid, number)
         return self.wait(pid)
 
@@ -67,12 +70,8 @@ class Zygote:
         self._program.communicate()
 
 
-def _stream(order: dict[str, Any]) -> None:
-    import sqlalchemy as sa
-
-    import headwater
-    from headwater.outbox import Outbox, Streamer
-
+def dying(order: dict[str, Any]) -> Callable[[str], None]:
+    """Give what is told of every step, and ends the process at the one that was ordered."""
     left = order.get("times", 1)
 
     def die(step: str) -> None:
@@ -81,20 +80,29 @@ def _stream(order: dict[str, Any]) -> None:
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    return die
+
+
+def _stream(order: dict[str, Any]) -> None:
+    import sqlalchemy as sa
+
+    import headwater
+    from headwater.outbox import Outbox, Streamer
+
     outbox = Outbox(sa.create_engine(order["db"]))
     with (
         headwater.connect(order["store"]) as hw,
-        Streamer(outbox, hw, batch=order.get("batch", 1000), steps=die) as streamer,
+        Streamer(outbox, hw, batch=order.get("batch", 1000), steps=dying(order)) as streamer,
     ):
         signal.signal(signal.SIGTERM, lambda *_: streamer.stop())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         streamer.run()
 
 
-def _serve() -> None:
-    # Brought in before the fork, so that a streamer starts within milliseconds.
-    import headwater.client
-    import headwater.outbox  # noqa: F401
-
+def serve(run: Callable[[dict[str, Any]], None]) -> None:
+    """Take orders until there are no more; what is imported by now need not be after a fork."""
+    # A streamer may be told to stop before it is ready to hear it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -105,13 +113,16 @@ def _serve() -> None:
         if not child:
             code = 1
             try:
-                _stream(order["start"])
+                run(order["start"])
                 code = 0
             except Exception as error:  # noqa: BLE001  told to whoever waits
-                print(f"streamer: {error!r}", file=sys.stderr, flush=True)
+                print(f"{run.__name__}: {error!r}", file=sys.stderr, flush=True)
             os._exit(code)
         print(child, flush=True)
 
 
 if __name__ == "__main__":
-    _serve()
+    import headwater.client
+    import headwater.outbox  # noqa: F401
+
+    serve(_stream)
