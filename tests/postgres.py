@@ -178,6 +178,11 @@ class Postgres:
         with contextlib.suppress(OSError):
             if all(place.stat().st_mode & stat.S_IXOTH for place in places):
                 return folder
-        copy = self.directory / "programs"
-        shutil.copytree(folder.parent, copy)
+        home, site = folder.parent, self.directory / "programs"
+        copy = site / home.parent.name / home.name
+        shutil.copytree(home, copy)
+        # A wheel keeps the libraries of its programs beside its package.
+        libraries = home.parent.with_name(f"{home.parent.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, site / libraries.name)
         return copy / folder.name
