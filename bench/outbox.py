@@ -20,8 +20,7 @@ import sqlalchemy as sa
 import headwater
 from bench.events import events
 from bench.harness import Row, interleave, rate, server, socket_url
-from headwater.outbox import Outbox, Streamer
-from headwater.outbox.consumer import Consumer
+from headwater.outbox import Consumer, Outbox, Streamer
 from tests.postgres import Postgres, postgres_folder
 
 BATCH = 1000
