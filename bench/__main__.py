@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bench import log, outbox, scale
-from bench.harness import show
+from bench.harness import Row, show
 
 
 def main() -> int:
@@ -20,14 +20,13 @@ def main() -> int:
     options = parser.parse_args()
     if options.what == "scale":
         return scale.run(options.messages)
-    reached = True
+    tables: dict[str, list[Row]] = {}
     if options.what in ("all", "log"):
-        rows = log.run(options.rounds, options.long)
-        reached &= show(rows, "the log against native streams", options.json)
+        tables["the log against native streams"] = log.run(options.rounds, options.long)
     if options.what in ("all", "outbox"):
         rows = outbox.run(options.rounds, options.backlog)
-        reached &= show(rows, "outbox and consumers against bare SQL", options.json)
-    return 0 if reached else 1
+        tables["outbox and consumers against bare SQL"] = rows
+    return 0 if show(tables, options.json) else 1
 
 
 if __name__ == "__main__":

@@ -102,25 +102,33 @@ def machine() -> str:
     return f"{platform.machine()}, Python {platform.python_version()}, redis-py {redis.__version__}"
 
 
-def show(rows: list[Row], title: str, as_json: bool) -> bool:
+def show(tables: dict[str, list[Row]], as_json: bool) -> bool:
     """Print the rows; says whether every one reached its least."""
+    every = [row for rows in tables.values() for row in rows]
     if as_json:
-        print(json.dumps([{**asdict(row), "verdict": row.verdict} for row in rows], indent=2))
+        found = [{**asdict(row), "verdict": row.verdict} for row in every]
+        print(json.dumps({"machine": machine(), "rows": found}, indent=2))
     else:
-        table = Table(title=title, caption=machine())
-        for column in ("row", "fsync", "headwater", "peer", "ratio", "least", "aim", "verdict"):
-            table.add_column(column, justify="left" if column in ("row", "verdict") else "right")
-        for row in rows:
-            sign = ">=" if row.higher_is_better else "<="
-            table.add_row(
-                row.name,
-                row.fsync,
-                row.ours,
-                row.peer,
-                f"{row.ratio:.2f}x",
-                f"{sign} {row.least:g}x",
-                f"{row.aim:g}x",
-                row.verdict,
-            )
-        Console(width=140).print(table)
-    return all(row.verdict != "BELOW" for row in rows)
+        for title, rows in tables.items():
+            Console(width=140).print(table_of(title, rows))
+    return all(row.verdict != "BELOW" for row in every)
+
+
+def table_of(title: str, rows: list[Row]) -> Table:
+    """Lay rows out for people."""
+    table = Table(title=title, caption=machine())
+    for column in ("row", "fsync", "headwater", "peer", "ratio", "least", "aim", "verdict"):
+        table.add_column(column, justify="left" if column in ("row", "verdict") else "right")
+    for row in rows:
+        sign = ">=" if row.higher_is_better else "<="
+        table.add_row(
+            row.name,
+            row.fsync,
+            row.ours,
+            row.peer,
+            f"{row.ratio:.2f}x",
+            f"{sign} {row.least:.3g}x",
+            f"{row.aim:.3g}x",
+            row.verdict,
+        )
+    return table
