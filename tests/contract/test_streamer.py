@@ -349,6 +349,20 @@ def test_a_batch_left_for_longer_than_the_log_remembers_is_told(
     assert "may be in it twice" in caplog.text
 
 
+def test_rows_of_a_claim_that_were_deleted_by_hand_do_not_hold_up_the_others(
+    engine: sa.Engine, outbox: Outbox, streamer: Streamer, hw: Headwater, name: str
+) -> None:
+    with engine.begin() as conn:
+        conn.exec_driver_sql(
+            "UPDATE headwater_streamer SET producer = 'p', batch = 7, claimed = '1-3,9'"
+        )
+        outbox.stage_many(conn, name, [("t", b"")] * 12)
+        conn.exec_driver_sql("DELETE FROM headwater_outbox WHERE id IN (1, 2, 3, 9)")
+    assert streamer.run_once() == 8
+    assert (outbox.status().backlog, outbox.status().claimed) == (0, 0)
+    assert hw.stream(name).info().last == 8
+
+
 # ── One leads ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -606,6 +620,39 @@ def test_an_outbox_in_memory_is_streamed(hw: Headwater, name: str) -> None:
                 outbox.stage(conn, name, "t", b"v")
             until(lambda: hw.stream(name).info().last == 6)
     engine.dispose()
+
+
+def test_outboxes_in_memory_do_not_share_a_leader(hw: Headwater, name: str) -> None:
+    outboxes = [Outbox(sa.create_engine("sqlite://", poolclass=StaticPool)) for _ in range(2)]
+    for outbox in outboxes:
+        outbox.create_all()
+        with outbox.engine.begin() as conn:
+            outbox.stage(conn, name, "t", b"")
+    answers: list[int] = []
+    second = Streamer(outboxes[1], hw)
+    first = Streamer(outboxes[0], hw, steps=lambda _: answers.append(second.run_once()))
+    assert first.run_once() == 1
+    assert sum(answers) == 1
+
+
+def test_asking_for_the_status_does_not_take_the_lead_away(
+    engine: sa.Engine, outbox: Outbox, books: Books, make: Callable[..., Streamer]
+) -> None:
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            outbox.status()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for _ in range(30):
+            books.commit_one(engine, "a")
+            assert make().run_once() == 1
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_an_engine_that_begins_every_transaction_itself_is_streamed(

@@ -8,10 +8,12 @@ made as the engine makes them, with the same arguments and listeners.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 import psycopg
 from sqlalchemy import URL, Engine, Pool, create_engine, exc
@@ -33,6 +35,9 @@ Runs: TypeAlias = list[tuple[int, int]]
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
+
+# Who leads where the database is in the memory of this process.
+_locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
 
 
 class Control(NamedTuple):
@@ -134,16 +139,16 @@ class Source:
         if self.engine.dialect.name == "sqlite":
             from headwater.outbox.sqlite import SqliteDatabase
 
-            return SqliteDatabase(connection, self.where, None if self._shared else self.file)
+            lock = _locks.setdefault(self.engine, threading.Lock()) if self._shared else self._lock
+            return SqliteDatabase(connection, self.where, lock)
         from headwater.outbox.postgres import PostgresDatabase
 
         return PostgresDatabase(connection, self.where)
 
     @property
-    def file(self) -> str:
-        """The path of a SQLite file."""
+    def _lock(self) -> str:
         name = (self.engine.url.database or "").removeprefix("file:").partition("?")[0]
-        return str(Path(name).resolve())
+        return f"{Path(name).resolve()}.streamer.lock"
 
 
 @contextmanager

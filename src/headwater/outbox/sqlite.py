@@ -51,13 +51,19 @@ _BUSY_POLL_S = 0.003
 _IDLE_POLL_S = 0.015
 _IDLE_AFTER_S = 1.0
 
-_memory_lock = threading.Lock()
+# Who asks whether a streamer leads holds its lock for a moment.
+_MOMENT_S = 0.002
 
 
 class SqliteDatabase:
-    """A SQLite connection on which the streamer works; ``file`` is None for one in memory."""
+    """A SQLite connection on which the streamer works.
 
-    def __init__(self, connection: sqlite3.Connection, where: str, file: str | None) -> None:
+    ``lock`` is the path of the leader's lock, or, for a database in memory, a lock in memory.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, where: str, lock: str | threading.Lock
+    ) -> None:
         self.where = where
         self._connection = connection
         self._before: Any = connection.isolation_level
@@ -65,8 +71,8 @@ class SqliteDatabase:
         connection.isolation_level = None
         self._cursor = connection.cursor()
         self._cursor.row_factory = None
-        self._file = file
-        self._lock: int | None = None
+        self._lock = lock
+        self._held: int | None = None
         self._leads = False
         self._version = 0
         self._changed = 0.0
@@ -127,23 +133,23 @@ class SqliteDatabase:
         return self._ask(_CHECKPOINTS)
 
     def lead(self) -> bool:
-        """See Database; the lock goes with the process that holds it."""
-        if not self._leads:
-            if self._file is None:
-                self._leads = _memory_lock.acquire(blocking=False)
-            else:
-                self._lock = _try_lock(f"{self._file}.streamer.lock")
-                self._leads = self._lock is not None
+        """See Database; a lock file is free when the process that held it is gone."""
+        for _ in range(3):
+            if not self._leads:
+                self._leads = self._try()
+            if self._leads or not isinstance(self._lock, str):
+                break
+            time.sleep(_MOMENT_S)
         return self._leads
 
     def leader_lives(self) -> bool:
         """See Database."""
-        if self._leads or self._file is None:
-            return self._leads or _memory_lock.locked()
-        lock = _try_lock(f"{self._file}.streamer.lock")
-        if lock is not None:
-            os.close(lock)
-        return lock is None
+        if self._leads:
+            return True
+        if not self._try():
+            return True
+        self._give_up()
+        return False
 
     def watch(self) -> None:
         """See Database."""
@@ -153,7 +159,7 @@ class SqliteDatabase:
         """See Database: returns when another connection has committed anything."""
         poll = select.poll()
         poll.register(stop, select.POLLIN)
-        if self._file is None:
+        if not isinstance(self._lock, str):
             # It may change by this very connection, and then nothing tells of it.
             poll.poll(min(seconds, _BUSY_POLL_S) * 1000)
             return
@@ -169,13 +175,25 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """See Database."""
-        if self._lock is not None:
-            os.close(self._lock)
-        elif self._leads:
-            _memory_lock.release()
+        if self._leads:
+            self._give_up()
         self._cursor.close()
         with contextlib.suppress(sqlite3.Error):
             self._connection.isolation_level = self._before
+
+    def _try(self) -> bool:
+        if isinstance(self._lock, str):
+            self._held = _try_lock(self._lock)
+            return self._held is not None
+        return self._lock.acquire(blocking=False)
+
+    def _give_up(self) -> None:
+        self._leads = False
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+        elif not isinstance(self._lock, str):
+            self._lock.release()
 
     def _ask(self, statement: str, *words: Any) -> list[Any]:
         return self._cursor.execute(statement, words).fetchall()

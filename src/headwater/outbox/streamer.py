@@ -185,7 +185,9 @@ class Streamer:
 
     def _stream_once(self, database: Database) -> int:
         claims = self._claims(database)
-        batch = claims.unfinished() or claims.next()
+        batch = claims.unfinished()
+        if batch is None or not batch.rows:
+            batch = claims.next()
         self._append(batch)
         claims.next(more=False)
         return len(batch.rows) if batch else 0
