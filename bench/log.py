@@ -215,7 +215,7 @@ def wake_latency(pair: Pair) -> Row:
             pair, "native", key, lambda: pair.native.xadd(key, {"tag": tag, "value": value})
         )
 
-    a, b = interleave(ours, native, max(3, pair.rounds // 2))
+    a, b = interleave(ours, native, max(1, pair.rounds // 2))
     name = "write to blocked member, p50 / XADD to blocked XREADGROUP, us"
     return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
 

@@ -1,0 +1,35 @@
+"""The benchmarks run: short, so that they cannot rot; what they measure is not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def run(*words: str) -> str:
+    # The exit code tells whether every goal was reached, which a busy machine cannot promise.
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["log", "outbox"])
+def test_every_row_is_measured_against_its_peer(what: str) -> None:
+    found = json.loads(run(what, "--rounds", "1", "--long", "20000", "--backlog", "5000", "--json"))
+    assert len(found["rows"]) == {"log": 13, "outbox": 12}[what]
+    assert all(row["ratio"] > 0 for row in found["rows"])
+    assert {row["fsync"] for row in found["rows"]} == {"log": {"off", "always"}, "outbox": {"on"}}[
+        what
+    ]
+
+
+def test_a_growing_stream_is_measured_at_every_mark() -> None:
+    assert run("scale", "--messages", "100000").count("│") >= 7 * 7
