@@ -559,12 +559,32 @@ def test_a_user_without_rights_is_told(
     assert outbox.status().backlog == 0
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"stream": ""},
+        {"stream": "two words"},
+        {"stream": "zero\u200bwidth"},
+        {"stream": "x" * 201},
+        {"tag": "ü" * 2049},
+        {"value": bytes(16 * 1024 * 1024 + 1)},
+    ],
+    ids=["empty", "space", "zero width", "long stream", "long tag", "large value"],
+)
 def test_a_row_that_the_log_cannot_take_is_told_and_kept(
-    engine: sa.Engine, outbox: Outbox, streamer: Streamer, hw: Headwater, name: str
+    engine: sa.Engine,
+    outbox: Outbox,
+    streamer: Streamer,
+    hw: Headwater,
+    name: str,
+    bad: dict[str, object],
 ) -> None:
-    insert = sa.text("INSERT INTO headwater_outbox (stream, tag, value) VALUES (:s, 't', :v)")
+    """It was not staged, but inserted by hand or from another language."""
+    insert = sa.text(
+        "INSERT INTO headwater_outbox (stream, tag, value) VALUES (:stream, :tag, :value)"
+    )
     with engine.begin() as conn:
-        conn.execute(insert, {"s": "zero\u200bwidth", "v": b""})
+        conn.execute(insert, {"stream": f"{name}-bad", "tag": "t", "value": b""} | bad)
         outbox.stage(conn, name, "t", b"")
     for _ in range(2):
         with pytest.raises(RowRefused, match="delete it"):

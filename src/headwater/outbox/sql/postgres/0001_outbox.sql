@@ -2,14 +2,12 @@
 -- Statements are separated by empty lines.
 
 -- What transactions staged and the log does not hold yet. Ids say in which order one transaction
--- staged its rows, and nothing else: a later commit may bring a lower id. What the log would not
--- take is refused here, whoever inserts it.
+-- staged its rows, and nothing else: a later commit may bring a lower id.
 CREATE TABLE IF NOT EXISTS headwater_outbox (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    stream    text   NOT NULL CHECK (octet_length(stream) <= 200
-                                     AND stream ~ '^[^[:space:][:cntrl:]{}]+$'),
-    tag       text   NOT NULL CHECK (octet_length(tag) <= 4096),
-    value     bytea  NOT NULL CHECK (octet_length(value) <= 16777216),
+    stream    text   NOT NULL,
+    tag       text   NOT NULL,
+    value     bytea  NOT NULL,
     staged_ms bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 );
 

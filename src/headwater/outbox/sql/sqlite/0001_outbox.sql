@@ -3,14 +3,12 @@
 -- not wait for readers; that cannot be set in a transaction: PRAGMA journal_mode = WAL
 
 -- What transactions staged and the log does not hold yet. Ids say in which order one transaction
--- staged its rows, and nothing else. What the log would not take is refused here, whoever inserts
--- it.
+-- staged its rows, and nothing else.
 CREATE TABLE IF NOT EXISTS headwater_outbox (
     id        INTEGER NOT NULL PRIMARY KEY,
-    stream    TEXT    NOT NULL CHECK (length(CAST(stream AS BLOB)) BETWEEN 1 AND 200
-                                      AND stream NOT GLOB '*[{} ]*'),
-    tag       TEXT    NOT NULL CHECK (length(CAST(tag AS BLOB)) <= 4096),
-    value     BLOB    NOT NULL CHECK (typeof(value) = 'blob' AND length(value) <= 16777216),
+    stream    TEXT    NOT NULL,
+    tag       TEXT    NOT NULL,
+    value     BLOB    NOT NULL CHECK (typeof(value) = 'blob'),
     staged_ms BIGINT  NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 );
 
