@@ -51,15 +51,22 @@ _FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?)"
 _FOR_OTHERS = sa.insert(outbox_table).inline()
 
 
-_known: dict[type, Way] = {}
+# The way of every kind of connection met so far, and whether it is to be awaited.
+_known: dict[type, tuple[Way, bool]] = {}
 
 
 def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
     """Insert rows in their order; raises InvalidInput when ``conn`` is no known connection."""
     kind = type(conn)
-    way = _known.get(kind) or _known.setdefault(kind, _way_of(kind))
-    if iscoroutinefunction(way):
+    if kind not in _known:
+        way = _way_of(kind)
+        _known[kind] = way, iscoroutinefunction(way)
+    way, is_async = _known[kind]
+    if is_async:
         return _write_in_turn(way, conn, rows)
+    if len(rows) == 1:
+        way(conn, rows)
+        return None
     for part in _parts(rows):
         way(conn, part)
     return None
@@ -72,9 +79,6 @@ async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
 
 def _parts(rows: Rows) -> Iterator[Rows]:
     """Split rows into parts of which each fits one statement."""
-    if len(rows) == 1:
-        yield rows
-        return
     start = size = 0
     for place, (_, tag, value) in enumerate(rows):
         size += len(tag) + len(value)
