@@ -275,8 +275,8 @@ class TransactionEnded(OutboxError):
     def __init__(self, consumer: str, stream: str) -> None:
         super().__init__(
             f"the handler of consumer {consumer!r} of stream {stream!r} ended the transaction: "
-            "what it did before may be committed, what it did after is lost; leave commit and rollback "
-            "to the consumer, and compare its state with the log"
+            "what it did before may be committed, what it did after is lost; leave commit and "
+            "rollback to the consumer, and compare its state with the log"
         )
         self.consumer = consumer
         self.stream = stream
