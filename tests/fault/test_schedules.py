@@ -65,8 +65,9 @@ class Schedule:
         self.applied.create(engine)
 
     def run(self) -> None:
+        moves: list[Callable[[], object]] = [self.stage, self.end, self.stream, self.consume]
         for _ in range(self.rng.randrange(20, 60)):
-            self.rng.choice([self.stage, self.stage, self.end, self.stream, self.consume])()
+            self.rng.choices(moves, weights=[2, 1, 1, 1])[0]()
         while self.open:
             self.end()
         while self.stream(dying=False):

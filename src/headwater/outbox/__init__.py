@@ -15,9 +15,11 @@ from headwater.outbox.reset import write_reset
 from headwater.outbox.status import Checkpoint, Status
 from headwater.outbox.streamer import Progress, Streamer
 from headwater.outbox.sync_consumer import Consumer
+from headwater.outbox.worker import AsyncWorker, Worker
 
 __all__ = [
     "AsyncConsumer",
+    "AsyncWorker",
     "Checkpoint",
     "Consumer",
     "ConsumerStats",
@@ -25,6 +27,7 @@ __all__ = [
     "Progress",
     "Status",
     "Streamer",
+    "Worker",
     "consumer",
     "write_reset",
 ]
