@@ -100,7 +100,10 @@ def _stream(order: dict[str, Any]) -> None:
 
 
 def serve(run: Callable[[dict[str, Any]], None]) -> None:
-    """Take orders until there are no more; what is imported by now need not be after a fork."""
+    """Take orders until there are no more; what is imported by now need not be after a fork.
+
+    SIGTERM is held back until ``run`` lets it in, so that none is lost that comes early.
+    """
     # A streamer may be told to stop before it is ready to hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     for line in sys.stdin:

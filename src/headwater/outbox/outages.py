@@ -18,7 +18,7 @@ from sqlalchemy import exc
 from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
 
 FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 5.0
+LONGEST_DELAY_S = 2.0
 
 # Primary result codes of SQLite that another try may not meet again.
 _SQLITE = {

@@ -1,0 +1,337 @@
+"""Every message has its effect once, while consumers, database and store are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import headwater
+from headwater import Headwater, Message
+from headwater.outbox import write_reset
+from tests.blocking import Loop
+from tests.conftest import Stores
+from tests.consumers import Desk, create_tables, effects, running, writes
+from tests.entries import entries, pairs
+from tests.fault.zygote import Zygote
+from tests.postgres import Postgres, postgres_folder
+from tests.servers import Server, until
+
+pytestmark = pytest.mark.fault
+
+STEPS = ["read", "begun", "moved", "in the handler", "handled", "committed", "told"]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote("tests.fault.members") as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def store(stores: Stores) -> str:
+    return stores.url("plain")
+
+
+@pytest.fixture
+def hw(store: str) -> Iterator[Headwater]:
+    with headwater.connect(store) as hw:
+        yield hw
+
+
+@pytest.fixture(params=["sync", "async"])
+def manner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def start(
+    zygote: Zygote, engine: sa.Engine, database_url: str, store: str, name: str
+) -> Callable[..., int]:
+    """Start a consumer "c" in a process of its own."""
+    create_tables(engine)
+
+    def start(**order: Any) -> int:
+        return zygote.start(database_url, store, name="c", stream=name, **order)
+
+    return start
+
+
+def numbers(first: int, last: int) -> list[int]:
+    return list(range(first, last + 1))
+
+
+def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
+    return lambda: len(effects(engine, "c")) >= count
+
+
+# ── Consumers ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_consumer_may_die_at_any_step(
+    zygote: Zygote,
+    start: Callable[..., int],
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+    times: int,
+) -> None:
+    stream = hw.stream(name)
+    stream.write_many(entries(60))
+    # The log is told once a second at most, and here there is only one thing to tell.
+    times = 1 if step == "told" else times
+    dying = start(manner=manner, batch=10, step=step, times=times)
+    assert zygote.wait(dying) == -signal.SIGKILL
+    assert effects(engine, "c") == numbers(1, len(effects(engine, "c")))
+    stream.write_many(entries(5, 61))
+    going_on = start(manner=manner, batch=10)
+    until(applied(engine, 65))
+    assert zygote.end(going_on) == 0
+    assert effects(engine, "c") == numbers(1, 65)
+    assert stream.info().readers == {"consumer:c": 66}
+
+
+@pytest.mark.parametrize("step", ["given up", "buried", "begun", "moved", "in the handler"])
+def test_a_letter_is_written_once_wherever_its_consumer_dies(
+    zygote: Zygote,
+    start: Callable[..., int],
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+) -> None:
+    hw.stream(name).write_many(entries(12))
+    order = {"manner": manner, "guilty": [4, 5, 9], "on_error": "skip", "attempts": 1}
+    times = 2 if step in ("given up", "buried") else 5
+    assert zygote.wait(start(step=step, times=times, **order)) == -signal.SIGKILL
+    going_on = start(**order)
+    until(applied(engine, 9))
+    grave = hw.stream(f"{name}.c.dead")
+    until(lambda: grave.info().last == 3)
+    assert zygote.end(going_on) == 0
+    assert effects(engine, "c") == [1, 2, 3, 6, 7, 8, 10, 11, 12]
+    assert pairs(grave.read(1, 100)) == [entries(1, offset)[0] for offset in (4, 5, 9)]
+
+
+@pytest.mark.parametrize("step", ["moved", "restored", "in the handler", "handled", "committed"])
+def test_a_reset_is_applied_once_wherever_its_consumer_dies(
+    zygote: Zygote,
+    start: Callable[..., int],
+    manner: str,
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    step: str,
+) -> None:
+    stream = hw.stream(name)
+    stream.write_many(entries(20))
+    before = start(manner=manner)
+    until(applied(engine, 20))
+    assert zygote.end(before) == 0
+    write_reset(stream, "c", 15, None)
+    stream.write_many(entries(4, 22))
+    assert zygote.wait(start(manner=manner, step=step)) == -signal.SIGKILL
+    going_on = start(manner=manner)
+    until(lambda: effects(engine, "c")[-1:] == [25])
+    assert zygote.end(going_on) == 0
+    # The state was set to "nothing", valid at 15; what came since was applied to it.
+    assert effects(engine, "c") == [*numbers(16, 20), *numbers(22, 25)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_processes_of_one_name_may_die_at_any_moment(
+    zygote: Zygote,
+    start: Callable[..., int],
+    engine: sa.Engine,
+    hw: Headwater,
+    name: str,
+    seed: int,
+) -> None:
+    """Retention goes as far as it may meanwhile: a gap would end them with an error."""
+    dice = random.Random(seed)
+    stream = hw.stream(name)
+    manners = ["sync", "async"]
+    pids = [start(manner=manner, batch=dice.choice([3, 20, 100])) for manner in manners]
+    until(lambda: stream.info().readers)
+    last = 0
+    for _ in range(12):
+        for _ in range(dice.randint(1, 10)):
+            size = dice.choice([1, 5, 40])
+            stream.write_many(entries(size, last + 1))
+            last += size
+        stream.retain(max_count=dice.choice([0, 10]))
+        dying = dice.randrange(2)
+        assert zygote.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
+        pids[dying] = start(manner=manners[dying], batch=dice.choice([3, 20, 100]))
+    until(applied(engine, last))
+    assert [zygote.end(pid) for pid in pids] == [0, 0]
+    assert effects(engine, "c") == numbers(1, last)
+    assert stream.retain(max_count=0).held == 0
+
+
+# ── Database and store ───────────────────────────────────────────────────────────────────────
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "headwater.outbox"]
+
+
+def desk_of(manner: str, store: str, database_url: str, loop: Loop) -> contextlib.closing[Desk]:
+    used = loop if manner == "async" else None
+    return contextlib.closing(Desk(manner, store, database_url, used))
+
+
+def test_the_store_may_be_killed_and_come_back(
+    manner: str, database_url: str, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Server(fsync="always") as server,
+        desk_of(manner, server.url, database_url, loop) as desk,
+        caplog.at_level(logging.INFO),
+    ):
+        stream = desk.hw.stream(name)
+        with running(desk.consumer("c", name, batch=10)):
+            for turn in range(2):
+                stream.write_many(entries(50, turn * 50 + 1))
+                until(applied(desk.engine, turn * 50 + 20))
+                server.kill()
+                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 1)  # type: ignore[misc]
+                server.restart()
+                until(applied(desk.engine, turn * 50 + 50))
+                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 2)  # type: ignore[misc]
+        assert desk.effects("c") == numbers(1, 100)
+        assert stream.info().readers == {"consumer:c": 101}
+    held, again = told(caplog)[0::2], told(caplog)[1::2]
+    assert all("held up" in line for line in held)
+    assert all("works again" in line for line in again)
+
+
+def test_a_consumer_can_be_stopped_while_the_store_is_away(
+    manner: str, database_url: str, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Server(fsync="always") as server,
+        desk_of(manner, server.url, database_url, loop) as desk,
+    ):
+        with running(desk.consumer("c", name)):
+            server.kill()
+            until(lambda: told(caplog))
+            asked = time.monotonic()
+        assert time.monotonic() - asked < 10
+        server.restart()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    folder = postgres_folder()
+    if folder is None:
+        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
+    with Postgres(folder) as server:
+        yield server
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_postgres_may_be_killed_and_come_back(
+    manner: str,
+    own_postgres: Postgres,
+    store: str,
+    name: str,
+    loop: Loop,
+    caplog: pytest.LogCaptureFixture,
+    end: str,
+) -> None:
+    with (
+        desk_of(manner, store, own_postgres.database(), loop) as desk,
+        caplog.at_level(logging.INFO),
+    ):
+        stream = desk.hw.stream(name)
+        with running(desk.consumer("c", name, batch=10, attempts=1)):
+            for turn in range(2):
+                stream.write_many(entries(50, turn * 50 + 1))
+                getattr(own_postgres, end)()
+                stream.write_many(entries(50, turn * 50 + 51 + turn * 50))
+                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 1)  # type: ignore[misc]
+                own_postgres.start()
+                desk.engine.dispose()
+                until(applied(desk.engine, stream.info().last))
+                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 2)  # type: ignore[misc]
+        assert desk.effects("c") == numbers(1, stream.info().last)
+
+
+def test_a_connection_that_is_cut_in_the_handler_or_before_the_commit_costs_nothing(
+    manner: str, postgres: Postgres, store: str, name: str, loop: Loop
+) -> None:
+    with desk_of(manner, store, postgres.database(), loop) as desk:
+        stream = desk.hw.stream(name)
+        stream.write_many(entries(200))
+        cut: set[int] = set()
+
+        def handler(conn: sa.Connection, messages: list[Message]) -> None:
+            writes("c")(conn, messages)
+            if messages[0].offset not in cut:
+                cut.add(messages[0].offset)
+                pid = conn.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+                with desk.engine.begin() as other:
+                    other.execute(sa.select(sa.func.pg_terminate_backend(pid)))
+            writes("c2")(conn, messages)
+
+        consumer = desk.consumer("c", name, handler, batch=20, attempts=1)
+        with running(consumer):
+            until(applied(desk.engine, 200))
+        assert desk.effects("c") == desk.effects("c2") == numbers(1, 200)
+
+
+def test_a_file_that_is_locked_for_long_is_waited_for(
+    manner: str,
+    store: str,
+    name: str,
+    tmp_path: Path,
+    loop: Loop,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}?timeout=0.1"
+    with desk_of(manner, store, url, loop) as desk, caplog.at_level(logging.INFO):
+        desk.hw.stream(name).write_many(entries(20))
+        blocker = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+        blocker.execute("BEGIN EXCLUSIVE")
+        with running(desk.consumer("c", name)):
+            until(lambda: told(caplog))
+            blocker.execute("ROLLBACK")
+            until(applied(desk.engine, 20))
+        blocker.close()
+        assert desk.effects("c") == numbers(1, 20)
+        assert ["locked" in line for line in told(caplog)] == [True, False]
+
+
+def test_many_consumers_of_one_name_in_one_process_apply_everything_once(
+    manner: str, store: str, database_url: str, name: str, loop: Loop
+) -> None:
+    with desk_of(manner, store, database_url, loop) as desk:
+        stream = desk.hw.stream(name)
+        crew = [desk.consumer("c", name, batch=size) for size in (1, 4, 9, 30)]
+
+        def write() -> None:
+            for first in range(1, 601, 6):
+                stream.write_many(entries(6, first))
+
+        writer = threading.Thread(target=write)
+        with running(*crew):
+            writer.start()
+            until(applied(desk.engine, 600), 60)
+        writer.join()
+        assert desk.effects("c") == numbers(1, 600)
