@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import errors
+from headwater import errors, outbox
 from headwater.log import limits
 from headwater.store import embedded, rights
 from headwater.store.library import library
@@ -28,6 +28,14 @@ HANDLES = (
     headwater.Group,
     headwater.Topic,
     headwater.TopicGroup,
+)
+PARTS_OF_THE_OUTBOX = (
+    outbox.Outbox,
+    outbox.Streamer,
+    outbox.Consumer,
+    outbox.AsyncConsumer,
+    outbox.Worker,
+    outbox.AsyncWorker,
 )
 
 
@@ -81,27 +89,52 @@ def public_methods(kind: type) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: str(kind.__name__))
-def test_the_reference_tells_how_every_method_is_called(kind: type) -> None:
-    page = (REFERENCE / "python.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [(kind, "python.md") for kind in HANDLES]
+    + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_reference_tells_how_every_method_is_called(kind: type, page: str) -> None:
+    text = (REFERENCE / page).read_text("utf-8")
     for name in public_methods(kind):
         call = f"`{kind.__name__}.{name}{signature(getattr(kind, name))}`"
-        assert call in page, f"{call} is not in docs/reference/python.md"
+        assert call in text, f"{call} is not in docs/reference/{page}"
 
 
-def test_the_reference_tells_of_every_public_name() -> None:
-    page = (REFERENCE / "python.md").read_text("utf-8")
-    page += (REFERENCE / "errors.md").read_text("utf-8")
-    missing = [name for name in headwater.__all__ if not re.search(rf"\b{name}\b", page)]
+@pytest.mark.parametrize("kind", PARTS_OF_THE_OUTBOX, ids=lambda kind: str(kind.__name__))
+def test_the_reference_tells_of_every_property(kind: type) -> None:
+    text = (REFERENCE / "outbox.md").read_text("utf-8")
+    found = [name for name, value in vars(kind).items() if isinstance(value, property)]
+    assert [name for name in found if f"`{kind.__name__}.{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "page"), [(headwater, "python.md"), (outbox, "outbox.md")], ids=["", "outbox"]
+)
+def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> None:
+    text = (REFERENCE / page).read_text("utf-8") + (REFERENCE / "errors.md").read_text("utf-8")
+    missing = [name for name in module.__all__ if not re.search(rf"\b{name}\b", text)]
     assert not missing
 
 
 @pytest.mark.parametrize(
-    "kind", [headwater.StreamInfo, headwater.GroupInfo, headwater.Kept, headwater.Retention]
+    ("kind", "page"),
+    [
+        (headwater.StreamInfo, "python.md"),
+        (headwater.GroupInfo, "python.md"),
+        (headwater.Kept, "python.md"),
+        (headwater.Retention, "python.md"),
+        (outbox.Status, "outbox.md"),
+        (outbox.Checkpoint, "outbox.md"),
+        (outbox.Progress, "outbox.md"),
+        (outbox.ConsumerStats, "outbox.md"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_reference_tells_of_every_fact(kind: Any) -> None:
-    page = (REFERENCE / "python.md").read_text("utf-8")
-    missing = [name for name in kind.__dataclass_fields__ if f"`{name}`" not in page]
+def test_the_reference_tells_of_every_fact(kind: Any, page: str) -> None:
+    text = (REFERENCE / page).read_text("utf-8")
+    missing = [name for name in kind.__dataclass_fields__ if f"`{name}`" not in text]
     assert not missing
 
 
