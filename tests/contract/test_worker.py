@@ -3,195 +3,437 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import random
 import signal
-import subprocess
-import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
 import pytest
 
 import headwater
+from headwater import Group, Message, Stream, aio
+from headwater.errors import InvalidInput, UnknownGroup
 from headwater.outbox import AsyncWorker, Worker
+from headwater.outbox.worker import Terms
+from headwater.store.call import Call, Wait
+from tests.blocking import Blocking, Loop
+from tests.conftest import Stores
+from tests.consumers import Running
 from tests.entries import entries
-from tests.servers import until
+from tests.fault.zygote import Zygote
+from tests.servers import Server, until
 
-pytestmark = pytest.mark.parametrize("store_url", ["plain"], indirect=True)
+
+class Crew:
+    """Makes workers of one manner; the handlers of async ones run in threads all the same."""
+
+    def __init__(self, manner: str, url: str, loop: Loop) -> None:
+        self._end = ExitStack()
+        self.manner = manner
+        self.hw = self._end.enter_context(headwater.connect(url))
+        self._loop = loop
+        self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(url))
+        self._end.callback(lambda: loop.wait(self._async_hw.close()))
+        self._threads = self._end.enter_context(ThreadPoolExecutor(32))
+
+    def worker(
+        self, stream: Stream, handler: Callable[[Message], Any], group: str = "g", **options: Any
+    ) -> Worker:
+        """Make a worker of a group; ``dead_letters`` goes to the group."""
+        letters = {"dead_letters": options.pop("dead_letters", None)}
+        if self.manner == "sync":
+            return Worker(stream.group(group, **letters), handler, **options)
+
+        async def awaited(message: Message) -> None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, handler, message)
+
+        members = self._async_hw.stream(stream.name).group(group, **letters)
+        return cast("Worker", Blocking(self._loop, AsyncWorker(members, awaited, **options)))
+
+    def close(self) -> None:
+        self._end.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def crew(request: pytest.FixtureRequest, stores: Stores, loop: Loop) -> Iterator[Crew]:
+    crew = Crew(request.param, stores.url("plain"), loop)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def stream(crew: Crew, name: str) -> Stream:
+    return crew.hw.stream(name)
+
+
+@pytest.fixture
+def group(stream: Stream) -> Group:
+    """Look at the group that the workers are members of."""
+    return stream.group("g")
 
 
 @contextmanager
-def at_work(worker: Worker) -> Iterator[None]:
-    thread = threading.Thread(target=worker.run)
-    thread.start()
+def at_work(*workers: Worker) -> Iterator[list[Running]]:
+    runs = [Running(worker.run) for worker in workers]
     try:
-        yield
+        yield runs
     finally:
-        worker.stop()
-        thread.join()
+        for worker in workers:
+            worker.stop()
+    for run in runs:
+        run.result()
 
 
-def all_done(group: headwater.Group, count: int) -> Callable[[], bool]:
+def all_done(group: Group, count: int) -> Callable[[], bool]:
     def done() -> bool:
         try:
             return group.info().ack_offset == count + 1
-        except headwater.UnknownGroup:
+        except UnknownGroup:
             return False
 
     return done
 
 
-def test_every_message_is_handled_and_acknowledged(hw: headwater.Headwater, name: str) -> None:
-    stream = hw.stream(name)
+class Gate:
+    """A handler that waits to be let through; says what it was given."""
+
+    def __init__(self) -> None:
+        self.begun: list[Message] = []
+        self._open = threading.Event()
+
+    def __call__(self, message: Message) -> None:
+        self.begun.append(message)
+        assert self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+# ── Handling ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+def test_every_message_is_handled_once_and_acknowledged(
+    crew: Crew, stream: Stream, group: Group, concurrency: int
+) -> None:
     stream.write_many(entries(300))
-    group = stream.group("g")
     seen: list[int] = []
-    with at_work(Worker(group, lambda message: seen.append(message.offset))):
+    worker = crew.worker(stream, lambda m: seen.append(m.offset), concurrency=concurrency)
+    with at_work(worker):
         until(all_done(group, 300))
     assert sorted(seen) == list(range(1, 301))
+    assert group.info().pending == 0
 
 
-def test_as_many_handlers_run_at_once_as_asked_for(hw: headwater.Headwater, name: str) -> None:
-    stream = hw.stream(name)
-    stream.write_many(entries(6))
-    group = stream.group("g")
+def test_several_workers_share_the_work(crew: Crew, stream: Stream, group: Group) -> None:
+    seen: list[tuple[int, int]] = []
+    workers = [
+        crew.worker(stream, lambda m, who=who: seen.append((who, m.offset)))  # type: ignore[misc]
+        for who in range(3)
+    ]
+    with at_work(*workers):
+        for first in range(1, 300, 10):
+            stream.write_many(entries(10, first))
+        until(all_done(group, 300))
+    assert sorted(offset for _, offset in seen) == list(range(1, 301))
+
+
+def test_as_many_handlers_run_at_once_as_asked_for(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
+    stream.write_many(entries(12))
     together = threading.Barrier(3, timeout=20)
-    with at_work(Worker(group, lambda _: together.wait(), concurrency=3)):
-        until(all_done(group, 6))
+    running: set[int] = set()
+    most: list[int] = []
+
+    def handler(message: Message) -> None:
+        running.add(message.offset)
+        most.append(len(running))
+        together.wait()
+        running.discard(message.offset)
+
+    with at_work(crew.worker(stream, handler, concurrency=3)):
+        until(all_done(group, 12))
+    assert max(most) <= 3
 
 
-def test_a_failed_message_comes_again_after_a_pause(hw: headwater.Headwater, name: str) -> None:
-    stream = hw.stream(name)
+def test_a_worker_takes_no_more_than_it_can_soon_handle(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
+    stream.write_many(entries(50))
+    gate = Gate()
+    with at_work(crew.worker(stream, gate, concurrency=3)):
+        until(lambda: len(gate.begun) == 3)
+        until(lambda: group.info().pending == 6)
+        assert group.read(1, block_ms=50, retry_ms=60_000)[0].offset == 7, "others have the rest"
+        gate.open()
+        group.ack(7)
+        until(all_done(group, 50))
+
+
+def test_what_is_done_is_told_in_few_calls(
+    stores: Stores, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with headwater.connect(stores.url("plain")) as hw:
+        hw.stream(name).write_many(entries(400))
+        calls: Counter[str] = Counter()
+        ask = hw.store.ask
+
+        def counted(request: Call | Wait, *more: Any) -> Any:
+            calls[request.function if isinstance(request, Call) else "wait"] += 1
+            return ask(request, *more)
+
+        monkeypatch.setattr(hw.store, "ask", counted)
+        group = hw.stream(name).group("g")
+        with at_work(Worker(group, lambda _: None, concurrency=50)):
+            until(all_done(group, 400))
+        assert calls["hw_group_ack"] < 200
+
+
+# ── Failing ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failed_message_comes_again_after_a_pause(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
     stream.write("t", b"v")
-    group = stream.group("g")
     attempts: list[int] = []
 
-    def fails_twice(message: headwater.Message) -> None:
+    def fails_twice(message: Message) -> None:
         attempts.append(message.attempt)
         if message.attempt < 3:
             raise RuntimeError("not yet")
 
-    with at_work(Worker(group, fails_twice, backoff_ms=5)):
+    with at_work(crew.worker(stream, fails_twice, backoff_ms=5)):
         until(all_done(group, 1))
     assert attempts == [1, 2, 3]
 
 
-def test_what_never_succeeds_becomes_a_dead_letter(hw: headwater.Headwater, name: str) -> None:
-    stream = hw.stream(name)
-    stream.write_many([("good", b"1"), ("bad", b"2"), ("good", b"3")])
-    group = stream.group("g", dead_letters=True)
+def test_the_pause_grows_to_its_longest() -> None:
+    terms = Terms(1, 1000, None, 100, 1500)
+    pauses = [terms.pause_ms(attempt) for attempt in (1, 2, 3, 4, 5, 6, 5000)]
+    assert pauses == [100, 200, 400, 800, 1500, 1500, 1500]
 
-    def refuses(message: headwater.Message) -> None:
+
+def test_a_message_that_rests_holds_nobody_up(crew: Crew, stream: Stream, group: Group) -> None:
+    stream.write_many(entries(20))
+    seen: list[int] = []
+
+    def handler(message: Message) -> None:
+        if message.offset == 1:
+            raise RuntimeError("later")
+        seen.append(message.offset)
+
+    with at_work(crew.worker(stream, handler, concurrency=1, backoff_ms=600_000)):
+        until(lambda: len(seen) == 19)
+    assert group.info().pending == 1
+
+
+def test_what_never_succeeds_becomes_a_dead_letter(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
+    stream.write_many([("good", b"1"), ("bad", b"2"), ("good", b"3")])
+
+    def refuses(message: Message) -> None:
         if message.tag == "bad":
             raise RuntimeError("never")
 
-    with at_work(Worker(group, refuses, backoff_ms=5, expire_ms=50)):
+    worker = crew.worker(stream, refuses, backoff_ms=5, expire_ms=50, dead_letters=True)
+    with at_work(worker):
         until(all_done(group, 3))
+        until(group.dead)
     assert [(letter.origin, letter.value) for letter in group.dead()] == [(2, b"2")]
 
 
+def test_a_handler_that_wants_to_end_the_program_only_failed(stores: Stores, name: str) -> None:
+    with headwater.connect(stores.url("plain")) as hw:
+        hw.stream(name).write("t", b"v")
+        group = hw.stream(name).group("g")
+
+        def exits(message: Message) -> None:
+            if message.attempt == 1:
+                raise SystemExit(3)
+
+        with at_work(Worker(group, exits, backoff_ms=1)):
+            until(all_done(group, 1))
+
+
+# ── Keeping what is in hand ──────────────────────────────────────────────────────────────────
+
+
 def test_a_message_is_kept_while_its_handler_takes_longer_than_its_retry_time(
-    hw: headwater.Headwater, name: str
+    crew: Crew, stream: Stream, group: Group
 ) -> None:
-    stream = hw.stream(name)
     stream.write("t", b"v")
-    group = stream.group("g")
-    begun, go_on = threading.Event(), threading.Event()
-    deliveries: list[int] = []
-
-    def slow(message: headwater.Message) -> None:
-        deliveries.append(message.attempt)
-        begun.set()
-        assert go_on.wait(20)
-
-    with at_work(Worker(group, slow, retry_ms=300)):
-        assert begun.wait(20)
+    gate = Gate()
+    with at_work(crew.worker(stream, gate, retry_ms=300)):
+        until(lambda: gate.begun)
         # Another member waits for longer than the retry time, and is given nothing.
-        assert stream.group("g").read(1, block_ms=900, retry_ms=300) == []
-        go_on.set()
+        assert group.read(1, block_ms=900, retry_ms=300) == []
+        gate.open()
         until(all_done(group, 1))
-    assert deliveries == [1]
+    assert [message.attempt for message in gate.begun] == [1]
+
+
+def test_what_comes_again_while_it_is_in_hand_is_not_handled_twice_at_once(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
+    stream.write("t", b"v")
+    gate = Gate()
+    with at_work(crew.worker(stream, gate, retry_ms=60_000)):
+        until(lambda: gate.begun)
+        group.nack(1)  # as if the worker had been unable to say that it still has it
+        stream.write("t", b"w")
+        until(lambda: len(gate.begun) == 2)
+        gate.open()
+        until(all_done(group, 2))
+    assert [message.offset for message in gate.begun] == [1, 2]
+
+
+# ── Stopping ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_worker_that_stops_ends_what_it_began_and_gives_back_the_rest(
-    hw: headwater.Headwater, name: str
+    crew: Crew, stream: Stream, group: Group
 ) -> None:
-    stream = hw.stream(name)
     stream.write_many(entries(2))
-    group = stream.group("g")
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slow(_: headwater.Message) -> None:
-        begun.set()
-        assert go_on.wait(20)
-
-    worker = Worker(group, slow, concurrency=1, retry_ms=60_000)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    assert begun.wait(20)
-    until(lambda: group.info().next == 3)
-    worker.stop()
-    # Back with the group long before its retry time, while the first is still being handled.
-    (again,) = group.read(1, block_ms=20_000, retry_ms=60_000)
-    assert (again.offset, again.attempt) == (2, 2)
-    go_on.set()
-    thread.join()
+    gate = Gate()
+    worker = crew.worker(stream, gate, concurrency=1, retry_ms=300)
+    with at_work(worker):
+        until(lambda: gate.begun and group.info().next == 3)
+        worker.stop()
+        # Back with the group at once, and not kept from others, while the first is in hand.
+        (again,) = group.read(1, block_ms=20_000, retry_ms=60_000)
+        assert (again.offset, again.attempt) == (2, 2)
+        assert group.read(1, block_ms=900, retry_ms=60_000) == []
+        gate.open()
+    assert [message.offset for message in gate.begun] == [1]
     assert group.ack(1) == 0
+    assert group.ack(2) == 1
+
+
+def test_a_waiting_worker_stops_soon(crew: Crew, stream: Stream, group: Group) -> None:
+    worker = crew.worker(stream, lambda _: None)
+    with at_work(worker) as (run,):
+        until(lambda: "g" in stream.info().groups and group.info().waiting)
+        worker.stop()
+        run.result()
+
+
+def test_a_cancelled_worker_gives_everything_back(stores: Stores, name: str, loop: Loop) -> None:
+    async def work() -> list[tuple[int, int]]:
+        async with aio.connect(stores.url("plain")) as hw:
+            stream = hw.stream(name)
+            await stream.write_many(entries(5))
+            group = stream.group("g")
+            begun = asyncio.Event()
+
+            async def hangs(_: Message) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            running = asyncio.create_task(AsyncWorker(group, hangs, concurrency=2).run())
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
+            return sorted((message.offset, message.attempt) for message in messages)
+
+    found = loop.wait(work())
+    assert [offset for offset, _ in found] == [1, 2, 3, 4, 5]
+    assert {attempt for offset, attempt in found if offset <= 4} == {2}
+
+
+# ── Trouble ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_group_that_somebody_removes_is_begun_anew(
+    crew: Crew, stream: Stream, group: Group
+) -> None:
+    stream.write_many(entries(3))
+    gate = Gate()
+    seen = gate.begun
+    with at_work(crew.worker(stream, gate, concurrency=5)):
+        until(lambda: len(seen) == 3)
+        group.remove()
+        gate.open()
+        until(lambda: len(seen) >= 6)
+        until(all_done(group, 3))
+
+
+@pytest.mark.parametrize("manner", ["sync", "async"])
+def test_the_store_may_be_killed_and_come_back(
+    manner: str, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Server(fsync="always") as server:
+        crew = Crew(manner, server.url, loop)
+        stream = crew.hw.stream(name)
+        group = stream.group("g")
+        seen: set[int] = set()
+        worker = crew.worker(stream, lambda m: seen.add(m.offset), retry_ms=500, backoff_ms=1)
+        with at_work(worker), caplog.at_level(logging.WARNING):
+            for turn in range(2):
+                stream.write_many(entries(50, turn * 50 + 1))
+                server.kill()
+                server.restart()
+                until(all_done(group, turn * 50 + 50), 40)
+        assert seen == set(range(1, 101))
+        crew.close()
 
 
 @pytest.mark.fault
-def test_what_a_killed_worker_held_goes_to_another(
-    hw: headwater.Headwater, name: str, store_url: str
+def test_workers_may_be_killed_at_any_moment(stores: Stores, name: str, tmp_path: Any) -> None:
+    dice = random.Random(5)
+    with headwater.connect(stores.url("plain")) as hw, Zygote("tests.fault.members") as zygote:
+        stream, group = hw.stream(name), hw.stream(name).group("g")
+        page = tmp_path / "handled"
+        manners = ["sync", "async"]
+
+        def start(manner: str) -> int:
+            order = {"role": "worker", "manner": manner, "stream": name, "page": str(page)}
+            return zygote.start("", stores.url("plain"), **order)
+
+        pids = [start(manner) for manner in manners]
+        last = 0
+        for _ in range(10):
+            size = dice.choice([1, 20, 200])
+            stream.write_many(entries(size, last + 1))
+            last += size
+            until(lambda: "g" in stream.info().groups and group.info().next > last - 100)  # noqa: B023
+            dying = dice.randrange(2)
+            os.kill(pids[dying], signal.SIGKILL)
+            assert zygote.wait(pids[dying]) == -signal.SIGKILL
+            pids[dying] = start(manners[dying])
+        until(all_done(group, last))
+        assert [zygote.end(pid) for pid in pids] == [0, 0]
+        handled = [int(line) for line in page.read_text().split()]
+    assert set(handled) == set(range(1, last + 1)), "nothing is lost"
+
+
+# ── What is refused ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 0}, {"retry_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}],
+)
+def test_terms_that_cannot_be_meant_are_refused(
+    crew: Crew, stream: Stream, options: dict[str, Any]
 ) -> None:
-    stream = hw.stream(name)
-    stream.write("t", b"v")
-    program = (
-        "import sys, time, headwater\n"
-        "from headwater.outbox import Worker\n"
-        "group = headwater.connect(sys.argv[1]).stream(sys.argv[2]).group('g')\n"
-        "def hang(message):\n"
-        "    print('begun', flush=True)\n"
-        "    time.sleep(600)\n"
-        "Worker(group, hang, retry_ms=500).run()\n"
-    )
-    words = [sys.executable, "-c", program, store_url, name]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=Path.cwd()) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"begun\n"
-        os.kill(process.pid, signal.SIGKILL)
-    group = stream.group("g")
-    attempts: list[int] = []
-    with at_work(Worker(group, lambda message: attempts.append(message.attempt))):
-        until(all_done(group, 1))
-    assert attempts == [2]
+    with pytest.raises(InvalidInput):
+        crew.worker(stream, print, **options)
 
 
-def test_the_async_worker_does_the_same(name: str, store_url: str) -> None:
-    attempts: list[tuple[int, int]] = []
+def test_an_async_handler_is_no_handler_for_a_sync_worker(stores: Stores, name: str) -> None:
+    async def handler(_: Message) -> None:
+        pass
 
-    async def work() -> None:
-        enough = asyncio.Event()
-
-        async def fails_once(message: headwater.Message) -> None:
-            attempts.append((message.offset, message.attempt))
-            if len(attempts) == 21:
-                enough.set()
-            if message.attempt == 1 and message.offset == 2:
-                raise RuntimeError("not yet")
-
-        async with headwater.aio.connect(store_url) as hw:
-            stream = hw.stream(name)
-            await stream.write_many(entries(20))
-            group = stream.group("g")
-            worker = AsyncWorker(group, fails_once, backoff_ms=5)
-            running = asyncio.create_task(worker.run())
-            async with asyncio.timeout(20):
-                await enough.wait()
-                worker.stop()
-                await running
-            assert (await group.info()).ack_offset == 21
-
-    asyncio.run(work())
-    assert sorted(attempts) == sorted([(offset, 1) for offset in range(1, 21)] + [(2, 2)])
+    with headwater.connect(stores.url("plain")) as hw, pytest.raises(InvalidInput, match="Async"):
+        Worker(hw.stream(name).group("g"), handler)

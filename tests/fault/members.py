@@ -1,12 +1,14 @@
-"""Consumers as processes of their own: see zygote.py.
+"""Consumers and workers as processes of their own: see zygote.py.
 
-An order names the database, the store, the manner, the consumer and its stream, and where it is to
-die: at a step, or "in the handler", between two effects.
+An order names the store, the manner and the stream. A consumer's also names it, its database, and
+where it is to die: at a step, or "in the handler", between two effects. A worker's names the page
+on which it notes what it has handled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from typing import Any
 
@@ -15,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import headwater
 from headwater import Message, aio
-from headwater.outbox import AsyncConsumer, Consumer
+from headwater.outbox import AsyncConsumer, AsyncWorker, Consumer, Worker
 from tests.consumers import EFFECTS, writes
 from tests.fault.zygote import dying, serve
 
@@ -86,9 +88,44 @@ async def consume_async(order: dict[str, Any]) -> None:
     await engine.dispose()
 
 
+class Page:
+    """A file on which every process notes the offsets it has handled."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._file = os.open(order["page"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note(self, message: Message) -> None:
+        os.write(self._file, b"%d\n" % message.offset)
+
+
+def work(order: dict[str, Any]) -> None:
+    page = Page(order)
+    with headwater.connect(order["store"]) as hw:
+        worker = Worker(hw.stream(order["stream"]).group("g"), page.note, retry_ms=500)
+        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        worker.run()
+
+
+async def work_async(order: dict[str, Any]) -> None:
+    page = Page(order)
+
+    async def handle(message: Message) -> None:
+        page.note(message)
+
+    async with aio.connect(order["store"]) as hw:
+        worker = AsyncWorker(hw.stream(order["stream"]).group("g"), handle, retry_ms=500)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        await worker.run()
+
+
 def run(order: dict[str, Any]) -> None:
+    worker = order.get("role") == "worker"
     if order["manner"] == "async":
-        asyncio.run(consume_async(order))
+        asyncio.run(work_async(order) if worker else consume_async(order))
+    elif worker:
+        work(order)
     else:
         consume(order)
 

@@ -8,6 +8,7 @@ with engine.begin() as conn:
 """
 
 from headwater.outbox.aio_consumer import AsyncConsumer
+from headwater.outbox.aio_worker import AsyncWorker
 from headwater.outbox.decorator import consumer
 from headwater.outbox.outbox import Outbox
 from headwater.outbox.plan import ConsumerStats
@@ -15,7 +16,7 @@ from headwater.outbox.reset import write_reset
 from headwater.outbox.status import Checkpoint, Status
 from headwater.outbox.streamer import Progress, Streamer
 from headwater.outbox.sync_consumer import Consumer
-from headwater.outbox.worker import AsyncWorker, Worker
+from headwater.outbox.worker import Worker
 
 __all__ = [
     "AsyncConsumer",

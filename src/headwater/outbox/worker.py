@@ -7,31 +7,30 @@ died, after ``retry_ms``. A handler may take longer than that: while it runs, it
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import TypeAlias
+from itertools import groupby
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, TypeAlias
 
-from headwater.errors import InvalidInput, StoreError
-from headwater.log.aio_stream import AsyncGroup
+from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.log.limits import check_count, check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
 from headwater.outbox.outages import Outage, delay_s, is_passing
-from headwater.outbox.stopping import AsyncStopSignal, StopSignal
+from headwater.outbox.stopping import StopSignal
 
-log = logging.getLogger("headwater.worker")
+log = logging.getLogger("headwater.outbox")
 
-Handler: TypeAlias = "Callable[[Message], object]"
-AsyncHandler: TypeAlias = "Callable[[Message], Awaitable[object]]"
+WorkerHandler: TypeAlias = "Callable[[Message], object]"
 
 _MOST_AT_ONCE = 10_000
 # A read that waits comes back this often, to look whether the worker shall stop.
-_LOOK_MS = 500
+LOOK_MS = 500
 
 
 class Terms:
@@ -68,6 +67,35 @@ class Terms:
         return int(delay_s(attempt, self._backoff_ms, self._longest_ms))
 
 
+class Outcome(NamedTuple):
+    """What became of a message: done, or to come again after a pause."""
+
+    offset: int
+    pause_ms: int | None = None
+
+
+class Verdict(NamedTuple):
+    """What the store is to be told of several messages at once."""
+
+    done: list[int]
+    again: list[tuple[int, list[int]]]
+
+
+def verdict_of(outcomes: Iterable[Outcome]) -> Verdict:
+    """Sort outcomes into those that are done, and those that come again after the same pause."""
+    done = [outcome.offset for outcome in outcomes if outcome.pause_ms is None]
+    failed = sorted(
+        (outcome.pause_ms, outcome.offset) for outcome in outcomes if outcome.pause_ms is not None
+    )
+    return Verdict(
+        done,
+        [
+            (pause, [offset for _, offset in part])
+            for pause, part in groupby(failed, lambda f: f[0])
+        ],
+    )
+
+
 class Worker:
     """Handles the messages of a group in threads; run any number of them, anywhere.
 
@@ -80,7 +108,7 @@ class Worker:
     def __init__(
         self,
         group: Group,
-        handler: Handler,
+        handler: WorkerHandler,
         *,
         concurrency: int = 4,
         retry_ms: int = 30_000,
@@ -88,24 +116,26 @@ class Worker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
+        if inspect.iscoroutinefunction(handler):
+            raise InvalidInput("the handler of a Worker must not be async; use AsyncWorker")
         self._group = group
         self._handler = handler
         self._terms = Terms(concurrency, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
         self._stop = StopSignal()
         self._held: dict[int, Future[None]] = {}
         self._changed = threading.Condition()
-        self._ended = threading.Event()
+        self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
 
     def run(self) -> None:
         """Work until ``stop``; an outage of the store is waited out.
 
         When it returns, running handlers have ended, and what was not begun is given back.
         """
-        outage = Outage("the worker", log)
-        heart = threading.Thread(target=self._beat, daemon=True)
-        heart.start()
+        outage = Outage(f"the worker of {self._group!r}", log)
+        clerk = threading.Thread(target=self._settle, name="headwater-worker-clerk", daemon=True)
+        clerk.start()
         try:
-            with ThreadPoolExecutor(self._terms.concurrency) as pool:
+            with ThreadPoolExecutor(self._terms.concurrency, "headwater-worker") as pool:
                 try:
                     while not self._stop.is_set():
                         try:
@@ -118,139 +148,88 @@ class Worker:
                 finally:
                     self._give_back()
         finally:
-            self._ended.set()
-            heart.join()
+            self._outcomes.put(None)
+            clerk.join()
 
     def stop(self) -> None:
-        """Ask ``run`` to end; from any thread or signal handler."""
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
 
     def _take(self, pool: ThreadPoolExecutor) -> None:
         with self._changed:
             free = self._terms.room - len(self._held)
             if free <= 0:
-                self._changed.wait(_LOOK_MS / 1000)
+                self._changed.wait(LOOK_MS / 1000)
                 return
         messages = self._group.read(
-            free, block_ms=_LOOK_MS, retry_ms=self._terms.retry_ms, expire_ms=self._terms.expire_ms
+            free, block_ms=LOOK_MS, retry_ms=self._terms.retry_ms, expire_ms=self._terms.expire_ms
         )
         with self._changed:
             for message in messages:
-                self._held[message.offset] = pool.submit(self._handle, message)
+                # What comes again while it is still being handled here needs no second hand.
+                if message.offset not in self._held:
+                    self._held[message.offset] = pool.submit(self._handle, message)
 
     def _handle(self, message: Message) -> None:
         try:
             self._handler(message)
-        except Exception:
+        except BaseException:
+            # Whatever it was, even SystemExit: the message is not done.
             pause_ms = self._terms.pause_ms(message.attempt)
             log.exception("offset %d failed; it comes again in %d ms", message.offset, pause_ms)
-            self._tell(lambda: self._group.nack(message.offset, delay_ms=pause_ms))
+            self._outcomes.put(Outcome(message.offset, pause_ms))
         else:
-            self._tell(lambda: self._group.ack(message.offset))
-        with self._changed:
-            self._held.pop(message.offset, None)
-            self._changed.notify_all()
-
-    def _tell(self, say: Callable[[], object]) -> None:
-        """Tell the store how it went; if it cannot be told, the message comes again."""
-        try:
-            say()
-        except StoreError as error:
-            log.warning("the store was not told how a message went, it comes again: %s", error)
-
-    def _beat(self) -> None:
-        while not self._ended.wait(self._terms.beat_s):
-            with self._changed:
-                held = list(self._held)
-            if held:
-                self._tell(partial(self._group.extend, *held, retry_ms=self._terms.retry_ms))
+            self._outcomes.put(Outcome(message.offset))
 
     def _give_back(self) -> None:
         with self._changed:
-            unbegun = [offset for offset, future in self._held.items() if future.cancel()]
-        if unbegun:
-            self._tell(lambda: self._group.nack(*unbegun))
+            for offset, future in self._held.items():
+                if future.cancel():
+                    self._outcomes.put(Outcome(offset, 0))
 
+    # ── Beside the handlers: tell the store what is done, and what is still in hand ──────────
 
-class AsyncWorker:
-    """Handles the messages of a group in tasks; see Worker."""
+    def _settle(self) -> None:
+        beat_at = time.monotonic() + self._terms.beat_s
+        ended = False
+        while not ended:
+            outcomes, ended = self._gather(beat_at)
+            if outcomes:
+                self._tell(verdict_of(outcomes))
+                with self._changed:
+                    for outcome in outcomes:
+                        self._held.pop(outcome.offset, None)
+                    self._changed.notify_all()
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + self._terms.beat_s
+                self._extend()
 
-    def __init__(
-        self,
-        group: AsyncGroup,
-        handler: AsyncHandler,
-        *,
-        concurrency: int = 4,
-        retry_ms: int = 30_000,
-        expire_ms: int | None = None,
-        backoff_ms: int = 1000,
-        longest_backoff_ms: int = 60_000,
-    ) -> None:
-        self._group = group
-        self._handler = handler
-        self._terms = Terms(concurrency, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
-        self._stop = AsyncStopSignal()
-        self._held: dict[int, asyncio.Task[None]] = {}
-
-    async def run(self) -> None:
-        """See Worker.run; a cancelled worker lets its handlers be cancelled, too."""
-        outage = Outage("the worker", log)
-        heart = asyncio.create_task(self._beat())
+    def _gather(self, until: float) -> tuple[list[Outcome], bool]:
+        """Wait for an outcome, and give all there are by then; and whether it was the last."""
+        outcomes: list[Outcome] = []
         try:
-            while not self._stop.is_set():
-                try:
-                    await self._take()
-                    outage.over()
-                except StoreError as error:
-                    if not is_passing(error):
-                        raise
-                    await self._stop.wait(outage.meet(error))
-        except asyncio.CancelledError:
-            for task in self._held.values():
-                task.cancel()
-            raise
-        finally:
-            await asyncio.gather(*self._held.values(), return_exceptions=True)
-            heart.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await heart
+            found = self._outcomes.get(timeout=max(until - time.monotonic(), 0))
+            while found is not None:
+                outcomes.append(found)
+                found = self._outcomes.get_nowait()
+        except Empty:
+            return outcomes, False
+        return outcomes, True
 
-    def stop(self) -> None:
-        """See Worker.stop."""
-        self._stop.set()
-
-    async def _take(self) -> None:
-        # Tasks begin at once, so nothing is taken that would have to wait for a free hand.
-        free = self._terms.concurrency - len(self._held)
-        if free <= 0:
-            await asyncio.wait(self._held.values(), return_when=asyncio.FIRST_COMPLETED)
-            return
-        messages = await self._group.read(
-            free, block_ms=_LOOK_MS, retry_ms=self._terms.retry_ms, expire_ms=self._terms.expire_ms
-        )
-        for message in messages:
-            self._held[message.offset] = asyncio.create_task(self._handle(message))
-
-    async def _handle(self, message: Message) -> None:
+    def _tell(self, verdict: Verdict) -> None:
         try:
-            await self._handler(message)
-        except Exception:
-            pause_ms = self._terms.pause_ms(message.attempt)
-            log.exception("offset %d failed; it comes again in %d ms", message.offset, pause_ms)
-            await self._tell(self._group.nack(message.offset, delay_ms=pause_ms))
-        else:
-            await self._tell(self._group.ack(message.offset))
-        finally:
-            self._held.pop(message.offset, None)
+            if verdict.done:
+                self._group.ack(*verdict.done)
+            for pause_ms, offsets in verdict.again:
+                self._group.nack(*offsets, delay_ms=pause_ms)
+        except HeadwaterError as error:
+            log.warning("the store could not be told what is done, it comes again: %s", error)
 
-    async def _tell(self, saying: Awaitable[object]) -> None:
-        try:
-            await saying
-        except StoreError as error:
-            log.warning("the store was not told how a message went, it comes again: %s", error)
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._terms.beat_s)
-            if self._held:
-                await self._tell(self._group.extend(*self._held, retry_ms=self._terms.retry_ms))
+    def _extend(self) -> None:
+        with self._changed:
+            held = list(self._held)
+        if held:
+            try:
+                self._group.extend(*held, retry_ms=self._terms.retry_ms)
+            except HeadwaterError as error:
+                log.warning("the store could not be told what is in hand: %s", error)
