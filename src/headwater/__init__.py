@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import (
     AccessDenied,
+    CheckpointRemoved,
     DatabaseRefused,
     DatabaseUnreachable,
     EmbeddedServerFailed,
@@ -61,6 +62,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",
+    "CheckpointRemoved",
     "DatabaseRefused",
     "DatabaseUnreachable",
     "DeadLetter",

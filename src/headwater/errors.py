@@ -22,6 +22,7 @@
         ├── RowRefused            the outbox holds a row that the log cannot take
         ├── GapError              messages were evicted before a consumer had them
         ├── PositionLost          the log ends before the position of a consumer
+        ├── CheckpointRemoved     the position of a running consumer was removed
         ├── PoisonedBatch         a consumer's handler keeps failing
         └── TransactionEnded      a consumer's handler ended the transaction
 
@@ -249,6 +250,18 @@ class PositionLost(OutboxError):
         self.stream = stream
         self.position = position
         self.last = last
+
+
+class CheckpointRemoved(OutboxError):
+    """The position of a running consumer is gone: somebody removed the consumer."""
+
+    def __init__(self, consumer: str, stream: str) -> None:
+        super().__init__(
+            f"the position of consumer {consumer!r} of stream {stream!r} was removed while it ran; "
+            "start it again if it shall begin anew, and see to its state first"
+        )
+        self.consumer = consumer
+        self.stream = stream
 
 
 class PoisonedBatch(OutboxError):

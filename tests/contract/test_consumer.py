@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
 import time
@@ -10,15 +11,24 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from headwater import Headwater, Message
-from headwater.errors import InvalidInput, NotCreated, PoisonedBatch, TransactionEnded
-from headwater.outbox import AsyncConsumer, Consumer
+from headwater import Headwater, Message, aio
+from headwater.errors import (
+    CheckpointRemoved,
+    InvalidInput,
+    NotCreated,
+    PoisonedBatch,
+    TransactionEnded,
+)
+from headwater.outbox import AsyncConsumer, Consumer, Outbox, Streamer
 from headwater.outbox import consumer as make_consumer
 from headwater.store.call import Call, Wait
+from tests.blocking import Loop
+from tests.conftest import Stores
 from tests.consumers import EFFECTS, Desk, Running, drain, running, writes
 from tests.entries import entries, pairs
+from tests.postgres import Postgres
 from tests.servers import until
 from tests.watch import blocked
 
@@ -215,6 +225,62 @@ def test_an_async_handler_is_no_handler_for_a_sync_consumer(desk: Desk, name: st
     assert consumer.positions() == {name: 1}
 
 
+def test_a_handler_may_ask_how_far_its_consumer_is(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+    lags: list[int] = []
+    consumer = Consumer("c", name, desk.engine, desk.hw, lambda *_: lags.append(consumer.lag()))
+    assert consumer.run_once() == 3
+    assert lags == [3], "what is not committed is still to come"
+
+
+def test_a_cancelled_consumer_leaves_nothing_behind(desk: Desk, name: str, loop: Loop) -> None:
+    desk.hw.stream(name).write_many(entries(3))
+
+    async def cancel_in_the_handler(url: str, store: str) -> None:
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        begun = asyncio.Event()
+
+        async def hangs(conn: AsyncConnection, messages: list[Message]) -> None:
+            await conn.run_sync(writes("c"), messages)
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with aio.connect(store) as hw:
+            run = asyncio.create_task(AsyncConsumer("c", name, engine, hw, hangs).run())
+            await begun.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+        await engine.dispose()
+
+    url = desk.engine.url.render_as_string(hide_password=False)
+    loop.wait(cancel_in_the_handler(url, desk.hw.store.where))
+    assert desk.effects("c") == []
+    assert desk.consumer("c", name).run_once() == 3
+    assert desk.effects("c") == [1, 2, 3]
+
+
+def test_any_isolation_of_transactions_will_do(
+    postgres: Postgres, stores: Stores, name: str
+) -> None:
+    url = postgres.database()
+    desk = Desk("sync", stores.url("plain"), url, None)
+    stream = desk.hw.stream(name)
+    engines = [
+        sa.create_engine(url, isolation_level=level)
+        for level in ("SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED")
+    ]
+    crew = [Consumer("c", name, engine, desk.hw, writes("c"), batch=7) for engine in engines]
+    with running(*crew):
+        for first in range(1, 300, 10):
+            stream.write_many(entries(10, first))
+        until(lambda: len(desk.effects("c")) >= 300)
+    assert desk.effects("c") == numbers(1, 300)
+    for engine in engines:
+        engine.dispose()
+    desk.close()
+
+
 # ── Where it begins, and where it stands ─────────────────────────────────────────────────────
 
 
@@ -294,6 +360,34 @@ def test_a_running_consumer_follows_a_seek(desk: Desk, name: str) -> None:
         desk.hw.stream(name).write_many(entries(1, 11))
         until(lambda: len(desk.effects("c")) == 16)
     assert desk.effects("c") == [*numbers(1, 10), *numbers(6, 11)]
+
+
+def test_an_idle_consumer_follows_a_seek_too(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(10))
+    with running(desk.consumer("c", name)):
+        until(lambda: len(desk.effects("c")) == 10)
+        until(lambda: blocked(desk.hw))
+        desk.consumer("c", name).seek(6)
+        until(lambda: len(desk.effects("c")) == 15)
+        until(lambda: stream.info().readers == {"consumer:c": 11})
+    assert desk.effects("c") == [*numbers(1, 10), *numbers(6, 10)]
+
+
+def test_a_consumer_that_is_removed_while_it_runs_does_not_begin_anew(
+    desk: Desk, name: str
+) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many(entries(10))
+    consumer = desk.consumer("c", name)
+    run = Running(consumer.run)
+    until(lambda: len(desk.effects("c")) == 10)
+    desk.consumer("c", name).remove()
+    with pytest.raises(CheckpointRemoved, match="see to its state"):
+        run.result()
+    with pytest.raises(CheckpointRemoved):
+        consumer.run_once()
+    assert desk.effects("c") == numbers(1, 10)
 
 
 def test_a_removed_consumer_is_forgotten(desk: Desk, name: str) -> None:
@@ -384,6 +478,30 @@ def test_stop_ends_a_waiting_consumer_soon(desk: Desk, name: str) -> None:
         run.result()
         assert time.monotonic() - asked < 5
     assert desk.consumer("c", name).run_once() == 0
+
+
+def test_what_was_staged_reaches_a_waiting_consumer_within_milliseconds(
+    desk: Desk, name: str
+) -> None:
+    outbox = Outbox(desk.engine)
+    outbox.create_all()
+    took: list[float] = []
+    with (
+        Streamer(outbox, desk.hw) as streamer,
+        running(desk.consumer("c", name, lambda *_: took.append(time.perf_counter()))),
+    ):
+        streaming = Running(streamer.run)
+        quickest = 1e9
+        for turn in range(5):
+            until(lambda: blocked(desk.hw) and streamer.progress.leading)
+            with desk.engine.begin() as conn:
+                outbox.stage(conn, name, "t", {"turn": turn})
+            committed = time.perf_counter()
+            until(lambda turn=turn: len(took) > turn)  # type: ignore[misc]
+            quickest = min(quickest, took[turn] - committed)
+        streamer.stop()
+        streaming.result()
+    assert quickest < 0.2, "in milliseconds; far below any poll of seconds"
 
 
 def test_stop_lets_the_batch_at_hand_end(desk: Desk, name: str) -> None:

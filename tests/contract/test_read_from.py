@@ -58,6 +58,20 @@ def test_what_was_evicted_is_an_exact_gap(stream: Stream) -> None:
     assert stream.read_from(2001, 10) == ([], 2001, None, 2000)
 
 
+def test_large_messages_come_few_at_a_time(stream: Stream) -> None:
+    draw = random.Random(1)
+    values = [draw.randbytes(1_000_000) for _ in range(20)]
+    for value in values:
+        stream.write("t", value)
+    at, seen = 1, []
+    while (passage := stream.read_from(at, 1000)).messages:
+        assert len(passage.messages) < 10
+        assert passage.gap is None
+        seen += [message.value for message in passage.messages]
+        at = passage.next
+    assert seen == values
+
+
 def test_a_gap_is_told_without_waiting(stream: Stream) -> None:
     stream.write_many(entries(20))
     stream.evict(20)

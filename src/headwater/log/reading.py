@@ -155,7 +155,7 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
 
 
 def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passage]:
-    """Gather up to ``count`` messages that are there, however many holes lie between them."""
+    """Gather up to ``count`` messages over any number of holes, and of one full reply at most."""
     messages: list[Message] = []
     at, gap, held, span = offset, None, stream.held, count
     while True:
@@ -173,10 +173,10 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
             if run.last >= at:
                 messages += run.cut(at, covered).messages()
         at = max(at, covered + 1)
-        if at > last or len(messages) >= count:
+        if at > last or len(messages) >= count or (messages and covered < end):
             break
         # Where there are holes there are often many: look further ahead.
-        span = 4 * span if covered >= end else count - len(messages)
+        span *= 4
     stream.held = held
     if len(messages) > count:
         del messages[count:]

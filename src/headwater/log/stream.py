@@ -92,9 +92,10 @@ class Stream:
     def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
         """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
 
-        For readers that keep their own position. Holes that compaction left are passed over, even
-        when there is no message behind them; evicted offsets are told as an exact gap. ``block_ms``
-        waits while there is nothing to see. At most a few round trips, however many the holes.
+        For readers that keep their own position. Fewer messages come when they are large, so that
+        memory stays bounded. Holes that compaction left are passed over, even when there is no
+        message behind them; evicted offsets are told as an exact gap. ``block_ms`` waits while
+        there is nothing to see. At most a few round trips, however many the holes.
         """
         return self._run(reading.read_from(self._handle, offset, count, block_ms))
 

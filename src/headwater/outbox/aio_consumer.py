@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -166,9 +167,9 @@ class AsyncConsumer:
                 return await self._store.run(operation, self._patience_s)
             case Pause(seconds):
                 return await self._stop.wait(seconds)
-            case Transact(work):
+            case Transact(work, alone):
                 # One at a time: a handler need not care how many streams there are.
-                async with self._alone, self._engine.begin() as conn:
+                async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return await self._do(work, conn)
         assert conn is not None
         match request:

@@ -43,6 +43,8 @@ log = logging.getLogger("headwater.outbox")
 WAIT_MS = 500
 # The log is told of new positions at most this often while there is work.
 TELL_S = 1.0
+# A consumer that has nothing to do looks up its position so often: somebody may have moved it.
+DOUBT_S = 2.0
 # While it runs, each call of the log waits so long for a store that is away.
 PATIENCE_S = 1.0
 LONGEST_RETRY_S = 10.0
@@ -83,9 +85,11 @@ class Turn:
         outage = Outage(self._who, log)
         while not (yield Pause(0)):
             try:
-                yield from self._advance(WAIT_MS)
+                handled = yield from self._advance(WAIT_MS)
                 outage.over()
                 yield from self.position.tell(TELL_S)
+                if handled is None:
+                    self.position.doubt(DOUBT_S)
             except Exception as error:
                 if not is_passing(error):
                     yield from self.position.tell()
@@ -115,7 +119,7 @@ class Turn:
             batch = yield from self._read(block_ms)
             return (yield from self._take(batch)) if batch else None
         except (GapError, PositionLost, PoisonedBatch):
-            raise
+            raise  # and the position is where it was
         except BaseException:
             # Whether a commit got through may be unknown.
             self.position.next = None
@@ -160,7 +164,7 @@ class Turn:
 
     def _take(self, batch: Batch) -> Work[int | None]:
         try:
-            moved = yield Transact(self._apply(batch))
+            moved = yield Transact(self._apply(batch), alone=True)
         except Failed as failed:
             return (yield from self._fail(batch, failed.__cause__ or failed))
         if not moved:

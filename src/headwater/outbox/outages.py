@@ -35,6 +35,9 @@ _SQLITE = {
 _SQLSTATES = {"08", "40", "53", "55", "57", "58"}
 _CANCELLED = "57014"
 _READ_ONLY = "25006"
+_ROLLED_BACK = "40"
+# Who gave way so often in a row is held up after all.
+_UNUSUAL = 5
 
 
 def is_passing(error: BaseException) -> bool:
@@ -75,21 +78,31 @@ class Outage:
         self._clock = clock
         self._failures = 0
         self._since = 0.0
+        self._told = False
 
     def meet(self, error: BaseException) -> float:
         """Take note of an error; says how many seconds to wait before the next try."""
         self._failures += 1
         if self._failures == 1:
             self._since = self._clock()
+        # One transaction that gave way to another is daily business.
+        if not self._told and (self._failures >= _UNUSUAL or not _gave_way(error)):
+            self._told = True
             why = str(error).strip().partition("\n")[0]
             self._log.warning("%s is held up, and tries again until it works: %s", self._who, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
 
     def over(self) -> None:
         """Take note that it works."""
-        if self._failures:
+        if self._told:
             took = self._clock() - self._since
             self._log.warning(
                 "%s works again, after %.1f s and %d tries", self._who, took, self._failures
             )
-            self._failures = 0
+        self._failures, self._told = 0, False
+
+
+def _gave_way(error: BaseException) -> bool:
+    """Say whether the database rolled a transaction back for the sake of another one."""
+    driver = error.orig if isinstance(error, exc.DBAPIError) else error
+    return str(getattr(driver, "sqlstate", "")).startswith(_ROLLED_BACK)

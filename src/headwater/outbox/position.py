@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Insert
 from sqlalchemy.exc import DBAPIError
 
-from headwater.errors import InvalidInput, NotCreated, StoreError
+from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.keeping import set_reader
 from headwater.log.reading import info, offset_at
@@ -42,17 +42,32 @@ class Position:
         self._clock = clock
         self._told: int | None = None
         self._told_at = 0.0
+        self._found_at: float | None = None
 
     # ── In SQL ───────────────────────────────────────────────────────────────────────────────
 
     def look_up(self) -> Work[int]:
-        """Find the position, or give a new consumer its first; the log learns of it."""
-        if self.next is None:
-            found = yield from self.load()
-            self.next = (yield from self._begin()) if found is None else found
-            if self._told is None:
-                yield from self._tell(self.next)
-        return self.next
+        """Find the position, or give a new consumer its first.
+
+        Whatever the log was told about a position that turns out to be another is put right.
+        Raises CheckpointRemoved when there was a position, and is none any more.
+        """
+        if self.next is not None:
+            return self.next
+        found = yield from self.load()
+        if found is None:
+            if self._found_at is not None:
+                raise CheckpointRemoved(self._consumer, self._stream.name)
+            found = yield from self._begin()
+        if found != self._told:
+            yield from self._tell(found)
+        self.next, self._found_at = found, self._clock()
+        return found
+
+    def doubt(self, after_s: float) -> None:
+        """Have the position looked up again if the last time is so long ago."""
+        if self._found_at is not None and self._clock() - self._found_at >= after_s:
+            self.next = None
 
     def load(self) -> Work[int | None]:
         """Give what SQL says; None for a new consumer. Raises NotCreated."""
@@ -74,7 +89,8 @@ class Position:
             # Nothing may be evicted between looking for the first message and saying so.
             yield from self._tell(1)
         begun = yield from self.resolve(self._start)
-        yield from self._tell(begun)
+        if begun != self._told:
+            yield from self._tell(begun)
         yield Transact(self._write(checkpoints.CREATE, begun))
         found = yield from self.load()
         return begun if found is None else found
@@ -159,5 +175,5 @@ class Position:
         """Forget the consumer, here and in the log; says whether it existed."""
         gone = yield Transact(self._delete())
         yield Ask(set_reader(self._stream.key, self.reader, None))
-        self.next = self._told = None
+        self.next = self._told = self._found_at = None
         return bool(gone)

@@ -10,6 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -214,9 +215,9 @@ class Consumer:
                 return self._store.run(operation, self._patience_s)
             case Pause(seconds):
                 return self._stopped or self._stop.wait(seconds)
-            case Transact(work):
+            case Transact(work, alone):
                 # One at a time: a handler need not care how many streams there are.
-                with self._alone, self._engine.begin() as conn:
+                with self._alone if alone else nullcontext(), self._engine.begin() as conn:
                     return self._do(work, conn)
         assert conn is not None
         match request:

@@ -24,9 +24,13 @@ class Ask(NamedTuple):
 
 
 class Transact(NamedTuple):
-    """Run work in one SQL transaction: committed when it returns, rolled back when it raises."""
+    """Run work in one SQL transaction: committed when it returns, rolled back when it raises.
+
+    ``alone`` lets no other transaction of the same consumer run beside it that asks for the same.
+    """
 
     work: Work[Any]
+    alone: bool = False
 
 
 class Fetch(NamedTuple):

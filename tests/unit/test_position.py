@@ -1,0 +1,71 @@
+"""What a position tells the log, when several processes begin at the same moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.log.handles import StreamHandle
+from headwater.outbox.plan import Plan
+from headwater.outbox.position import Position
+from headwater.outbox.work import Ask, Fetch, Transact, Work
+
+INFO = [1, 20, 0, b"7000", 0, 0, 0, 0, 0, "", "", "", [], [], 0]
+
+
+def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
+    """Run work against a stream that ends at 20; gives its result, and what the log was told."""
+    told: list[Any] = []
+    reply: Any = None
+    try:
+        while True:
+            request = work.send(reply)
+            if isinstance(request, Transact):
+                fetches = isinstance(request.work.send(None), Fetch)
+                reply = stored.pop(0) if fetches else None
+            elif isinstance(request, Ask):
+                call: Any = request.operation.send(None)
+                reply = INFO if call.function == "hw_stream_info" else None
+                if call.function == "hw_stream_reader":
+                    told.append(call.args[1])
+                try:
+                    request.operation.send(reply)
+                except StopIteration as done:
+                    reply = done.value
+            else:
+                reply = None
+    except StopIteration as done:
+        return done.value, told
+
+
+def position(start: Any) -> Position:
+    plan = Plan("c", "sqlite", 10, start, "stop", 1, 0, "stop", False)
+    return Position(plan, StreamHandle("s", {"s"}))
+
+
+def test_a_new_consumer_holds_everything_until_it_knows_where_the_first_message_is() -> None:
+    assert drive(position("first").look_up(), [None, 1]) == (1, [1])
+    assert drive(position("last").look_up(), [None, 21]) == (21, [21])
+
+
+def test_who_was_second_to_begin_tells_the_log_where_the_first_began() -> None:
+    """It had told a later position: retention must not pass what the first still needs."""
+    assert drive(position("last").look_up(), [None, 11]) == (11, [21, 11])
+
+
+def test_a_position_that_somebody_moved_back_is_told() -> None:
+    place = position("first")
+    assert drive(place.look_up(), [15]) == (15, [15])
+    place.next = None
+    assert drive(place.look_up(), [15]) == (15, [])
+    place.next = None
+    assert drive(place.look_up(), [4]) == (4, [4])
+
+
+def test_a_position_is_told_once() -> None:
+    place = position("first")
+    drive(place.look_up(), [15])
+    place.next = 30
+    assert drive(place.tell(), [])[1] == [30]
+    assert drive(place.tell(), [])[1] == []
+    place.next = 31
+    assert drive(place.tell(60.0), [])[1] == [], "not so soon again"
