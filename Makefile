@@ -2,7 +2,8 @@
 # Needs only make and Python 3.11 or later: each target sets up .venv by itself.
 
 PYTHON ?= python3
-JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+# Two for each core: the tests wait for disks and clocks more than they compute.
+JOBS ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))
 
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -41,11 +42,11 @@ demo: setup ## show the log, then an application, at work among crashes; exit 0 
 	@$(RUN) examples.rocket_rides
 
 test: setup ## run all tests, on every core
-	@$(RUN) pytest -n $(JOBS) --dist loadgroup
+	@$(RUN) pytest -n $(JOBS) --dist worksteal
 
 test-long: setup ## try the models of stream, group and topic for about an hour, and kill for a while
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
-	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist loadgroup tests/fault
+	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
 
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or come twice
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
