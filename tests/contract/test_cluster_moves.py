@@ -17,7 +17,7 @@ import headwater
 from headwater.log.keys import stream_key
 from tests.servers import Cluster, Server, node_id, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("cluster-moves")]
+pytestmark = pytest.mark.cluster
 Dial = Callable[[str | None], headwater.Headwater]
 
 
