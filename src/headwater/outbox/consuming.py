@@ -34,7 +34,7 @@ from headwater.log.writing import write_many
 from headwater.outbox.outages import Outage, delay_s, is_passing
 from headwater.outbox.plan import ConsumerStats, Plan
 from headwater.outbox.position import Position
-from headwater.outbox.reset import is_reset, reset_of, reset_tag
+from headwater.outbox.reset import reset_of, reset_tag, resets_in
 from headwater.outbox.work import Ask, Handle, Pause, Restore, Standing, Step, Transact, Work
 
 log = logging.getLogger("headwater.outbox")
@@ -152,15 +152,16 @@ class Turn:
 
     def _cut(self, at: int, passage: Passage) -> Batch:
         """Give what comes before the first reset record for this consumer, or that record."""
-        messages: list[Message] = []
-        for message in passage.messages:
-            if not is_reset(message):
-                messages.append(message)
-            elif message.tag == self._reset_tag:
-                if messages or passage.gap:
-                    return Batch(at, message.offset, messages, None, passage.gap)
-                return Batch(at, message.offset + 1, [], message, None)
-        return Batch(at, passage.next, messages, None, passage.gap)
+        records = resets_in(passage.messages)
+        if not records:
+            return Batch(at, passage.next, passage.messages, None, passage.gap)
+        mine = next((record for record in records if record.tag == self._reset_tag), None)
+        end = mine.offset if mine else passage.next
+        others = {record.offset for record in records}
+        messages = [m for m in passage.messages if m.offset < end and m.offset not in others]
+        if mine and not (messages or passage.gap):
+            return Batch(at, end + 1, [], mine, None)
+        return Batch(at, end, messages, None, passage.gap)
 
     def _take(self, batch: Batch) -> Work[int | None]:
         try:
@@ -226,7 +227,12 @@ class Turn:
                 first, last = passage.gap[0], min(passage.gap[1], record.offset - 1)
                 self._check_gap((first, last))
                 log.warning("%s is reset without offsets %d to %d", self._who, first, last)
-            again = [m for m in passage.messages if m.offset < record.offset and not is_reset(m)]
+            skipped = {message.offset for message in resets_in(passage.messages)}
+            again = [
+                message
+                for message in passage.messages
+                if message.offset < record.offset and message.offset not in skipped
+            ]
             if again:
                 yield from self._handle(Handle(self.stream.name, again))
             at = passage.next

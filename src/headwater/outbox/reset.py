@@ -34,9 +34,9 @@ def reset_tag(consumer: str) -> str:
     return _PREFIX + consumer
 
 
-def is_reset(message: Message) -> bool:
-    """Say whether a message is a reset record, for whomever."""
-    return message.tag.startswith(_PREFIX)
+def resets_in(messages: list[Message]) -> list[Message]:
+    """Find the reset records among messages, for whomever they are."""
+    return [message for message in messages if message.tag.startswith(_PREFIX)]
 
 
 def reset_of(message: Message) -> Reset:

@@ -126,7 +126,8 @@ class Consumer:
         """Apply the next batch of each stream; returns how many messages were handled.
 
         0 means that there was nothing left. Raises GapError, PoisonedBatch, PositionLost,
-        TransactionEnded, NotCreated, and whatever bars the way to the store or the database.
+        CheckpointRemoved, TransactionEnded, NotCreated, and whatever bars the way to the store or
+        the database.
         """
         return sum(self._do(turn.run_once()) for turn in self._turns.values())
 
@@ -175,12 +176,16 @@ class Consumer:
         """Set where to go on, whatever it was; gives the offset.
 
         ``stream`` says which, when there are several. Effects that are there stay there: it is the
-        caller who brings the state to what it was at that position.
+        caller who brings the state to what it was at that position. One that runs elsewhere
+        follows with its next batch, or within about two seconds when it is waiting.
         """
         return self._do(self._turns[one_of(self.streams, stream)].seek(position))
 
     def remove(self) -> bool:
-        """Forget the consumer, so that retention waits no longer; says whether it existed."""
+        """Forget the consumer, so that retention waits no longer; says whether it existed.
+
+        One of that name that still runs ends with CheckpointRemoved.
+        """
         return sum(self._do(turn.position.remove()) for turn in self._turns.values()) > 0
 
     def _run_beside(self, turn: Turn) -> None:
