@@ -30,19 +30,14 @@ class Zygote:
             text=True,
             start_new_session=True,
         )
-        self._alive: set[int] = set()
 
     def start(self, db: str, store: str, **order: Any) -> int:
         """Start a process; ``step`` and ``times`` say where it dies. Gives its pid."""
-        pid = self._order({"start": {"db": db, "store": store, **order}})
-        self._alive.add(pid)
-        return pid
+        return self._order({"start": {"db": db, "store": store, **order}})
 
     def wait(self, pid: int) -> int:
         """Wait for the end of a process; gives its exit code, -9 for kill -9."""
-        code = self._order({"wait": pid})
-        self._alive.discard(pid)
-        return code
+        return self._order({"wait": pid})
 
     def end(self, pid: int, number: int = signal.SIGTERM) -> int:
         """Send a process a signal, and wait for its end."""
@@ -65,8 +60,7 @@ class Zygote:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for pid in set(self._alive):
-            self.end(pid, signal.SIGKILL)
+        os.killpg(self._program.pid, signal.SIGKILL)
         self._program.communicate()
 
 
@@ -122,6 +116,8 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
                 print(f"{run.__name__}: {error!r}", file=sys.stderr, flush=True)
             os._exit(code)
         print(child, flush=True)
+    # Whoever gave the orders is gone; nothing that was forked here outlives it.
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
