@@ -24,7 +24,7 @@ from headwater.outbox import Consumer, Outbox, Streamer
 from tests.postgres import Postgres, postgres_folder
 
 BATCH = 1000
-ROWS = 10_000
+ROWS = 30_000
 
 
 @dataclass
