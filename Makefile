@@ -61,7 +61,7 @@ format: setup ## put the code into the one format and mend what lint can mend
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format $(CODE)
 
-bench: setup ## measure against native Redis Streams
+bench: setup ## measure the log against native Redis Streams, and the outbox against bare SQL
 	@$(RUN) bench
 
 bench-scale: setup ## the 100M-message run: memory, write rate and seek latency as a log grows
