@@ -1,0 +1,71 @@
+"""What every data type accepts alike: names, counts, spans and points in time.
+
+Whatever is outside is refused with InvalidInput before anything is sent.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Final
+
+from headwater.errors import InvalidInput
+
+MAX_NAME_BYTES: Final = 200
+# Scores and Lua's numbers are doubles: whole numbers are exact up to here.
+MAX_EXACT: Final = 2**53 - 1
+MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
+
+
+def check_name(name: str, what: str) -> str:
+    """Accept a name of 1 to 200 bytes without control characters, white space and braces."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"the name of a {what} must be a str, not {type(name).__name__}")
+    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidInput(
+            f"the name of a {what} must have 1 to {MAX_NAME_BYTES} bytes, "
+            f"not {len(name.encode('utf-8', 'surrogatepass'))}; choose another"
+        )
+    for character in name:
+        if character in "{}" or character.isspace() or not character.isprintable():
+            raise InvalidInput(
+                f"the name of a {what} must not contain {character!r}; use letters, digits, "
+                "and signs other than braces and white space"
+            )
+    return name
+
+
+def check_int(value: int, what: str, least: int, most: int) -> int:
+    """Accept a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{what} must be an int, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidInput(f"{what} must be from {least} to {most}, not {value}")
+    return value
+
+
+def check_ms(value: int, what: str, least: int = 0) -> int:
+    """Accept a span of time in milliseconds."""
+    return check_int(value, what, least, MAX_MS)
+
+
+def check_block(block_ms: float | None) -> float:
+    """Turn a blocking time into milliseconds: None and 0 do not wait, infinity waits for ever."""
+    if block_ms is None:
+        return 0
+    if isinstance(block_ms, bool) or not isinstance(block_ms, int | float) or block_ms < 0:
+        raise InvalidInput(f"block_ms must be 0 or more milliseconds, not {block_ms!r}")
+    if math.isnan(block_ms):
+        raise InvalidInput("block_ms must be a number of milliseconds, not NaN")
+    return block_ms
+
+
+def to_ms(time: int | dt.datetime, what: str = "time_ms") -> int:
+    """Turn a point in time into milliseconds since 1970; a datetime must know its zone."""
+    if isinstance(time, dt.datetime):
+        if time.tzinfo is None:
+            raise InvalidInput(
+                f"{time!r} has no time zone; use datetime.now(timezone.utc) or the like"
+            )
+        return math.floor(time.timestamp() * 1000)
+    return check_int(time, what, 0, MAX_EXACT)
