@@ -86,13 +86,7 @@ redis.register_function{
   function_name = 'hw_stream_tidy',
   callback = function(keys, args)
     local K, now = keys[1], server_ms()
-    local silent = redis.call('ZRANGE', K .. ':producers', '-inf', digits(now - tonumber(args[1])),
-      'BYSCORE', 'LIMIT', 0, 64)
-    for _, producer in ipairs(silent) do
-      redis.call('HDEL', K .. ':answers', producer)
-      for slot = 0, ANSWERS - 1 do redis.call('HDEL', K .. ':answers', producer .. '\0' .. slot) end
-      redis.call('ZREM', K .. ':producers', producer)
-    end
+    local silent = forget_producers(K, now - tonumber(args[1]))
     local members, stream = 0, load_stream(K)
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
       local G = group_key(K, name)
@@ -100,7 +94,7 @@ redis.register_function{
       take_back_old_boxes(G, now)
       serve(K, name, stream, now)
     end
-    return { #silent, members }
+    return { silent, members }
   end,
   flags = { 'allow-oom' },
 }

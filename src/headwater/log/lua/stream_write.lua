@@ -12,22 +12,6 @@
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
 ]]
-local function remembered_answer(K, producer, sequence)
-  local newest = redis.call('HGET', K .. ':answers', producer)
-  if not newest or sequence > tonumber(newest) then return nil end
-  local slot = redis.call('HGET', K .. ':answers', producer .. '\0' .. digits(sequence % ANSWERS))
-  local seq, first, last = string.match(slot or '', '^(%d+):(%d+):(%d+)$')
-  if tonumber(seq) ~= sequence then return nil, redis.error_reply('HW_STALE ' .. newest) end
-  return { tonumber(first), tonumber(last), 0, 1 }
-end
-
-local function remember_answer(K, producer, sequence, first, last, now)
-  redis.call('HSET', K .. ':answers', producer, digits(sequence),
-    producer .. '\0' .. digits(sequence % ANSWERS),
-    table.concat({ digits(sequence), digits(first), digits(last) }, ':'))
-  redis.call('ZADD', K .. ':producers', digits(now), producer)
-end
-
 -- A batch that fills a node goes straight to the nodes when everything before it is there; the
 -- tail then holds a bare entry, which wakes blocked readers.
 local function write_packed(K, stream, args, now)
@@ -62,13 +46,13 @@ end
 redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, sequence = keys[1], args[1], tonumber(args[2])
   if producer ~= '' then
-    local answer, stale = remembered_answer(K, producer, sequence)
-    if answer or stale then return answer or stale end
+    local first, last = remembered_answer(K, producer, sequence)
+    if first then return { first, last, 0, 1 } end
+    if last then return last end
   end
   local stream, now = load_stream(K), server_ms()
   if stream.created == '0' then
-    local micro = redis.call('TIME')
-    stream.created = digits(tonumber(micro[1]) * 1000000 + tonumber(micro[2]))
+    stream.created = digits(server_us())
     redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
       'format', 1)
   end

@@ -20,19 +20,6 @@
   tail is never trimmed, even when it is sealed: a reader that blocks on the tail is then woken at
   once when it came too late, whatever was sealed or evicted in between.
 ]]
--- How many of a producer's latest writes are remembered with their answers.
-local ANSWERS = 128
-
-local function server_ms()
-  local now = redis.call('TIME')
-  return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-end
-
--- Lua prints large numbers as 1e+15; offsets and times must keep their digits.
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
   local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created')
