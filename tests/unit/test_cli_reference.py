@@ -12,7 +12,8 @@ from typer.main import get_command
 from headwater.cli.main import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
-EVERYWHERE = {"--store", "--json", "--help", "--version"}
+# The last two are those of every job on Spark.
+EVERYWHERE = {"--store", "--json", "--help", "--version", "--master", "--conf"}
 
 
 def commands(command: Any, name: str = "headwater") -> Iterator[tuple[str, set[str]]]:

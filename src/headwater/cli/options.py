@@ -43,6 +43,16 @@ StoreUrl = Annotated[
 OtherStoreUrl = Annotated[
     str | None, _store_option("A store to use instead of a private one; its server is not killed.")
 ]
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        envvar="HEADWATER_DB",
+        help="The database: sqlite:///file or postgresql://user@host/database.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)

@@ -19,24 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, connected
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.outbox import Outbox, Progress, Status, Streamer
 
 app = typer.Typer(no_args_is_help=True, help="Bring what transactions staged in SQL to the log.")
-
-DatabaseUrl = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        envvar="HEADWATER_DB",
-        help="The database: sqlite:///file or postgresql://user@host/database.",
-        show_default=False,
-    ),
-]
 
 _LOOK_S = 1.0
 # Over so many looks the rate is taken.

@@ -1,0 +1,84 @@
+"""What the commands of a job share: the Spark session, how it ends, and how it is told to stop.
+
+A job is a function of headwater.spark.jobs; its command takes the words apart, opens a session by
+``spark_session``, calls the job, and prints what it gives back.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import output
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where Spark runs: local[4], spark://host:7077, yarn. Without it what spark-submit "
+        "or Spark's own settings say, else every core of this machine.",
+        show_default=False,
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A setting of Spark; may be given several times.",
+        show_default=False,
+    ),
+]
+
+
+def settings(words: list[str] | None) -> dict[str, str]:
+    """Understand settings of Spark, each as spark.some.key=value."""
+    found = {}
+    for word in words or ():
+        key, equals, value = word.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise typer.BadParameter(
+                f"{word!r} is not a setting like spark.executor.memory=2g", param_hint="--conf"
+            )
+        found[key] = value
+    return found
+
+
+@contextmanager
+def spark_session(job: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
+    """Open a session for the length of a job; raises SparkMissing when there is no Spark."""
+    given = settings(conf)
+    from headwater.spark import session
+
+    spark = session(master, app_name=f"headwater {job}", **given)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C call ``stop``, which lets the work at hand come to its end."""
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop()) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+def entry() -> None:
+    """Print the file to hand to spark-submit, which takes the same commands.
+
+    spark-submit --master spark://host:7077 $(headwater spark entry) totals ...
+    """
+    output.say(str(Path(__file__).with_name("submit.py")))
