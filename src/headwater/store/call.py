@@ -18,7 +18,8 @@ class Call(NamedTuple):
     """One call of a server function on one object.
 
     ``repeatable`` says that running it twice does no harm; only then may a store send it again
-    after a connection broke with the outcome unknown.
+    after a connection broke with the outcome unknown. ``also`` names further keys, of an object
+    whose other keys do not begin with the first; all lie in one slot.
     """
 
     function: str
@@ -26,6 +27,7 @@ class Call(NamedTuple):
     args: tuple[Argument, ...] = ()
     read_only: bool = False
     repeatable: bool = False
+    also: tuple[str, ...] = ()
 
 
 class Wait(NamedTuple):

@@ -159,18 +159,22 @@ def spelling(address: Address) -> Callable[[Call | Wait], tuple[Any, ...]]:
 def _for_server(request: Call | Wait) -> tuple[Any, ...]:
     if isinstance(request, Wait):
         return request.command
-    verb = "FCALL_RO" if request.read_only else "FCALL"
-    return (verb, request.function, 1, request.key, *request.args)
+    return _fcall(request, request.also)
 
 
 def _for_node(request: Call | Wait) -> tuple[Any, ...]:
     """Spell a request for a node of a cluster.
 
-    The second key never exists. While the slot is on its way to another node, key by key, the node
-    then refuses the call as a whole (TRYAGAIN) instead of stopping it in the middle, at the first
-    of the object's keys that is not there or not there any more.
+    While the slot is on its way to another node, key by key, a node that lacks one of the keys of
+    a call refuses it as a whole (TRYAGAIN) instead of stopping it in the middle, at the first of
+    the object's keys that is not there or not there any more. So each call names either all keys
+    of its object, or a second one that never exists.
     """
     if isinstance(request, Wait):
         return request.command
-    verb = "FCALL_RO" if request.read_only else "FCALL"
-    return (verb, request.function, 2, request.key, f"{request.key}:", *request.args)
+    return _fcall(request, request.also or (f"{request.key}:",))
+
+
+def _fcall(call: Call, also: tuple[str, ...]) -> tuple[Any, ...]:
+    verb = "FCALL_RO" if call.read_only else "FCALL"
+    return (verb, call.function, 1 + len(also), call.key, *also, *call.args)
