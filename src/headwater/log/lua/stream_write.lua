@@ -12,25 +12,10 @@
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
 ]]
--- A batch that fills a node goes straight to the nodes when everything before it is there; the
--- tail then holds a bare entry, which wakes blocked readers.
 local function write_packed(K, stream, args, now)
   for i = 5, #args, 5 do
-    local count, newest = tonumber(args[i]), tonumber(args[i + 2]) or now
-    local time, blob = tonumber(args[i + 1]) or now, args[i + 4]
-    local base = stream.last + 1
-    stream.last = stream.last + count
-    stream.time = math.max(stream.time, newest)
-    local id = '0-' .. digits(stream.last)
-    if args[i + 3] == '1' and stream.sealed == base - 1 then
-      put_node(K, base, stream.last, count, time, stream.time, 1, blob)
-      redis.call('HINCRBY', K, 'bytes', #blob)
-      redis.call('XADD', K .. ':tail', 'MAXLEN', 1, id, 'n', count)
-      stream.sealed = stream.last
-      redis.call('HSET', K, 'sealed', stream.sealed)
-    else
-      redis.call('XADD', K .. ':tail', id, 'n', count, 't', digits(newest), 'd', blob)
-    end
+    append_packed(K, stream, now, tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2]),
+      args[i + 3] == '1', args[i + 4])
   end
 end
 
@@ -50,12 +35,7 @@ redis.register_function('hw_stream_write', function(keys, args)
     if first then return { first, last, 0, 1 } end
     if last then return last end
   end
-  local stream, now = load_stream(K), server_ms()
-  if stream.created == '0' then
-    stream.created = digits(server_us())
-    redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
-      'format', 1)
-  end
+  local stream, now = open_stream(K), server_ms()
   local first = stream.last + 1
   if args[4] == 'plain' then
     write_plain(K, stream, args, now)
