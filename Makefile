@@ -5,6 +5,9 @@ PYTHON ?= python3
 # Two for each core: the tests wait for disks and clocks more than they compute.
 JOBS ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))
 
+# A Spark session is large, and works on every core by itself.
+SPARK_JOBS ?= 2
+
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
@@ -42,7 +45,8 @@ demo: setup ## show the log, then an application, at work among crashes; exit 0 
 	@$(RUN) examples.rocket_rides
 
 test: setup ## run all tests, on every core
-	@$(RUN) pytest -n $(JOBS) --dist worksteal
+	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
+	@$(RUN) pytest -n $(SPARK_JOBS) --dist loadfile tests/spark
 
 test-long: setup ## try the models of stream, group and topic for about an hour, and kill for a while
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model

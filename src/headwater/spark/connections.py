@@ -1,0 +1,42 @@
+"""One client per process and store, kept as long as the process lives.
+
+Spark runs tasks in a pool of Python processes that it forks and uses again, and unpickles a new
+reader or writer for each: a connection kept by one of those would be made anew with every task.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from headwater.client import Headwater, connect
+from headwater.store.directory import absolute, default_directory
+from headwater.store.url import URL_VARIABLE, resolve
+
+_clients: dict[tuple[int, str], Headwater] = {}
+_opening = threading.Lock()
+
+
+def client(url: str) -> Headwater:
+    """Give this process's client of a store; a forked child gets its own. Raises as connect."""
+    with _opening:
+        key = (os.getpid(), url)
+        if key not in _clients:
+            _clients[key] = connect(url)
+        return _clients[key]
+
+
+def absolute_url(url: str | None) -> str:
+    """Give the URL under which every process of this machine finds the store that is meant here.
+
+    None is ``$HEADWATER_URL``, else the embedded store, as for ``connect``; the directory of an
+    embedded store is the one that the calling process would use. Raises InvalidInput.
+    """
+    url = url or os.environ.get(URL_VARIABLE) or "embedded:"
+    address = resolve(url, default_directory())
+    return url if address.directory is None else f"embedded://{absolute(address.directory)}"
+
+
+def safe_url(url: str) -> str:
+    """Give the name of a store that may be shown: without user and password."""
+    return resolve(url, default_directory()).safe

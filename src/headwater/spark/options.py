@@ -1,0 +1,95 @@
+"""The options of a data source: names without regard to case, values checked when they are read.
+
+Every refusal is one line that names the option, what it holds and what it may hold; a value is
+only repeated where it cannot be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headwater.errors import InvalidInput
+from headwater.inputs import MAX_EXACT
+
+_TRUE = ("true", "1", "yes")
+_FALSE = ("false", "0", "no")
+
+
+class Options:
+    """What was given by ``option(...)``, out of the ``known`` names; others are refused."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        self._spelling = {name.lower(): name for name in known}
+        self._given = {name.lower(): value for name, value in given.items()}
+        for name in given:
+            if name.lower() not in self._spelling:
+                raise self._unknown(name)
+
+    def _unknown(self, name: str) -> InvalidInput:
+        near = difflib.get_close_matches(name.lower(), self._spelling, n=1)
+        hint = f"; did you mean {self._spelling[near[0]]!r}?" if near else ""
+        known = ", ".join(sorted(self._spelling.values(), key=str.lower))
+        return InvalidInput(f"unknown option {name!r}{hint} (known are {known})")
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Give the text of an option; an empty one counts as not given."""
+        return self._given.get(name.lower()) or default
+
+    def required(self, name: str) -> str:
+        """Give the text of an option that must be there."""
+        value = self.text(name)
+        if value is None:
+            raise InvalidInput(f"option {name!r} is missing; add .option({name!r}, ...)")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Give a yes or no."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in _TRUE + _FALSE:
+            raise InvalidInput(f"option {name!r} must be true or false, not {value!r}")
+        return value.lower() in _TRUE
+
+    def number(self, name: str, least: int = 1, most: int = MAX_EXACT) -> int | None:
+        """Give a whole number within bounds; None when it is not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        sign, digits = (-1, value[1:]) if value.startswith("-") else (1, value)
+        number = sign * int(digits) if digits.isascii() and digits.isdecimal() else None
+        if number is None or not least <= number <= most:
+            raise InvalidInput(
+                f"option {name!r} must be a whole number from {least} to {most}, not {value!r}"
+            )
+        return number
+
+    def choice(self, name: str, among: Iterable[str], default: str) -> str:
+        """Give one of several words."""
+        value = (self.text(name) or default).lower()
+        words = list(among)
+        if value not in words:
+            raise InvalidInput(f"option {name!r} must be one of {', '.join(words)}, not {value!r}")
+        return value
+
+    def words(self, name: str) -> list[str]:
+        """Give a list that is written with commas; empty when it is not given."""
+        return [word for part in (self.text(name) or "").split(",") if (word := part.strip())]
+
+    def parsed(self, name: str) -> Any:
+        """Give what an option says in JSON; None when it is not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise InvalidInput(
+                f"option {name!r} is not JSON ({error}); write it with json.dumps(...)"
+            ) from None

@@ -1,0 +1,5 @@
+"""Where Spark finds ``format("headwater")`` by itself: it looks into modules named pyspark_*."""
+
+from headwater.spark.source import HeadwaterSource as DefaultSource
+
+__all__ = ["DefaultSource"]

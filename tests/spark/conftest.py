@@ -1,0 +1,81 @@
+"""One Spark session per test process, and the stores it reads: embedded, and a cluster of three.
+
+The session is small: two cores of this machine, little memory, no pages. ``make_stream`` and
+``make_topic`` write what a test reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import DataFrameReader, SparkSession
+
+import headwater
+from headwater.spark import session
+from tests.conftest import Stores
+from tests.entries import entries
+
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+STORES = ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    spark = session("local[2]", app_name="tests", **SMALL)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, stores: Stores) -> str:
+    return stores.url(request.param)
+
+
+@pytest.fixture
+def embedded_url(stores: Stores) -> str:
+    """One store, for what does not depend on the kind of it."""
+    return stores.url("embedded")
+
+
+@pytest.fixture
+def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.Stream]:
+    """Write a stream of ``count`` messages in batches of ``size``; see tests.entries."""
+
+    def make(count: int, size: int = 700, tags: int = 7) -> headwater.Stream:
+        stream = hw.stream(name)
+        for first in range(1, count + 1, size):
+            stream.write_many(entries(min(size, count + 1 - first), first, tags))
+        return stream
+
+    return make
+
+
+@pytest.fixture
+def make_topic(hw: headwater.Headwater, name: str) -> Callable[..., headwater.Topic]:
+    """Write a topic of ``count`` messages over all partitions; see tests.entries."""
+
+    def make(count: int, partitions: int = 3, size: int = 700, tags: int = 50) -> headwater.Topic:
+        topic = hw.topic(name, partitions)
+        for first in range(1, count + 1, size):
+            topic.write_many(entries(min(size, count + 1 - first), first, tags))
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def source(spark: SparkSession, store_url: str) -> Callable[..., DataFrameReader]:
+    """Begin a batch read of the store: ``source(stream=name, minPartitions=4).load()``."""
+
+    def source(**options: object) -> DataFrameReader:
+        reader = spark.read.format("headwater").option("url", store_url)
+        for key, value in options.items():
+            reader = reader.option(key, str(value))
+        return reader
+
+    return source
