@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import (
     AccessDenied,
+    ArchiveDamaged,
+    ArchiveMismatch,
+    ArchiveTaken,
     CheckpointRemoved,
     DatabaseRefused,
     DatabaseUnreachable,
@@ -39,6 +42,7 @@ from headwater.errors import (
     StoreTooOld,
     StoreUnreachable,
     TransactionEnded,
+    UnknownArchive,
     UnknownGroup,
     UnknownStream,
     UnreadableNode,
@@ -67,6 +71,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",
+    "ArchiveDamaged",
+    "ArchiveMismatch",
+    "ArchiveTaken",
     "CheckpointRemoved",
     "DataLost",
     "DatabaseRefused",
@@ -109,6 +116,7 @@ __all__ = [
     "TopicGroup",
     "TopicMessage",
     "TransactionEnded",
+    "UnknownArchive",
     "UnknownGroup",
     "UnknownStream",
     "UnreadableNode",

@@ -19,7 +19,11 @@
     │   ├── SparkMissing          PySpark is not installed
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
-    │   └── DataLost              messages were evicted before a query had read them
+    │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── UnknownArchive        there is no archive of the stream at that place
+    │   ├── ArchiveMismatch       an archive is not the history of this stream
+    │   ├── ArchiveTaken          another archiver was faster
+    │   └── ArchiveDamaged        a file of an archive is missing or not as it was written
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -230,6 +234,54 @@ class DataLost(SparkError):
         self.stream = stream
         self.first = first
         self.last = last
+
+
+class UnknownArchive(SparkError):
+    """There is no archive of the stream at that place."""
+
+    def __init__(self, place: str, stream: str) -> None:
+        super().__init__(
+            f"there is no archive of stream {stream!r} at {place}; check the place and the name, "
+            "or archive the stream first"
+        )
+        self.place = place
+        self.stream = stream
+
+
+class ArchiveMismatch(SparkError):
+    """An archive is not the history of the stream that has the name now."""
+
+    def __init__(self, place: str, stream: str, why: str) -> None:
+        super().__init__(
+            f"the archive at {place} is not the history of stream {stream!r} as it is: {why}; "
+            "archive to another place, and read or restore this one under another name"
+        )
+        self.place = place
+        self.stream = stream
+
+
+class ArchiveTaken(SparkError):
+    """Another archiver of the same stream was faster; what this one wrote does not count."""
+
+    def __init__(self, place: str, stream: str) -> None:
+        super().__init__(
+            f"another archiver of stream {stream!r} has gone on at {place} meanwhile; let one "
+            "archiver run at a time, and run this one again if messages are left"
+        )
+        self.place = place
+        self.stream = stream
+
+
+class ArchiveDamaged(SparkError):
+    """A file of an archive is missing, or not as it was written."""
+
+    def __init__(self, place: str, file: str, why: str) -> None:
+        super().__init__(
+            f"the file {file} of the archive at {place} cannot be used: {why}; "
+            "bring it back from a backup, or upgrade the headwater package if that wrote it"
+        )
+        self.place = place
+        self.file = file
 
 
 class OutboxError(HeadwaterError):

@@ -1,0 +1,193 @@
+"""The manifest: which offsets of a stream an archive holds, in which files, and what is gone.
+
+    stream=<name>/_manifest/0000000007.json      the seventh version, which replaces all before it
+    stream=<name>/date=2030-01-31/...parquet     what it names; files that no version names are
+                                                 left over from a run that died, and never read
+
+A version is made whole, under a name that was free, and is never changed: of two archivers that
+go on from the same version one wins, and the other is told. Everything up to ``last`` is archived
+or known to be gone, so what is covered is known without looking at the files. A stream that was
+deleted and written anew is another stream: ``created_ms`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+import msgspec
+import pyarrow as pa
+
+from headwater.errors import (
+    ArchiveDamaged,
+    ArchiveMismatch,
+    ArchiveTaken,
+    UnknownArchive,
+)
+from headwater.spark.archive.place import Directory, open_directory
+
+FORMAT = 1
+_FOLDER = "_manifest"
+# Versions that stay: whoever listed them has time to read the newest one.
+_KEPT = 16
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """One Parquet file: the first and last offset of its rows, and the span of their times."""
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    min_time_ms: int
+    max_time_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of what an archive holds.
+
+    ``files`` are in order of their first offsets. ``gaps`` are the offsets that were evicted before
+    they could be archived; offsets up to ``last`` that are in neither were compacted away.
+    ``topic`` and ``partitions`` are there when the stream is a partition of a topic.
+    """
+
+    format: int = FORMAT
+    version: int = 0
+    stream: str
+    created_ms: int
+    topic: str | None = None
+    partitions: int | None = None
+    last: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
+    files: tuple[File, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """The first offset that is not known to be gone; beyond ``last`` when all are."""
+        return self.gaps[0][1] + 1 if self.gaps and self.gaps[0][0] == 1 else 1
+
+    @property
+    def rows(self) -> int:
+        """How many messages there are in all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes all files have."""
+        return sum(file.bytes for file in self.files)
+
+    def between(self, first: int, last: int) -> list[File]:
+        """Give the files that may hold offsets first..last."""
+        return [file for file in self.files if file.first <= last and file.last >= first]
+
+    def gaps_between(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Give what is gone of first..last."""
+        cut = ((max(low, first), min(high, last)) for low, high in self.gaps)
+        return [(low, high) for low, high in cut if low <= high]
+
+    def with_more(
+        self, last: int, files: Iterable[File], gaps: Iterable[tuple[int, int]]
+    ) -> Manifest:
+        """Give the next version: everything up to ``last`` is in these files, too, or gone."""
+        return msgspec.structs.replace(
+            self,
+            version=self.version + 1,
+            last=last,
+            gaps=_joined([*self.gaps, *gaps]),
+            files=(*self.files, *sorted(files, key=lambda file: (file.first, file.path))),
+        )
+
+    def check_stream(self, shown: str, created_ms: int, last: int) -> None:
+        """Refuse a log that this is not the history of; ask the log after reading the manifest.
+
+        Raises ArchiveMismatch.
+        """
+        if created_ms != self.created_ms:
+            raise ArchiveMismatch(
+                shown, self.stream, "the stream was deleted and written anew since"
+            )
+        if last < self.last:
+            raise ArchiveMismatch(
+                shown, self.stream, f"it ends at {self.last}, the log at {last}: the log is older"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The archive of one stream at a place, as a local path or a URI that pyarrow.fs opens."""
+
+    place: str
+    stream: str
+
+    @property
+    def directory(self) -> Directory:
+        """The directory of the stream."""
+        return open_directory(self.place, self.stream)
+
+    def load(self) -> Manifest | None:
+        """Read the newest version; None when nothing was archived. Raises ArchiveDamaged."""
+        directory = self.directory
+        while names := directory.names(_FOLDER):
+            data = directory.read(f"{_FOLDER}/{names[-1]}")
+            if data is not None:
+                return _decode(data, directory, names[-1], self.stream)
+            # Many newer versions came, and this one went, since it was listed.
+        return None
+
+    def require(self) -> Manifest:
+        """Read the newest version; raises UnknownArchive, ArchiveDamaged."""
+        manifest = self.load()
+        if manifest is None:
+            raise UnknownArchive(self.directory.shown, self.stream)
+        return manifest
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a version the newest; raises ArchiveTaken when there is one of its number.
+
+        The files it names must be there. It is there for all readers when this returns.
+        """
+        directory = self.directory
+        if not directory.create(_name(manifest.version), _encode(manifest)):
+            raise ArchiveTaken(directory.shown, self.stream)
+        for name in directory.names(_FOLDER)[:-_KEPT]:
+            directory.remove(f"{_FOLDER}/{name}")
+
+
+def _name(version: int) -> str:
+    return f"{_FOLDER}/{version:010d}.json"
+
+
+def _encode(manifest: Manifest) -> pa.Buffer:
+    """Spell a version as two lines of JSON; the second has the checksum of the first."""
+    body = msgspec.json.encode(manifest)
+    return pa.py_buffer(body + b'\n{"crc32":%d}\n' % crc32(body))
+
+
+def _decode(data: bytes, directory: Directory, name: str, stream: str) -> Manifest:
+    body, _, rest = data.partition(b"\n")
+    if rest != b'{"crc32":%d}\n' % crc32(body):
+        raise ArchiveDamaged(directory.shown, f"{_FOLDER}/{name}", "its checksum is wrong")
+    found: dict[str, object] = msgspec.json.decode(body)
+    if found["format"] != FORMAT:
+        raise ArchiveDamaged(
+            directory.shown, f"{_FOLDER}/{name}", f"it has format {found['format']}, not {FORMAT}"
+        )
+    manifest = msgspec.convert(found, Manifest, strict=False)
+    if manifest.stream != stream:
+        raise ArchiveMismatch(
+            directory.shown, stream, f"it holds the history of {manifest.stream!r}"
+        )
+    return manifest
+
+
+def _joined(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Bring gaps into order and join neighbours."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(gaps):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return tuple(joined)

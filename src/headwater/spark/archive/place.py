@@ -1,0 +1,208 @@
+"""Where an archive lies: a directory of this machine, or of any file system that pyarrow knows.
+
+An archive has a directory for each stream, ``stream=<name>``, spelled as Hive and Spark spell
+partitions, so that the whole place is also a plain Parquet data set with the columns stream and
+date. What is put here appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from headwater.errors import ArchiveDamaged, InvalidInput
+
+# What Spark escapes in the names of partitions, and no more: it finds the names again.
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_MAX_NAME_BYTES = 255
+_NEW = ".new-"
+# What a file system without hard links answers.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
+
+
+def absolute_place(place: str | os.PathLike[str]) -> str:
+    """Give the name by which every process of this machine finds a place: a path, or a URI."""
+    text = os.fspath(place)
+    if not text:
+        raise InvalidInput("an archive needs a directory or a URI; name where it lies")
+    return text if "://" in text else str(Path(text).expanduser().absolute())
+
+
+def safe_place(place: str) -> str:
+    """Give the name of a place that may be shown: without user, password and options of a URI."""
+    if "://" not in place:
+        return place
+    parts = urlsplit(place)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def stream_folder(stream: str) -> str:
+    """Spell the directory of a stream; raises InvalidInput when no file system could hold it."""
+    name = "stream=" + _ESCAPED.sub(lambda sign: f"%{ord(sign[0]):02X}", stream)
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        raise InvalidInput(
+            f"the name of stream {stream!r} is too long for a directory; "
+            "archives take names of about 80 signs and more when most are letters and digits"
+        )
+    return name
+
+
+class Directory:
+    """The directory of one stream's archive; ``name`` is always relative to it."""
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, shown: str) -> None:
+        self.filesystem = filesystem
+        self.path = path
+        self.shown = shown
+
+    def within(self, name: str) -> str:
+        """Give the full path of a file."""
+        return f"{self.path}/{name}"
+
+    def names(self, folder: str) -> list[str]:
+        """List what lies in a folder, sorted; nothing when there is no such folder."""
+        found = self.filesystem.get_file_info(
+            pafs.FileSelector(self.within(folder), allow_not_found=True)
+        )
+        return sorted(one.base_name for one in found if not one.base_name.startswith(_NEW))
+
+    def read(self, name: str) -> bytes | None:
+        """Give all of a file, or None when it is not there."""
+        try:
+            with self.filesystem.open_input_file(self.within(name)) as file:
+                data: bytes = file.read()
+                return data
+        except FileNotFoundError:
+            return None
+
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file that must be there; raises ArchiveDamaged."""
+        try:
+            return self.filesystem.open_input_file(self.within(name))
+        except FileNotFoundError:
+            raise ArchiveDamaged(self.shown, name, "it is missing") from None
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        """Put a file, whole or not at all, in the place of what is there."""
+        self._make_folder(name)
+        with self.filesystem.open_output_stream(self.within(name)) as file:
+            file.write(data)
+
+    def create(self, name: str, data: pa.Buffer) -> bool:
+        """Put a file unless there is one of that name; returns whether it is ours.
+
+        Object stores, as pyarrow speaks to them, cannot refuse to replace an object: there two
+        calls within the same moment may both believe that they won.
+        """
+        if self.filesystem.get_file_info(self.within(name)).type != pafs.FileType.NotFound:
+            return False
+        beside = self._beside(name)
+        self.put(beside, data)
+        try:
+            self.filesystem.move(self.within(beside), self.within(name))
+        except OSError:
+            # HDFS does not move a file onto another.
+            self.remove(beside)
+            if self.read(name) is None:
+                raise
+        return bool(self.read(name) == data.to_pybytes())
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.within(name))
+
+    def _make_folder(self, name: str) -> None:
+        self.filesystem.create_dir(self.within(name).rpartition("/")[0], recursive=True)
+
+    def _beside(self, name: str) -> str:
+        folder, _, base = name.rpartition("/")
+        return f"{folder}/{_NEW}{secrets.token_hex(8)}-{base}"
+
+
+class LocalDirectory(Directory):
+    """A directory of this machine: what is there stays there, and a name is taken by one only."""
+
+    def put(self, name: str, data: pa.Buffer) -> None:
+        """See Directory; on disk when this returns."""
+        beside = self._write_beside(name, data)
+        Path(self.within(beside)).replace(self.within(name))
+        _sync(Path(self.within(name)).parent)
+
+    def create(self, name: str, data: pa.Buffer) -> bool:
+        """See Directory; of any number of calls, one wins."""
+        beside = self._write_beside(name, data)
+        try:
+            os.link(self.within(beside), self.within(name))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return super().create(name, data)
+        finally:
+            self.remove(beside)
+        _sync(Path(self.within(name)).parent)
+        return True
+
+    def _write_beside(self, name: str, data: pa.Buffer) -> str:
+        self._make_folder(name)
+        beside = self._beside(name)
+        with Path(self.within(beside)).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return beside
+
+    def _make_folder(self, name: str) -> None:
+        folder = Path(self.within(name)).parent
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            _sync(one.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on disk, too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def open_directory(place: str, stream: str) -> Directory:
+    """Give the directory of a stream's archive; it need not exist. Raises InvalidInput."""
+    folder = stream_folder(stream)
+    shown = f"{safe_place(place).rstrip('/')}/{folder}"
+    try:
+        if "://" in place:
+            filesystem, path = pafs.FileSystem.from_uri(place)
+        else:
+            filesystem, path = pafs.LocalFileSystem(), place
+    except (pa.ArrowException, OSError):
+        # What pyarrow says repeats the URI, which may hold a password.
+        raise InvalidInput(
+            f"an archive cannot lie at {safe_place(place)!r}; name a directory, or a URI that "
+            "pyarrow.fs opens, such as s3://bucket/folder"
+        ) from None
+    kind = LocalDirectory if isinstance(filesystem, pafs.LocalFileSystem) else Directory
+    return kind(filesystem, f"{path.rstrip('/')}/{folder}", shown)
+
+
+def archived_streams(place: str) -> list[str]:
+    """List the streams that have an archive at a place, sorted."""
+    prefix = "stream="
+    there = open_directory(place, "any")
+    root = there.path.rpartition("/")[0]
+    found = there.filesystem.get_file_info(pafs.FileSelector(root or "/", allow_not_found=True))
+    names = [one.base_name[len(prefix) :] for one in found if one.base_name.startswith(prefix)]
+    return sorted(re.sub("%([0-9A-F]{2})", lambda code: chr(int(code[1], 16)), n) for n in names)
