@@ -22,6 +22,8 @@ _WRAPPED = (
     aio.AsyncGroup,
     aio.AsyncTopic,
     aio.AsyncTopicGroup,
+    aio.AsyncIck,
+    aio.AsyncIckChannel,
     AsyncStore,
 )
 

@@ -23,10 +23,14 @@ from headwater.errors import (
     EmbeddedServerFailed,
     GapError,
     HeadwaterError,
+    IckError,
     InvalidInput,
     JavaMissing,
+    LayoutLost,
+    LeaseLost,
     LibraryTooNew,
     LogError,
+    NotAnIck,
     NotCreated,
     OffsetOutOfRange,
     OutboxError,
@@ -51,6 +55,17 @@ from headwater.errors import (
 if TYPE_CHECKING:
     from headwater import aio
     from headwater.client import Headwater, connect
+    from headwater.ick.ick import Ick, IckChannel
+    from headwater.ick.types import (
+        Added,
+        Batch,
+        ChannelStats,
+        Layout,
+        Lease,
+        Listed,
+        Reserved,
+        ShardStats,
+    )
     from headwater.log.housekeeping import Kept
     from headwater.log.stream import Group, Stream
     from headwater.log.topic import Topic, TopicGroup
@@ -71,9 +86,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied",
+    "Added",
     "ArchiveDamaged",
     "ArchiveMismatch",
     "ArchiveTaken",
+    "Batch",
+    "ChannelStats",
     "CheckpointRemoved",
     "DataLost",
     "DatabaseRefused",
@@ -85,12 +103,21 @@ __all__ = [
     "GroupInfo",
     "Headwater",
     "HeadwaterError",
+    "Ick",
+    "IckChannel",
+    "IckError",
     "InvalidInput",
     "JavaMissing",
     "Kept",
+    "Layout",
+    "LayoutLost",
+    "Lease",
+    "LeaseLost",
     "LibraryTooNew",
+    "Listed",
     "LogError",
     "Message",
+    "NotAnIck",
     "NotCreated",
     "OffsetOutOfRange",
     "OutboxError",
@@ -101,9 +128,11 @@ __all__ = [
     "PoisonedBatch",
     "PositionLost",
     "Redriven",
+    "Reserved",
     "Retained",
     "Retention",
     "RowRefused",
+    "ShardStats",
     "SparkError",
     "SparkMissing",
     "StaleSequence",
@@ -129,6 +158,17 @@ __all__ = [
 # without them, so they come with the first use of a name.
 _HOMES = {
     "headwater.client": ("Headwater", "connect"),
+    "headwater.ick.ick": ("Ick", "IckChannel"),
+    "headwater.ick.types": (
+        "Added",
+        "Batch",
+        "ChannelStats",
+        "Layout",
+        "Lease",
+        "Listed",
+        "Reserved",
+        "ShardStats",
+    ),
     "headwater.log.housekeeping": ("Kept",),
     "headwater.log.stream": ("Group", "Stream"),
     "headwater.log.topic": ("Topic", "TopicGroup"),

@@ -7,11 +7,15 @@ async with headwater.aio.connect() as hw:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
 from headwater.client import member_name
+from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
+from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.single import IckHandle
 from headwater.log import housekeeping
 from headwater.log.aio_stream import AsyncGroup, AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
@@ -23,6 +27,8 @@ from headwater.store.aio import AsyncStore
 __all__ = [
     "AsyncGroup",
     "AsyncHeadwater",
+    "AsyncIck",
+    "AsyncIckChannel",
     "AsyncStream",
     "AsyncTopic",
     "AsyncTopicGroup",
@@ -60,6 +66,27 @@ class AsyncHeadwater:
         """See Headwater.topic; the partitions are agreed on with the topic's first use."""
         handle = TopicHandle(name, partitions, self._registered)
         return AsyncTopic(self.store, handle, self._member)
+
+    def ick(self, name: str) -> AsyncIck:
+        """See Headwater.ick."""
+        return AsyncIck(self.store, IckHandle(name, self.store.kind != "cluster"))
+
+    def ick_channel(
+        self,
+        name: str,
+        shards: int | None = None,
+        *,
+        consumer: str | None = None,
+        lease_ms: int = LEASE_MS,
+    ) -> AsyncIckChannel:
+        """See Headwater.ick_channel."""
+        who = consumer or f"{self._member}.{secrets.token_hex(2)}"
+        handle = ChannelHandle(name, shards, who, lease_ms, self._registered)
+        return AsyncIckChannel(self.store, handle)
+
+    async def ick_channels(self) -> list[str]:
+        """See Headwater.ick_channels."""
+        return await self.store.run(list_channels())
 
     async def streams(self) -> list[str]:
         """See Headwater.streams."""

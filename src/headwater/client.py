@@ -7,6 +7,9 @@ import secrets
 import socket
 from types import TracebackType
 
+from headwater.ick.ick import Ick, IckChannel
+from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.single import IckHandle
 from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_streams, list_topics
 from headwater.log.housekeeping import Kept
@@ -56,6 +59,31 @@ class Headwater:
         handle = TopicHandle(name, partitions, self._registered)
         self.store.run(handle.open())
         return Topic(self.store, handle, self._member)
+
+    def ick(self, name: str) -> Ick:
+        """Give the Ick under that key, which is the same for redis-ick; it need not exist yet."""
+        return Ick(self.store, IckHandle(name, self.store.kind != "cluster"))
+
+    def ick_channel(
+        self,
+        name: str,
+        shards: int | None = None,
+        *,
+        consumer: str | None = None,
+        lease_ms: int = LEASE_MS,
+    ) -> IckChannel:
+        """Give a consumer's view of the channel of that name, which its first use brings about.
+
+        ``shards`` is for a new channel, 8 if not said; one that is there keeps its own number.
+        ``consumer`` names who reserves by this object; without it each has a name of its own.
+        ``lease_ms`` is how long a shard stays with a consumer that is not heard of.
+        """
+        who = consumer or f"{self._member}.{secrets.token_hex(2)}"
+        return IckChannel(self.store, ChannelHandle(name, shards, who, lease_ms, self._registered))
+
+    def ick_channels(self) -> list[str]:
+        """List the names of all channels, sorted."""
+        return self.store.run(list_channels())
 
     def streams(self) -> list[str]:
         """List the names of all streams, sorted."""

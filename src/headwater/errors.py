@@ -24,6 +24,10 @@
     │   ├── ArchiveMismatch       an archive is not the history of this stream
     │   ├── ArchiveTaken          another archiver was faster
     │   └── ArchiveDamaged        a file of an archive is missing or not as it was written
+    ├── IckError                  a dirty list refuses by its own rules
+    │   ├── NotAnIck              something else lies under a key of an Ick
+    │   ├── LeaseLost             another consumer has taken a shard over
+    │   └── LayoutLost            the shards of a channel are closed, and no other layout is named
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -282,6 +286,60 @@ class ArchiveDamaged(SparkError):
         )
         self.place = place
         self.file = file
+
+
+class IckError(HeadwaterError):
+    """A dirty list refuses by its own rules."""
+
+
+class NotAnIck(IckError):
+    """Something else lies under a key of an Ick, or its version is not ours; nothing was changed.
+
+    ``found`` is the type of what lies there, or "version" for another flag, or "none" when the
+    flag is missing but a set is there.
+    """
+
+    def __init__(self, key: str, found: str) -> None:
+        what = {
+            "version": "holds another version than 'ick.v1'",
+            "none": "has no version flag, but there are sets that belong to it",
+        }.get(found, f"holds a {found}, which no Ick has there")
+        super().__init__(
+            f"the key {key!r} {what}; use another name, or find out who wrote it and remove it"
+        )
+        self.key = key
+        self.found = found
+
+
+class LeaseLost(IckError):
+    """A batch of a channel is no longer this consumer's: nothing was changed.
+
+    ``holder`` is who has the shard now, None when nobody has.
+    """
+
+    def __init__(self, channel: str, shard: int, token: int, holder: str | None) -> None:
+        super().__init__(
+            f"the lease of shard {shard} of channel {channel!r} under token {token} is over"
+            + (f": {holder!r} holds it now" if holder else "")
+            + "; what was not committed is handed out again: drop the batch, and renew() the next "
+            "one in time or ask for a longer lease_ms"
+        )
+        self.channel = channel
+        self.shard = shard
+        self.token = token
+        self.holder = holder
+
+
+class LayoutLost(IckError):
+    """All shards that a channel names are closed: a server has lost writes in a failover."""
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(
+            f"the shards that channel {channel!r} names are closed: a server has lost the change "
+            "of layout that closed them; reshard() the channel to another number of shards, which "
+            "brings their members along"
+        )
+        self.channel = channel
 
 
 class OutboxError(HeadwaterError):

@@ -28,6 +28,8 @@ HANDLES = (
     headwater.Group,
     headwater.Topic,
     headwater.TopicGroup,
+    headwater.Ick,
+    headwater.IckChannel,
 )
 PARTS_OF_THE_OUTBOX = (
     outbox.Outbox,

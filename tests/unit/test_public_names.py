@@ -20,9 +20,11 @@ PAIRS: list[tuple[type, type]] = [
     (headwater.Group, aio.AsyncGroup),
     (headwater.Topic, aio.AsyncTopic),
     (headwater.TopicGroup, aio.AsyncTopicGroup),
+    (headwater.Ick, aio.AsyncIck),
+    (headwater.IckChannel, aio.AsyncIckChannel),
 ]
 # These only make an object; with both clients nothing is sent yet, or it is sent with first use.
-IMMEDIATE = {"stream", "topic", "group"}
+IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel"}
 
 # What other people's code calls: more may be added, nothing of this may change.
 FIXED: dict[Callable[..., Any], str] = {
@@ -30,6 +32,8 @@ FIXED: dict[Callable[..., Any], str] = {
     aio.connect: "url=None",
     headwater.Headwater.stream: "name",
     headwater.Headwater.topic: "name partitions=None",
+    headwater.Headwater.ick: "name",
+    headwater.Headwater.ick_channel: "name shards=None",
     headwater.Headwater.close: "",
     headwater.Stream.write: "tag value * backlog=None",
     headwater.Stream.write_many: "entries * backlog=None producer=None sequence=None",
@@ -52,6 +56,12 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Topic.write: "tag value * backlog=None",
     headwater.Topic.write_many: "entries * backlog=None producer=None sequence=None",
     headwater.Topic.group: "name start='first' * max_pending=None dead_letters=None",
+    headwater.Ick.add: "scores",
+    headwater.Ick.reserve: "n backwash=False",
+    headwater.Ick.commit: "*members",
+    headwater.Ick.exchange: "n *members * backwash=False",
+    headwater.Ick.stats: "",
+    headwater.Ick.delete: "",
 }
 FIELDS: dict[type, tuple[str, ...]] = {
     headwater.Message: ("offset", "tag", "value", "time_ms", "attempt"),

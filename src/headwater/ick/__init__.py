@@ -1,0 +1,1 @@
+"""Dirty lists: Ick, which redis-ick shares, and IckChannel, for any number of consumers."""

@@ -1,0 +1,221 @@
+"""What one does with a channel, without I/O: add, reserve, commit, release, renew, look.
+
+Every call on a shard may be sent again after a lost answer: an add folds, a reserve gives its
+holder the same members, and a commit names the generation that it means.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headwater.errors import InvalidInput, LeaseLost
+from headwater.ick.layout import ChannelHandle, Closed, Patience, View, advance, shard_of
+from headwater.ick.limits import (
+    SCAN_MEMBERS,
+    Member,
+    check_reserve,
+    decode,
+    encode,
+    spell_pairs,
+)
+from headwater.ick.single import pairs_of
+from headwater.ick.types import (
+    Added,
+    Batch,
+    ChannelStats,
+    Lease,
+    Listed,
+    Place,
+    Reserved,
+    ShardStats,
+)
+from headwater.inputs import check_ms, to_ms
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+PLACES: tuple[Place, ...] = ("ready", "later", "reserved")
+_SETS = {"ready": "ready", "later": "later", "reserved": "held"}
+
+
+def add(
+    handle: ChannelHandle,
+    scores: Mapping[Member, float],
+    not_before: int | dt.datetime | None,
+) -> Operation[Added]:
+    """Say that members are dirty, each in its shard; atomic within a shard."""
+    pairs = spell_pairs(scores)
+    when: Argument = "" if not_before is None else to_ms(not_before, "not_before")
+    patience = Patience(handle)
+    view = yield from handle.open()
+    new = lowered = 0
+    while pairs:
+        refused: list[tuple[Argument, bytes]] = []
+        for shard, some in _spread(pairs, view.shards).items():
+            args = (when, *(word for pair in some for word in pair))
+            try:
+                reply = yield from handle.on_shard("hw_channel_add", view.epoch, shard, args)
+            except Closed:
+                refused += some
+            else:
+                new, lowered = new + reply[0], lowered + reply[1]
+        pairs = refused
+        if pairs:
+            view = yield from patience.again()
+    return Added(new, lowered)
+
+
+def _spread(
+    pairs: list[tuple[Argument, bytes]], shards: int
+) -> dict[int, list[tuple[Argument, bytes]]]:
+    places: dict[int, list[tuple[Argument, bytes]]] = {}
+    for pair in pairs:
+        places.setdefault(shard_of(pair[1], shards), []).append(pair)
+    return places
+
+
+def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
+    """Lease a shard that has something, another one each time, and take up to ``n`` members."""
+    check_reserve(n)
+    patience = Patience(handle)
+    view = yield from handle.open()
+    while n:
+        if view.phase:
+            # Bring the change forward by a page; nothing is handed out while a lease of the old
+            # layout is in force, because its members may be anybody's by now.
+            layout = yield from advance(handle, view, pages=1)
+            if layout.leases:
+                break
+        try:
+            batch = yield from _reserve_in_turn(handle, view, n)
+        except Closed:
+            view = yield from patience.again()
+            continue
+        if batch is not None:
+            return batch
+        break
+    return Batch(handle.name)
+
+
+def _reserve_in_turn(handle: ChannelHandle, view: View, n: int) -> Operation[Batch | None]:
+    first = (handle.turn + 1) % view.shards
+    args = (handle.consumer, handle.lease_ms, n)
+    for shard in (*range(first, view.shards), *range(first)):
+        reply = yield from handle.on_shard("hw_channel_reserve", view.epoch, shard, args)
+        token, until_ms, rows, generations, _ = reply
+        if token:
+            handle.turn = shard
+            reserved = tuple(
+                Reserved(member, score, int(generation))
+                for (member, score), generation in zip(pairs_of(rows), generations, strict=True)
+            )
+            return Batch(handle.name, view.epoch, shard, token, until_ms, reserved)
+    return None
+
+
+def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
+    """Say that members of a batch are clean; returns how many are so, and not dirty again."""
+    args = (batch.token, handle.lease_ms, *_named(batch, members))
+    done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args)
+    return done
+
+
+def release(
+    handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: int
+) -> Operation[int]:
+    """Give members of a batch back undone; returns how many were reserved until now."""
+    delay = check_ms(delay_ms, "delay_ms")
+    args = (batch.token, handle.lease_ms, delay, *_named(batch, members))
+    given: int = yield from _on_batch(handle, "hw_channel_release", batch, args)
+    return given
+
+
+def renew(handle: ChannelHandle, batch: Batch, lease_ms: int | None) -> Operation[int]:
+    """Take more time for a batch; returns until when, or 0 when nothing of it is reserved."""
+    span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, "lease_ms", 1)
+    until_ms: int = yield from _on_batch(handle, "hw_channel_renew", batch, (batch.token, span))
+    return until_ms
+
+
+def _named(batch: Batch, members: Iterable[Member]) -> list[Argument]:
+    """Give the members with the generations of the batch: those named, or all."""
+    chosen = [encode(member) for member in members]
+    generations = {encode(row.member): row.generation for row in batch.reserved}
+    for member in chosen:
+        if member not in generations:
+            raise InvalidInput(f"the member {decode(member)!r} is not in that batch")
+    return [word for m in dict.fromkeys(chosen or generations) for word in (m, generations[m])]
+
+
+def _on_batch(
+    handle: ChannelHandle, function: str, batch: Batch, args: tuple[Argument, ...]
+) -> Operation[Any]:
+    if not isinstance(batch, Batch) or batch.channel != handle.name:
+        raise InvalidInput(f"that is no batch of channel {handle.name!r}: {batch!r}")
+    if not batch.reserved:
+        return 0
+    try:
+        return (yield from handle.on_shard(function, batch.epoch, batch.shard, args))
+    except Refusal as refusal:
+        holder = refusal.words[1] if len(refusal.words) > 1 else None
+        raise LeaseLost(handle.name, batch.shard, batch.token, holder) from None
+
+
+def stats(handle: ChannelHandle) -> Operation[ChannelStats | None]:
+    """Say how a channel and its shards stand; None when there is no channel."""
+    view = yield from handle.look()
+    if view is None:
+        return None
+    now = yield from _shards(handle, view.epoch, view.shards)
+    old = yield from _shards(handle, view.old_epoch, view.old_shards)
+    return ChannelStats(handle.name, now, old)
+
+
+def _shards(handle: ChannelHandle, epoch: int, shards: int) -> Operation[tuple[ShardStats, ...]]:
+    found = []
+    for shard in range(shards):
+        key = handle.shard_key(epoch, shard)
+        reply = yield Call("hw_channel_shard", key, read_only=True)
+        ready, later, reserved, token, holder, until_ms, now, since, closed = reply
+        lease = None
+        if holder:
+            left_ms = max(0, until_ms - now)
+            lease = Lease(shard, holder.decode(), token, until_ms, left_ms, reserved)
+        waited_ms = max(0, now - since) if since else 0
+        found.append(ShardStats(shard, ready, later, reserved, waited_ms, lease, bool(closed)))
+    return tuple(found)
+
+
+def consumers(handle: ChannelHandle) -> Operation[list[Lease]]:
+    """Name who holds which shard; one whose time is over has 0 ms left and can be taken over."""
+    facts = yield from stats(handle)
+    if facts is None:
+        return []
+    every = (*facts.shards, *facts.left_behind)
+    return [shard.lease for shard in every if shard.lease is not None]
+
+
+def scan_page(
+    handle: ChannelHandle, epoch: int, shard: int, place: Place, cursor: str
+) -> Operation[tuple[list[Listed], str]]:
+    """Read a page of one shard, and the cursor of the next, which is '0' at the end."""
+    args = (_SETS[place], cursor, SCAN_MEMBERS)
+    key = handle.shard_key(epoch, shard)
+    following, rows = yield Call("hw_channel_scan", key, args, read_only=True)
+    return [Listed(*pair, place, shard) for pair in pairs_of(rows)], following.decode()
+
+
+def parts(handle: ChannelHandle, shard: int | None) -> Operation[list[tuple[int, int, Place]]]:
+    """Name what a scan goes over: epoch, shard and place, what is left behind first."""
+    view = yield from handle.look()
+    if view is None:
+        return []
+    layouts = ((view.old_epoch, view.old_shards), (view.epoch, view.shards))
+    return [
+        (epoch, number, place)
+        for epoch, shards in layouts
+        for number in range(shards)
+        if shard is None or shard == number
+        for place in PLACES
+    ]

@@ -1,0 +1,250 @@
+"""The layout of a channel: which shards it has, and how it comes to have others, without I/O.
+
+A change of the number of shards is done in steps of one atomic call each, by whoever is there: the
+caller, consumers as they reserve, the housekeeper. A crash anywhere leaves it to the next.
+
+1. *begin*: the channel names a new layout, under a new epoch. From now on it is `closing`.
+2. *closing*: each shard of the old layout is closed: it takes nothing more, and whoever comes with
+   the old layout in mind is told. Leases that are in force run to their end, and until the last has
+   ended nothing is handed out: so no member is ever with two consumers.
+3. *moving*: members go page by page: into their new shard, then out of the old. A page that is put
+   twice is folded, as any add is. Consumers work on the new shards meanwhile.
+4. *settled*: the old shards are empty, and leave a mark for a week.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from headwater.errors import LayoutLost
+from headwater.ick.keys import CHANNELS, channel_key, shard_key
+from headwater.ick.limits import MOVE_MEMBERS, check_shards
+from headwater.ick.types import Layout
+from headwater.inputs import check_ms, check_name
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+DEFAULT_SHARDS = 8
+LEASE_MS = 30_000
+# So often a call goes after a layout that changes under it; each time it has changed once more.
+_PATIENCE = 20
+_ALL_PAGES = 2**31
+
+
+class View(NamedTuple):
+    """The layout of a channel, as it was when somebody looked."""
+
+    epoch: int
+    shards: int
+    old_epoch: int
+    old_shards: int
+    phase: str
+
+    @classmethod
+    def read(cls, reply: list[Any]) -> View:
+        """Understand the server's answer."""
+        epoch, shards, old_epoch, old_shards, phase = reply
+        return cls(epoch, shards, old_epoch, old_shards, phase.decode())
+
+
+class ChannelHandle:
+    """A channel as its operations see it: who consumes, and the layout as last seen.
+
+    ``view`` is shared by threads, so an operation takes it once and goes on with what it took.
+    """
+
+    def __init__(
+        self, name: str, wanted: int | None, consumer: str, lease_ms: int, registered: set[str]
+    ) -> None:
+        self.key = channel_key(name)
+        self.name = name
+        self.wanted = DEFAULT_SHARDS if wanted is None else check_shards(wanted)
+        self.consumer = check_name(consumer, "consumer")
+        self.lease_ms = check_ms(lease_ms, "lease_ms", 1)
+        self.turn = -1
+        self._registered = registered
+        self._view: View | None = None
+
+    def open(self) -> Operation[View]:
+        """Give the layout as last seen; the first to open a channel decides how many shards."""
+        if self._view is not None:
+            return self._view
+        return (yield from self.renew_view())
+
+    def renew_view(self) -> Operation[View]:
+        """Look at the layout again; a channel that is half deleted is deleted first."""
+        while True:
+            reply = yield Call("hw_channel_open", self.key, (self.wanted,), repeatable=True)
+            view = View.read(reply)
+            if view.phase != "deleting":
+                break
+            yield from _delete_all(self, view)
+        # A channel is named apart from streams in what this client has told the registry.
+        if (mark := f"channel {self.name}") not in self._registered:
+            yield Call("hw_registry_add", CHANNELS, (self.name,), repeatable=True)
+            self._registered.add(mark)
+        # While a change is under way everybody looks each time, to see it end and to help.
+        self._view = None if view.phase else view
+        return view
+
+    def look(self) -> Operation[View | None]:
+        """Give the layout as it is now, without making a channel."""
+        reply = yield Call("hw_channel_view", self.key, read_only=True)
+        return None if reply is None else View.read(reply)
+
+    def forget(self) -> None:
+        """Look again at the next use, and tell the registry again."""
+        self._view = None
+        self._registered.discard(f"channel {self.name}")
+
+    def shard_key(self, epoch: int, shard: int) -> str:
+        """Give the key of a shard."""
+        return shard_key(self.name, epoch, shard)
+
+    def on_shard(
+        self, function: str, epoch: int, shard: int, args: tuple[Argument, ...] = ()
+    ) -> Operation[Any]:
+        """Change a shard; raises Closed when it belongs to a layout that is left."""
+        key = self.shard_key(epoch, shard)
+        try:
+            return (yield Call(function, key, args, repeatable=True))
+        except Refusal as refusal:
+            if refusal.code != "CLOSED":
+                raise
+            raise Closed from None
+
+
+class Closed(Exception):
+    """A shard is closed: the layout has changed since it was looked at."""
+
+
+class Patience:
+    """Counts how often the layout changed under one call."""
+
+    def __init__(self, handle: ChannelHandle) -> None:
+        self._handle = handle
+        self._left = _PATIENCE
+
+    def again(self) -> Operation[View]:
+        """Look at the layout again; raises LayoutLost when that leads nowhere."""
+        self._left -= 1
+        if not self._left:
+            raise LayoutLost(self._handle.name)
+        return (yield from self._handle.renew_view())
+
+
+def shard_of(member: bytes, shards: int) -> int:
+    """Give the shard of a member."""
+    return crc32(member) % shards
+
+
+def advance(handle: ChannelHandle, view: View, pages: int = _ALL_PAGES) -> Operation[Layout]:
+    """Bring a change of layout forward, by so many pages of members at most."""
+    if view.phase == "closing":
+        leased = yield from _close_all(handle, view)
+        if leased:
+            return Layout(view.shards, False, leased)
+        yield from _reached(handle, view, "moving")
+        view = view._replace(phase="moving")
+    if view.phase == "moving":
+        if (yield from _move_pages(handle, view, pages)):
+            return Layout(view.shards, False, 0)
+        for shard in range(view.old_shards):
+            yield from handle.on_shard("hw_channel_drop", view.old_epoch, shard)
+        yield from _reached(handle, view, "")
+    return Layout(view.shards, True, 0)
+
+
+def _reached(handle: ChannelHandle, view: View, phase: str) -> Operation[None]:
+    args = (view.epoch, view.phase, phase)
+    yield Call("hw_channel_advance", handle.key, args, repeatable=True)
+
+
+def _close_all(handle: ChannelHandle, view: View) -> Operation[int]:
+    leased = 0
+    for shard in range(view.old_shards):
+        leased += bool((yield from handle.on_shard("hw_channel_close", view.old_epoch, shard)))
+    return leased
+
+
+def _move_pages(handle: ChannelHandle, view: View, pages: int) -> Operation[bool]:
+    """Move members to their new shards; says whether some may be left."""
+    for shard in range(view.old_shards):
+        key = handle.shard_key(view.old_epoch, shard)
+        while True:
+            rows = yield Call("hw_channel_page", key, (MOVE_MEMBERS,), read_only=True)
+            if not rows:
+                break
+            if not pages:
+                return True
+            pages -= 1
+            try:
+                yield from _move_page(handle, view, shard, rows)
+            except Closed:
+                # The new layout is left already, which takes that this move is over.
+                return True
+    return False
+
+
+def _move_page(handle: ChannelHandle, view: View, shard: int, rows: list[bytes]) -> Operation[None]:
+    places: dict[int, list[bytes]] = {}
+    for at in range(0, len(rows), 4):
+        places.setdefault(shard_of(rows[at], view.shards), []).extend(rows[at : at + 4])
+    for place, found in places.items():
+        yield from handle.on_shard("hw_channel_put", view.epoch, place, tuple(found))
+    yield from handle.on_shard("hw_channel_forget", view.old_epoch, shard, tuple(rows[::4]))
+
+
+def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:
+    """Change the number of shards, as far as can be done now; see Layout for what is left."""
+    check_shards(shards)
+    view = yield from handle.renew_view()
+    if view.phase:
+        found = yield from advance(handle, view)
+        if not found.settled:
+            return found
+    args = (view.epoch, shards)
+    reply = yield Call("hw_channel_begin", handle.key, args, repeatable=True)
+    handle.forget()
+    if reply is None:
+        return Layout(shards, False, 0)
+    return (yield from advance(handle, View.read(reply)))
+
+
+def settle(handle: ChannelHandle) -> Operation[Layout | None]:
+    """Bring an unfinished change forward; None when there is none."""
+    view = yield from handle.look()
+    if view is None or not view.phase:
+        return None
+    if view.phase == "deleting":
+        yield from _delete_all(handle, view)
+        return Layout(0, True, 0)
+    return (yield from advance(handle, view))
+
+
+def delete(handle: ChannelHandle) -> Operation[bool]:
+    """Remove a channel with all its members; returns whether there was one."""
+    view = yield from handle.look()
+    while view is not None and view.phase != "deleting":
+        reply = yield Call("hw_channel_begin", handle.key, (view.epoch, 0), repeatable=True)
+        view = None if reply is None else View.read(reply)
+    if view is not None:
+        yield from _delete_all(handle, view)
+    handle.forget()
+    yield Call("hw_registry_remove", CHANNELS, (handle.name,), repeatable=True)
+    return view is not None
+
+
+def _delete_all(handle: ChannelHandle, view: View) -> Operation[None]:
+    layouts = ((view.epoch, view.shards), (view.old_epoch, view.old_shards))
+    for epoch, shards in layouts:
+        for shard in range(shards):
+            yield from handle.on_shard("hw_channel_drop", epoch, shard)
+    yield from _reached(handle, view, "gone")
+
+
+def list_channels() -> Operation[list[str]]:
+    """List the names of all channels, sorted."""
+    found = yield Call("hw_registry_list", CHANNELS, read_only=True)
+    return sorted(name.decode() for name in found)

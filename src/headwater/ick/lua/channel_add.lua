@@ -1,0 +1,51 @@
+--[[
+  hw_channel_add: members are dirty; one that waits already takes the lower score, and the earlier
+  time. A member that is reserved becomes dirty again besides. A repeat changes nothing.
+  KEYS   1 the shard
+  ARGV   1 ms since 1970 before which they must not be handed out, or ''
+         2.. score, member, score, member, ...
+  Reply  { members that did not wait, members whose score fell }; error HW_CLOSED
+  Cost   O(members · log size)
+]]
+local function add_rows(S, args, first, not_before, since)
+  local changed, before = 0, channel_size(S)
+  for i = first, #args, 2 * ICK_ROWS do
+    local rows = { unpack(args, i, math.min(i + 2 * ICK_ROWS - 1, #args)) }
+    if not_before then
+      changed = changed + add_later(S, rows, not_before)
+    else
+      changed = changed + add_ready(S, rows, since)
+    end
+  end
+  local new = channel_size(S) - before
+  return { new, changed - new }
+end
+
+redis.register_function('hw_channel_add', function(keys, args)
+  local S, now = keys[1], server_ms()
+  if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
+  local not_before = tonumber(args[1])
+  if not_before and not_before <= now then not_before = nil end
+  return add_rows(S, args, 2, not_before, now)
+end)
+
+--[[
+  hw_channel_put: members come from a shard that is left behind, each with its own times.
+  KEYS   1 the shard
+  ARGV   1.. member, score, ms before which it must not be handed out or 0, ms since which it is
+         dirty, member, score, ...
+  Reply  how many were not here; error HW_CLOSED
+]]
+redis.register_function{
+  function_name = 'hw_channel_put',
+  callback = function(keys, args)
+    local S, before = keys[1], channel_size(keys[1])
+    if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
+    for i = 1, #args, 4 do
+      local row, not_before = { args[i + 1], args[i] }, tonumber(args[i + 2])
+      if not_before > 0 then add_later(S, row, not_before) else add_ready(S, row, args[i + 3]) end
+    end
+    return channel_size(S) - before
+  end,
+  flags = { 'allow-oom' },
+}

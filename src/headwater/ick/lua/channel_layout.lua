@@ -1,0 +1,85 @@
+--[[
+  hw_channel_open: agree on a channel's layout; the first to open it decides.
+  KEYS   1 the channel
+  ARGV   1 how many shards a new channel gets
+  Reply  { epoch, shards, old epoch or 0, old shards, phase }
+]]
+local function channel_view(M)
+  local f = redis.call('HMGET', M, 'epoch', 'shards', 'old_epoch', 'old_shards', 'phase')
+  if not f[1] then return nil end
+  return { tonumber(f[1]), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0), f[5] or '' }
+end
+
+-- By the clock, so that a channel that is deleted and made anew has no epoch twice.
+local function next_epoch(last)
+  local now = redis.call('TIME')
+  return math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
+end
+
+redis.register_function('hw_channel_open', function(keys, args)
+  local view = channel_view(keys[1])
+  if view then return view end
+  redis.call('HSET', keys[1], 'epoch', next_epoch(0), 'shards', args[1])
+  return channel_view(keys[1])
+end)
+
+--[[
+  hw_channel_view: a channel's layout, without making one.
+  KEYS   1 the channel
+  Reply  as hw_channel_open; nothing when there is no channel
+]]
+redis.register_function{
+  function_name = 'hw_channel_view',
+  callback = function(keys) return channel_view(keys[1]) end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_channel_begin: begin to change the number of shards, or to delete the channel.
+  Does nothing while a change is under way, or when the epoch is not the one that was seen.
+  KEYS   1 the channel
+  ARGV   1 the epoch that was seen   2 how many shards from now on; 0 deletes
+  Reply  as hw_channel_open; nothing when there is no channel
+]]
+redis.register_function{
+  function_name = 'hw_channel_begin',
+  callback = function(keys, args)
+    local view = channel_view(keys[1])
+    if not view then return nil end
+    local shards = tonumber(args[2])
+    if view[1] ~= tonumber(args[1]) or view[2] == shards then return view end
+    if shards == 0 then
+      redis.call('HSET', keys[1], 'phase', 'deleting')
+    elseif view[5] == '' then
+      redis.call('HSET', keys[1], 'old_epoch', view[1], 'old_shards', view[2], 'phase', 'closing',
+        'epoch', next_epoch(view[1]), 'shards', shards)
+    end
+    return channel_view(keys[1])
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_channel_advance: one part of a change is done; nothing happens when others were quicker.
+  'moving': every shard of the old layout is closed and without a lease. '': they are empty.
+  'gone': all shards of a deleted channel are.
+  KEYS   1 the channel
+  ARGV   1 the epoch that was seen   2 the phase that was seen   3 'moving', '' or 'gone'
+  Reply  1 when the phase was still that
+]]
+redis.register_function{
+  function_name = 'hw_channel_advance',
+  callback = function(keys, args)
+    local view = channel_view(keys[1])
+    if not view or view[1] ~= tonumber(args[1]) or view[5] ~= args[2] then return 0 end
+    if args[3] == 'gone' then
+      redis.call('UNLINK', keys[1])
+    elseif args[3] == '' then
+      redis.call('HDEL', keys[1], 'old_epoch', 'old_shards', 'phase')
+    else
+      redis.call('HSET', keys[1], 'phase', args[3])
+    end
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}

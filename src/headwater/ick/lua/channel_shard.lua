@@ -1,0 +1,124 @@
+--[[
+  hw_channel_shard: how a shard stands.
+  KEYS   1 the shard
+  Reply  { ready, later, reserved, token, holder, until, now, the ms since which the longest waiting
+           member is dirty or 0, 1 when the shard is closed }
+]]
+redis.register_function{
+  function_name = 'hw_channel_shard',
+  callback = function(keys)
+    local S = keys[1]
+    local shard = load_shard(S)
+    local oldest = redis.call('ZRANGE', S .. ':since', 0, 0, 'WITHSCORES')[2]
+    return {
+      redis.call('ZCARD', S .. ':ready'), redis.call('ZCARD', S .. ':later'),
+      redis.call('ZCARD', S .. ':held'), shard.token, shard.holder, shard.till, server_ms(),
+      tonumber(oldest or 0), shard.closed and 1 or 0,
+    }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_channel_scan: a page of a shard's members, in no order, without changing anything.
+  What is in the set all the while comes at least once.
+  KEYS   1 the shard
+  ARGV   1 'ready', 'later' or 'held'   2 cursor, '0' to begin   3 about how many
+  Reply  { next cursor, '0' at the end, { member, score, member, score, ... } }
+]]
+redis.register_function{
+  function_name = 'hw_channel_scan',
+  callback = function(keys, args)
+    local set = args[1] == 'later' and 'wish' or args[1]
+    return redis.call('ZSCAN', keys[1] .. ':' .. set, args[2], 'COUNT', args[3])
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_channel_close: a shard takes nothing more; once its lease is over, what was reserved is dirty
+  again, and the token of that lease is of no use.
+  KEYS   1 the shard
+  Reply  the ms until which its lease lasts, or 0 when it has none
+]]
+redis.register_function{
+  function_name = 'hw_channel_close',
+  callback = function(keys)
+    local S, now = keys[1], server_ms()
+    local shard = load_shard(S)
+    redis.call('HSET', S, 'closed', 1)
+    if shard.holder ~= '' and shard.till > now then return shard.till end
+    if redis.call('EXISTS', S .. ':held') == 1 then
+      give_back_all(S, now)
+      redis.call('HSET', S, 'token', shard.token + 1, 'holder', '', 'until', 0)
+    end
+    return 0
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_channel_page: some members of a closed shard, to be put into their new ones.
+  KEYS   1 the shard
+  ARGV   1 how many at most
+  Reply  { member, score, ms before which it must not be handed out or 0, ms since which it is dirty,
+           member, score, ... }
+]]
+redis.register_function{
+  function_name = 'hw_channel_page',
+  callback = function(keys, args)
+    local S, most, rows = keys[1], tonumber(args[1]), {}
+    local function page(set, times, until_then)
+      local found = redis.call('ZRANGE', S .. set, 0, most - #rows / 4 - 1, 'WITHSCORES')
+      local members = {}
+      for i = 1, #found, 2 do members[#members + 1] = found[i] end
+      if #members == 0 then return end
+      local at = redis.call('ZMSCORE', S .. times, unpack(members))
+      for i, member in ipairs(members) do
+        local time = at[i] or '0'
+        rows[#rows + 1], rows[#rows + 2] = member, found[2 * i]
+        rows[#rows + 1], rows[#rows + 2] = until_then and time or '0', until_then and '0' or time
+      end
+    end
+    page(':ready', ':since', false)
+    if #rows / 4 < most then page(':wish', ':later', true) end
+    return rows
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_channel_forget: members of a closed shard are in their new ones.
+  KEYS   1 the shard
+  ARGV   1.. members
+  Reply  how many members are left
+]]
+redis.register_function{
+  function_name = 'hw_channel_forget',
+  callback = function(keys, args)
+    local S = keys[1]
+    if redis.call('HEXISTS', S, 'closed') == 0 then return channel_size(S) end
+    for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, args, 1) end
+    return channel_size(S)
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_channel_drop: a shard ends, with all that is in it; a mark stays for MARK_MS.
+  KEYS   1 the shard
+  Reply  how many members were in it
+]]
+redis.register_function{
+  function_name = 'hw_channel_drop',
+  callback = function(keys)
+    local S = keys[1]
+    local size = channel_size(S) + redis.call('ZCARD', S .. ':held')
+    redis.call('UNLINK', S, S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held',
+      S .. ':made')
+    redis.call('HSET', S, 'closed', 1)
+    redis.call('PEXPIRE', S, MARK_MS)
+    return size
+  end,
+  flags = { 'allow-oom' },
+}

@@ -1,0 +1,58 @@
+--[[
+  hw_ick_stats: how large the sets of an Ick are, and their lowest and highest scores.
+  KEYS   1 the Ick   2 its pset   3 its cset
+  Reply  nothing when there is no Ick; else { pset size, cset size,
+         lowest of the pset, highest, lowest of the cset, highest }, where an empty set has ''
+         error HW_ICK <part> <found>
+]]
+local function ick_score_at(key, rank)
+  return redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] or ''
+end
+
+redis.register_function{
+  function_name = 'hw_ick_stats',
+  callback = function(keys)
+    local ick, fault = ick_look(keys)
+    if fault then return fault end
+    if not ick.exists then return nil end
+    return {
+      ick.psize, ick.csize, ick_score_at(keys[2], 0), ick_score_at(keys[2], -1),
+      ick_score_at(keys[3], 0), ick_score_at(keys[3], -1),
+    }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_ick_scan: a page of one of the sets, in no order, without changing anything.
+  What is in the set all the while comes at least once, whatever else comes and goes.
+  KEYS   1 the Ick   2 its pset   3 its cset
+  ARGV   1 'pset' or 'cset'   2 cursor, '0' to begin   3 about how many
+  Reply  { next cursor, '0' at the end, { member, score, member, score, ... } }
+         error HW_ICK <part> <found>
+]]
+redis.register_function{
+  function_name = 'hw_ick_scan',
+  callback = function(keys, args)
+    local _, fault = ick_look(keys)
+    if fault then return fault end
+    local key = args[1] == 'pset' and keys[2] or keys[3]
+    return redis.call('ZSCAN', key, args[2], 'COUNT', args[3])
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_ick_delete: remove an Ick.
+  KEYS   1 the Ick   2 its pset   3 its cset
+  Reply  how many keys there were; error HW_ICK <part> <found>
+]]
+redis.register_function{
+  function_name = 'hw_ick_delete',
+  callback = function(keys)
+    local _, fault = ick_look(keys)
+    if fault then return fault end
+    return redis.call('UNLINK', keys[1], keys[2], keys[3])
+  end,
+  flags = { 'allow-oom' },
+}

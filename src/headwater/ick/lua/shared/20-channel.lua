@@ -1,0 +1,151 @@
+--[[
+  A channel: n shards behind one name. M is the channel's key, "hw:c:{<name>}"; S is that of a
+  shard, "hw:cs:{<name>/<epoch>/<shard>}". A change of the number of shards begins a new epoch, so
+  the shards of two layouts never share a key.
+
+    M           hash   epoch, shards; while a layout is left behind: old_epoch, old_shards, and
+                       phase: 'closing' or 'moving'. phase is 'deleting' when the channel is to go
+    S           hash   token, holder, until: the lease; done: the token that ended with nothing
+                       left; generation; turn: places handed out, modulo FAIR; closed
+    S:ready     zset   member -> score: dirty, and may be handed out
+    S:since     zset   member -> the ms in which it became so
+    S:later     zset   member -> the ms before which it must not be handed out
+    S:wish      zset   member -> its score for then
+    S:held      zset   member -> score: reserved by the holder
+    S:made      hash   member -> the generation in which it was reserved
+
+  A member is in ready or in later, never in both, and may be in held besides: then it became dirty
+  again after it was reserved. Reserving it again gives it another generation, and a commit only
+  removes the generation it names.
+
+  A closed shard takes nothing more. When it is empty its hash stays as a mark for a week, so that
+  whoever still believes in the old layout is told instead of writing where nobody looks.
+]]
+-- Of so many places one goes to the member that has waited longest, whatever the scores.
+local FAIR = 8
+local DUE_STEP = 1000
+local MARK_MS = 7 * 24 * 3600 * 1000
+
+local function channel_closed()
+  return redis.error_reply('HW_CLOSED')
+end
+
+local function load_shard(S)
+  local f = redis.call('HMGET', S, 'token', 'holder', 'until', 'generation', 'turn', 'closed', 'done')
+  return {
+    token = tonumber(f[1] or 0), holder = f[2] or '', till = tonumber(f[3] or 0),
+    generation = tonumber(f[4] or 0), turn = tonumber(f[5] or 0), closed = f[6] and true,
+    done = tonumber(f[7] or 0),
+  }
+end
+
+local function channel_size(S)
+  return redis.call('ZCARD', S .. ':ready') + redis.call('ZCARD', S .. ':later')
+end
+
+-- What is in `later` among some members, as score, member, ...; takes it out.
+local function take_later(S, members)
+  local rows, found = {}, {}
+  local scores = redis.call('ZMSCORE', S .. ':wish', unpack(members))
+  for i, score in ipairs(scores) do
+    if score then
+      found[#found + 1] = members[i]
+      rows[#rows + 1], rows[#rows + 2] = score, members[i]
+    end
+  end
+  if #found > 0 then
+    redis.call('ZREM', S .. ':later', unpack(found))
+    redis.call('ZREM', S .. ':wish', unpack(found))
+  end
+  return rows
+end
+
+local function ready_rows(S, rows, since)
+  local ages = {}
+  for i = 1, #rows, 2 do ages[i], ages[i + 1] = since, rows[i + 1] end
+  redis.call('ZADD', S .. ':since', 'LT', unpack(ages))
+  return redis.call('ZADD', S .. ':ready', 'LT', 'CH', unpack(rows))
+end
+
+--[[
+  Members are dirty and may be handed out at once. rows: score, member, ..., ICK_ROWS at most.
+  Who waited for a later time waits no longer, and keeps the lower score. since: when they became
+  dirty. Gives how many were new or had their score lowered.
+]]
+local function add_ready(S, rows, since)
+  if redis.call('EXISTS', S .. ':later') == 1 then
+    local members = {}
+    for i = 2, #rows, 2 do members[#members + 1] = rows[i] end
+    local waited = take_later(S, members)
+    if #waited > 0 then ready_rows(S, waited, since) end
+  end
+  return ready_rows(S, rows, since)
+end
+
+--[[
+  Members are dirty, but must not be handed out before a time. Who may be handed out now stays so;
+  of two times the earlier holds, of two scores the lower.
+]]
+local function add_later(S, rows, not_before)
+  local members, ready, wish, later = {}, {}, {}, {}
+  for i = 2, #rows, 2 do members[#members + 1] = rows[i] end
+  local scores = redis.call('ZMSCORE', S .. ':ready', unpack(members))
+  for i, member in ipairs(members) do
+    if scores[i] then
+      ready[#ready + 1], ready[#ready + 2] = rows[2 * i - 1], member
+    else
+      wish[#wish + 1], wish[#wish + 2] = rows[2 * i - 1], member
+      later[#later + 1], later[#later + 2] = not_before, member
+    end
+  end
+  local changed = 0
+  if #ready > 0 then changed = redis.call('ZADD', S .. ':ready', 'LT', 'CH', unpack(ready)) end
+  if #wish > 0 then
+    redis.call('ZADD', S .. ':later', 'LT', unpack(later))
+    changed = changed + redis.call('ZADD', S .. ':wish', 'LT', 'CH', unpack(wish))
+  end
+  return changed
+end
+
+-- Let those whose time has come be handed out, a bounded number of them.
+local function ripen(S, now)
+  local due = redis.call('ZRANGEBYSCORE', S .. ':later', '-inf', now, 'LIMIT', 0, DUE_STEP)
+  if #due > 0 then ready_rows(S, take_later(S, due), now) end
+end
+
+-- Put everything that is reserved back among the dirty.
+local function give_back_all(S, now)
+  while true do
+    local rows = redis.call('ZPOPMIN', S .. ':held', ICK_ROWS)
+    if #rows == 0 then break end
+    add_ready(S, ick_swap(rows), now)
+  end
+  redis.call('UNLINK', S .. ':made')
+end
+
+-- The lease ends when nothing is reserved any more; the token stays, and the next one is higher.
+local function end_lease_if_idle(S, token)
+  if redis.call('EXISTS', S .. ':held') == 1 then return end
+  redis.call('HSET', S, 'holder', '', 'until', 0, 'done', token)
+end
+
+-- Whether a batch may still change its shard; nil and the error when it may not.
+local function check_token(S, token)
+  local shard = load_shard(S)
+  if token == shard.token then return shard end
+  if token == shard.done then return nil end
+  return nil, redis.error_reply('HW_LEASE ' .. digits(shard.token) .. ' ' .. shard.holder)
+end
+
+-- The generations of members that stand at every second place of a list, from `first` on.
+local function made_of(S, list, first)
+  local made = {}
+  for i = first, #list, 2 * ICK_ROWS do
+    local members = {}
+    for j = i, math.min(i + 2 * ICK_ROWS - 1, #list), 2 do members[#members + 1] = list[j] end
+    for _, generation in ipairs(redis.call('HMGET', S .. ':made', unpack(members))) do
+      made[#made + 1] = generation
+    end
+  end
+  return made
+end

@@ -1,0 +1,111 @@
+"""What one does with an Ick, without I/O: add, reserve, commit, exchange, look, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headwater.errors import NotAnIck
+from headwater.ick.keys import ick_keys
+from headwater.ick.limits import (
+    SCAN_MEMBERS,
+    Member,
+    check_reserve,
+    decode,
+    spell_members,
+    spell_pairs,
+)
+from headwater.ick.types import Added, Listed, Place
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+PLACES: tuple[Place, Place] = ("pset", "cset")
+_VERSION = "ick.v1"
+
+
+class IckHandle:
+    """An Ick as its operations see it: its three keys."""
+
+    __slots__ = ("cset", "key", "pset")
+
+    def __init__(self, name: str, one_server: bool) -> None:
+        self.key, self.pset, self.cset = ick_keys(name, one_server)
+
+    def call(
+        self,
+        function: str,
+        args: Iterable[Argument] = (),
+        *,
+        read_only: bool = False,
+        repeatable: bool = False,
+    ) -> Operation[Any]:
+        """Call a function on the Ick; raises NotAnIck when something else lies under its keys."""
+        also = (self.pset, self.cset)
+        try:
+            return (yield Call(function, self.key, tuple(args), read_only, repeatable, also))
+        except Refusal as refusal:
+            part, found = refusal.words
+            key = {"flag": self.key, "pset": self.pset, "cset": self.cset}[part]
+            raise NotAnIck(key, found) from None
+
+
+def add(ick: IckHandle, scores: Mapping[Member, float]) -> Operation[Added]:
+    """Say that members are dirty; one that is in the producer set takes the lower score."""
+    args = [word for pair in spell_pairs(scores) for word in pair]
+    # Sent twice, it does no more than make dirty again what was cleaned in between.
+    new, lowered = yield from ick.call("hw_ick_add", args, repeatable=True)
+    return Added(new, lowered)
+
+
+def exchange(
+    ick: IckHandle, n: int, members: Iterable[Member], backwash: bool
+) -> Operation[tuple[int, list[tuple[Member, float]]]]:
+    """Commit, then reserve; gives how many were committed, and what is reserved."""
+    done = spell_members(members)
+    args = (check_reserve(n), "1" if backwash else "0", *done)
+    # A repeat of both could commit what the first reserved. Each alone may be sent again.
+    repeatable = not (n and done)
+    committed, rows = yield from ick.call("hw_ick_exchange", args, repeatable=repeatable)
+    return committed, pairs_of(rows)
+
+
+def pairs_of(rows: list[bytes]) -> list[tuple[Member, float]]:
+    """Read member, score, member, score, ..."""
+    return [(decode(rows[i]), float(rows[i + 1])) for i in range(0, len(rows), 2)]
+
+
+def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
+    """Say how an Ick stands, by the names of redis-ick; None when there is no Ick."""
+    reply = yield from ick.call("hw_ick_stats", read_only=True)
+    if reply is None:
+        return None
+    psize, csize, *found = reply
+    names = ("pset_min", "pset_max", "cset_min", "cset_max")
+    scores = {name: float(score) for name, score in zip(names, found, strict=True) if score}
+    lowest = [scores[name] for name in ("pset_min", "cset_min") if name in scores]
+    highest = [scores[name] for name in ("pset_max", "cset_max") if name in scores]
+    if lowest:
+        scores |= {"total_min": min(lowest), "total_max": max(highest)}
+    return {
+        "key": ick.key,
+        "pset_key": ick.pset,
+        "cset_key": ick.cset,
+        "ver": _VERSION,
+        "cset_size": csize,
+        "pset_size": psize,
+        "total_size": csize + psize,
+        **scores,
+    }
+
+
+def scan_page(ick: IckHandle, place: Place, cursor: str) -> Operation[tuple[list[Listed], str]]:
+    """Read a page of one set, and the cursor of the next, which is '0' at the end."""
+    args = (place, cursor, SCAN_MEMBERS)
+    following, rows = yield from ick.call("hw_ick_scan", args, read_only=True)
+    return [Listed(*pair, place) for pair in pairs_of(rows)], following.decode()
+
+
+def delete(ick: IckHandle) -> Operation[int]:
+    """Remove an Ick; returns how many keys there were, which is 0 when there was none."""
+    gone: int = yield from ick.call("hw_ick_delete", repeatable=True)
+    return gone

@@ -1,0 +1,137 @@
+"""What users of dirty lists get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from headwater.ick.limits import Member
+
+Place: TypeAlias = Literal["pset", "cset", "ready", "later", "reserved"]
+
+
+class Added(NamedTuple):
+    """What an add did: how many members were new, and how many scores fell."""
+
+    new: int
+    lowered: int
+
+
+class Listed(NamedTuple):
+    """A member of a dirty list, and where it is.
+
+    ``place`` is "pset" or "cset" in an Ick, and "ready", "later" or "reserved" in a channel.
+    ``shard`` is None in an Ick.
+    """
+
+    member: Member
+    score: float
+    place: Place
+    shard: int | None = None
+
+
+class Reserved(NamedTuple):
+    """A member that was handed out; ``generation`` tells this time from any other."""
+
+    member: Member
+    score: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a consumer of a channel has reserved of one shard, under one lease.
+
+    Falsy, and without a shard, when there was nothing. ``token`` fences it: once another consumer
+    has taken the shard over, it can change nothing. ``until_ms`` is when the lease runs out unless
+    it is renewed, by the server's clock.
+    """
+
+    channel: str
+    epoch: int = 0
+    shard: int = -1
+    token: int = 0
+    until_ms: int = 0
+    reserved: tuple[Reserved, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.reserved)
+
+    def __iter__(self) -> Iterator[Reserved]:
+        return iter(self.reserved)
+
+    @property
+    def members(self) -> list[Member]:
+        """The members alone, lowest score first."""
+        return [row.member for row in self.reserved]
+
+
+class Lease(NamedTuple):
+    """Who holds a shard, until when by the server's clock, and how many members that reserves."""
+
+    shard: int
+    consumer: str
+    token: int
+    until_ms: int
+    left_ms: int
+    reserved: int
+
+
+class ShardStats(NamedTuple):
+    """How a shard stands: how many members are where, and how long the oldest has waited."""
+
+    shard: int
+    ready: int
+    later: int
+    reserved: int
+    waited_ms: int
+    lease: Lease | None
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """How a channel stands.
+
+    ``left_behind`` are the shards of a layout that is being left, while their members move.
+    """
+
+    name: str
+    shards: tuple[ShardStats, ...]
+    left_behind: tuple[ShardStats, ...]
+
+    @property
+    def ready(self) -> int:
+        """How many members wait to be handed out."""
+        return sum(shard.ready for shard in self._all())
+
+    @property
+    def later(self) -> int:
+        """How many members wait for their time."""
+        return sum(shard.later for shard in self._all())
+
+    @property
+    def reserved(self) -> int:
+        """How many members are handed out and not committed."""
+        return sum(shard.reserved for shard in self._all())
+
+    @property
+    def waited_ms(self) -> int:
+        """How long the longest waiting member has waited."""
+        return max((shard.waited_ms for shard in self._all()), default=0)
+
+    def _all(self) -> tuple[ShardStats, ...]:
+        return self.shards + self.left_behind
+
+
+class Layout(NamedTuple):
+    """How many shards a channel has.
+
+    ``settled`` is False while members still move there; then ``leases`` is how many shards of the
+    layout before are still leased, which is waited for.
+    """
+
+    shards: int
+    settled: bool
+    leases: int
