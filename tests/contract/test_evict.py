@@ -95,3 +95,28 @@ def test_hundreds_of_nodes_go_at_once(stream: Stream) -> None:
     assert (info.nodes, info.first, info.length) == (5, 355_501, 4500)
     assert stream.evict(-7) == 4493
     assert stream.info().length == 7
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_eviction_that_respects_readers_stops_before_the_slowest(
+    stream: Stream, compacted: bool
+) -> None:
+    stream.write_many(entries(1000, tags=400))
+    stream.write_many(entries(1000, 1001, tags=400))
+    if compacted:
+        stream.compact()
+    kept = [m for m in stream.read(1, 2000) if m is not None]
+    stream.register_reader("ahead", 1900)
+    stream.register_reader("behind", 1700)
+    group = stream.group("slower", 1650)
+    group.read(10)
+    for wanted, first in ((1600, 1601), (1680, 1660), (-1, 1660), (2000, 1660)):
+        stream.evict(wanted, past_readers=False)
+        assert stream.info().first == first
+        assert stream.read(first, 1000)[-1] == kept[-1]
+    group.remove()
+    stream.forget_reader("behind")
+    stream.evict(2000, past_readers=False)
+    assert stream.info().first == 1900
+    stream.evict(2000)
+    assert stream.info().first == 2001

@@ -96,9 +96,9 @@ class AsyncStream:
         """See Stream.offset_at."""
         return await self._run(reading.offset_at(self._handle, time_ms))
 
-    async def evict(self, n: int) -> int:
+    async def evict(self, n: int, *, past_readers: bool = True) -> int:
         """See Stream.evict."""
-        return await self._run(keeping.evict(self._handle, n))
+        return await self._run(keeping.evict(self._handle, n, past_readers))
 
     async def retain(
         self,

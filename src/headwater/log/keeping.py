@@ -19,14 +19,18 @@ PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
 
 
-def evict(stream: StreamHandle, n: int) -> Operation[int]:
-    """Forget messages up to offset ``n``, or all but the newest ``-n``; returns how many."""
+def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[int]:
+    """Forget messages up to offset ``n``, or all but the newest ``-n``; returns how many.
+
+    Stops before the slowest registered reader unless ``past_readers``.
+    """
     if isinstance(n, bool) or not isinstance(n, int) or abs(n) > MAX_OFFSET:
         raise InvalidInput(f"evict takes an offset, or -n to keep the newest n, not {n!r}")
     if n == 0:
         return 0
     key = stream.key
-    reply = yield Call("hw_stream_evict", key, (n,), repeatable=n > 0)
+    args = (n,) if past_readers else (n, 1)
+    reply = yield Call("hw_stream_evict", key, args, repeatable=n > 0)
     gone, more, in_the_way, created = reply
     # What -n means was settled by the first call; the rest only frees what that one left.
     while more:
@@ -39,7 +43,7 @@ def evict(stream: StreamHandle, n: int) -> Operation[int]:
         node_words = _node_words(kept, stay, last)
         args = (created, stay, *node_words, base, last, version)
         if not (yield Call("hw_stream_replace", key, args, repeatable=True)):
-            return int(gone) + (yield from evict(stream, stay - 1))
+            return int(gone) + (yield from evict(stream, stay - 1, past_readers))
         gone += count - len(kept)
     return int(gone)
 

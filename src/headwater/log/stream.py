@@ -118,13 +118,14 @@ class Stream:
         """Give the offset of the first message at or after a time; last + 1 when there is none."""
         return self._run(reading.offset_at(self._handle, time_ms))
 
-    def evict(self, n: int) -> int:
+    def evict(self, n: int, *, past_readers: bool = True) -> int:
         """Forget all messages up to offset ``n``, or, for -n, those that are not the newest n.
 
         At least n stay then; where compaction left holes it may be a few more. Returns how many
-        went. Readers that still needed them are not asked; each is told its gap.
+        went. Readers that still needed them are not asked; each is told its gap. Without
+        ``past_readers`` all stay that a group or a registered reader still needs.
         """
-        return self._run(keeping.evict(self._handle, n))
+        return self._run(keeping.evict(self._handle, n, past_readers))
 
     def retain(
         self,

@@ -1,7 +1,8 @@
 --[[
-  hw_stream_evict: forget the oldest messages, whoever still needs them.
+  hw_stream_evict: forget the oldest messages, whoever still needs them, or as far as nobody does.
   KEYS   1 the stream
   ARGV   1 offset: forget up to it; or -n: keep at least the newest n messages
+         2 '1' to stop before the slowest registered reader
   Reply  { messages forgotten, 1 when another call must free more,
            base, last, count, version of a node with holes that the limit cuts through, and the
            offset from which on it is to stay, or {} (it was left whole), created }
@@ -12,6 +13,10 @@ redis.register_function{
     local stream = load_stream(keys[1])
     local limit = tonumber(args[1])
     if limit < 0 then limit = limit_for(keys[1], stream, -limit) end
+    if args[2] == '1' then
+      local needed = slowest_reader(keys[1])
+      if needed then limit = math.min(limit, needed - 1) end
+    end
     local gone, more, in_the_way = evict(keys[1], stream, limit)
     return { gone, more, in_the_way, stream.created }
   end,
