@@ -13,6 +13,7 @@
     │   ├── UnknownStream         the stream was never written
     │   ├── UnknownGroup          the group has never read
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
+    │   ├── StagingGone           what was staged is not there, or not to be added to
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
     ├── SparkError                the pipeline on Spark cannot start or go on
@@ -162,6 +163,18 @@ class StaleSequence(LogError):
         self.producer = producer
         self.sequence = sequence
         self.newest = newest
+
+
+class StagingGone(LogError):
+    """What was staged is not there any more, or its publish has begun."""
+
+    def __init__(self, stream: str, staging: str) -> None:
+        super().__init__(
+            f"staging {staging!r} of stream {stream!r} is gone: it was published or dropped, or "
+            "nothing was added to it for too long; stage its messages again under another name"
+        )
+        self.stream = stream
+        self.staging = staging
 
 
 class PartitionMismatch(LogError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What each count in a report says was done, in the order in which it is done.
 _DEEDS = {
+    "published": "finished {} publishes that were left",
     "sealed": "sealed {} messages",
     "expired": "gave up {} expired messages",
     "buried": "moved {} expired messages to the dead letters",

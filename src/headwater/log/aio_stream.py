@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
+from headwater.log import (
+    dead_letters,
+    grouping,
+    housekeeping,
+    keeping,
+    node,
+    reading,
+    staging,
+    writing,
+)
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
 from headwater.log.types import (
@@ -16,6 +25,7 @@ from headwater.log.types import (
     GroupInfo,
     Message,
     Passage,
+    Published,
     Redriven,
     Retained,
     StreamInfo,
@@ -66,6 +76,26 @@ class AsyncStream:
         """See Stream.append."""
         batch = node.from_arrow(arrow_batch)
         return await self._run(writing.append(self._handle, batch, backlog, producer, sequence))
+
+    async def stage(
+        self,
+        arrow_batch: pa.RecordBatch | pa.Table,
+        into: str,
+        *,
+        place: int = 0,
+        keep_ms: int = staging.STAGED_MS,
+    ) -> int:
+        """See Stream.stage."""
+        batch = node.from_arrow(arrow_batch)
+        return await self._run(staging.stage(self._handle, batch, into, place, keep_ms))
+
+    async def publish(self, *stagings: str, producer: str, sequence: int) -> Published:
+        """See Stream.publish."""
+        return await self._run(staging.publish(self._handle, stagings, producer, sequence))
+
+    async def unstage(self, *stagings: str) -> int:
+        """See Stream.unstage."""
+        return await self._run(staging.unstage(self._handle, stagings))
 
     async def read(
         self, offset: int, count: int, *, block_ms: float | None = None

@@ -1,8 +1,9 @@
 """Housekeeping: all that a stream needs done from time to time, whoever has the time.
 
-Seals full nodes, gives up what has expired, forgets producers and members that are gone, applies
-the retention policy and, where the stream asks for it, compacts. Each step is atomic and does
-nothing when there is nothing to do, so that any number of housekeepers may work at once.
+Finishes publishes that were left, seals full nodes, gives up what has expired, forgets producers
+and members that are gone, applies the retention policy and, where the stream asks for it,
+compacts. Each step is atomic and does nothing when there is nothing to do, so that any number of
+housekeepers may work at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import LogError, UnknownGroup
-from headwater.log import dead_letters, keeping
+from headwater.log import dead_letters, keeping, staging
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import check_ms
 from headwater.log.reading import info
@@ -21,14 +22,16 @@ from headwater.store.call import Argument, Call, Operation
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What housekeeping did to a stream, in messages, producers and members.
+    """What housekeeping did to a stream, in messages, publishes, producers and members.
 
+    ``published`` counts publishes that were begun and left, and are finished now. Of the messages,
     ``expired`` were dropped for good, ``buried`` went to dead letters. ``held`` stay beyond the
     retention policy because ``held_by`` still needs them. ``fault`` says why the rest was left
     undone.
     """
 
     stream: str
+    published: int = 0
     sealed: int = 0
     expired: int = 0
     buried: int = 0
@@ -45,6 +48,7 @@ class Kept:
         """Whether anything is other than before."""
         return any(
             (
+                self.published,
                 self.sealed,
                 self.expired,
                 self.buried,
@@ -58,10 +62,11 @@ class Kept:
 
 def keep(stream: StreamHandle) -> Operation[Kept]:
     """Do all that is due to a stream; what cannot be read is told in the answer, not raised."""
-    sealed = expired = buried = producers = members = compacted = 0
+    published = sealed = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
     fault = None
     try:
+        published = yield from staging.finish_left(stream)
         facts = yield from info(stream)
         sealed = yield from seal(stream.key, everything=False)
         for name in facts.groups:
@@ -75,6 +80,7 @@ def keep(stream: StreamHandle) -> Operation[Kept]:
         fault = str(error)
     return Kept(
         stream.name,
+        published=published,
         sealed=sealed,
         expired=expired,
         buried=buried,

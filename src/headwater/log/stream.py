@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.log import dead_letters, grouping, housekeeping, keeping, node, reading, writing
+from headwater.log import (
+    dead_letters,
+    grouping,
+    housekeeping,
+    keeping,
+    node,
+    reading,
+    staging,
+    writing,
+)
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
 from headwater.log.types import (
@@ -16,6 +25,7 @@ from headwater.log.types import (
     GroupInfo,
     Message,
     Passage,
+    Published,
     Redriven,
     Retained,
     StreamInfo,
@@ -77,6 +87,40 @@ class Stream:
         """Append Arrow columns tag, value and, if present, time, without touching a row."""
         batch = node.from_arrow(arrow_batch)
         return self._run(writing.append(self._handle, batch, backlog, producer, sequence))
+
+    def stage(
+        self,
+        arrow_batch: pa.RecordBatch | pa.Table,
+        into: str,
+        *,
+        place: int = 0,
+        keep_ms: int = staging.STAGED_MS,
+    ) -> int:
+        """Put Arrow columns tag, value and, if present, time aside, to be published later.
+
+        ``into`` names the staging. The first batch goes to place 0, each next one to the place
+        that the one before returned; so a repeat changes nothing. Nobody sees them, and the server
+        forgets them when nothing is added for ``keep_ms``. Raises StagingGone. One round trip.
+        """
+        batch = node.from_arrow(arrow_batch)
+        return self._run(staging.stage(self._handle, batch, into, place, keep_ms))
+
+    def publish(self, *stagings: str, producer: str, sequence: int) -> Published:
+        """Append what is staged under these names, in order, once for each (producer, sequence).
+
+        A publish that has begun will be in the stream as a whole: whoever repeats it, or the
+        housekeeper, finishes it. A repeat drops what is staged under the names it gives, and
+        returns where the first one lies. Raises StagingGone when one of them is not there, and
+        StaleSequence; then nothing has happened. A round trip for each 256 nodes or 8 MiB.
+        """
+        return self._run(staging.publish(self._handle, stagings, producer, sequence))
+
+    def unstage(self, *stagings: str) -> int:
+        """Forget what is staged under these names; returns how many were there.
+
+        What a publish has begun with stays with it.
+        """
+        return self._run(staging.unstage(self._handle, stagings))
 
     def read(
         self, offset: int, count: int, *, block_ms: float | None = None

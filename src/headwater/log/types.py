@@ -42,6 +42,16 @@ class Placed(NamedTuple):
     offset: int
 
 
+class Published(NamedTuple):
+    """Where a publish lies: its messages are in order from ``first`` to ``last``.
+
+    Messages of others may lie between them. ``first`` is above ``last`` when nothing was staged.
+    """
+
+    first: int
+    last: int
+
+
 class TopicMessage(msgspec.Struct, frozen=True, gc=False):
     """One message of a topic; offsets count within its partition."""
 

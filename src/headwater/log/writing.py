@@ -59,10 +59,10 @@ def write(
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
     reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
     offset: int = reply[1]
-    _note_new(stream, offset)
-    to_seal = _time_to_seal(reply[2], 1)
+    note_new(stream, offset)
+    to_seal = time_to_seal(reply[2], 1)
     if to_seal or stream.name not in stream.registered:
-        yield from _tidy_up(stream, to_seal, everything=False)
+        yield from tidy_up(stream, to_seal, everything=False)
     return offset
 
 
@@ -117,22 +117,22 @@ def append(
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
-    _note_new(stream, first)
+    note_new(stream, first)
     # A batch that could have been a node met leftovers in the tail: clear them away, so that
     # the next one goes straight to the nodes.
     fit = batch.num_rows >= _FIT_MESSAGES
-    to_seal = not repeat and unsealed and (fit or _time_to_seal(unsealed, batch.num_rows))
-    yield from _tidy_up(stream, bool(to_seal), everything=fit)
+    to_seal = not repeat and unsealed and (fit or time_to_seal(unsealed, batch.num_rows))
+    yield from tidy_up(stream, bool(to_seal), everything=fit)
     return range(first, last + 1)
 
 
-def _note_new(stream: StreamHandle, offset: int) -> None:
+def note_new(stream: StreamHandle, offset: int) -> None:
     """Have the registry told of a stream that begins, be it the second one of its name."""
     if offset == 1:
         stream.registered.discard(stream.name)
 
 
-def _tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
+def tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
     """Do what others could do as well. The write is done: no fault in here may look like its own.
 
     What is left undone is done with a later write, or by the housekeeper, who tells of faults.
@@ -143,7 +143,7 @@ def _tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operat
         yield from stream.register()
 
 
-def _time_to_seal(unsealed: int, written: int) -> bool:
+def time_to_seal(unsealed: int, written: int) -> bool:
     """Say whether this write was the one of many that should seal: it crossed a border."""
     before = max(unsealed - written, 0)
     return unsealed >= 2 * NODE_MESSAGES and unsealed // NODE_MESSAGES != before // NODE_MESSAGES
@@ -162,7 +162,12 @@ def _payload(batch: pa.RecordBatch) -> list[Argument]:
     if batch.num_rows <= PLAIN_MESSAGES and "time" not in batch.schema.names:
         tags, values = batch.column("tag").to_pylist(), batch.column("value").to_pylist()
         return ["plain", *(part for pair in zip(tags, values, strict=True) for part in pair)]
-    words: list[Argument] = ["packed"]
+    return ["packed", *packed_words(batch)]
+
+
+def packed_words(batch: pa.RecordBatch) -> list[Argument]:
+    """Pack a batch as nodes; each takes five words: count, first time, newest time, fit, bytes."""
+    words: list[Argument] = []
     for part in node.split(batch):
         packed = node.pack(part)
         fit = packed.rows >= _FIT_MESSAGES or packed.raw_bytes >= _FIT_BYTES

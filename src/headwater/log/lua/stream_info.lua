@@ -67,6 +67,7 @@ redis.register_function{
   callback = function(keys)
     local K = keys[1]
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do remove_group(K, name) end
+    drop_publishes(K)
     for _, part in ipairs({ 'tail', 'nodes', 'index', 'producers', 'answers', 'readers', 'groups', 'waiting' }) do
       redis.call('UNLINK', K .. ':' .. part)
     end

@@ -1,0 +1,46 @@
+--[[
+  hw_stream_stage: put packed batches aside under a name, to be published later.
+  Nobody sees them meanwhile, and nothing of the stream changes. A repeat changes nothing. What is
+  neither added to nor published for the time given is forgotten by the server.
+  KEYS   1 the stream
+  ARGV   1 name of the staging   2 ms to keep it from now on
+         3 place: how many nodes the caller has put there before
+         4.. count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
+  Reply  how many nodes lie there, counting up to these
+         error HW_UNSTAGED <nodes> when less lies there than the caller has put there
+         error HW_BEGUN when they are being published
+]]
+redis.register_function('hw_stream_stage', function(keys, args)
+  local S, place = staged_key(keys[1], args[1]), tonumber(args[3])
+  local facts = redis.call('HMGET', S, 'n', 'begun')
+  local n = tonumber(facts[1] or 0)
+  if facts[2] then return redis.error_reply('HW_BEGUN') end
+  if place > n then return redis.error_reply('HW_UNSTAGED ' .. digits(n)) end
+  local at = place
+  for i = 4, #args, 5 do
+    if at >= n then
+      local words = table.concat({ args[i], args[i + 1], args[i + 2], args[i + 3] }, ':')
+      redis.call('HSET', S, digits(at), args[i + 4], 'f' .. digits(at), words)
+    end
+    at = at + 1
+  end
+  if at > n then redis.call('HSET', S, 'n', digits(at)) end
+  redis.call('PEXPIRE', S, args[2])
+  return at
+end)
+
+--[[
+  hw_stream_unstage: forget what is staged, unless it is being published.
+  KEYS   1 the stream
+  ARGV   names of stagings
+  Reply  how many of them were there
+]]
+redis.register_function{
+  function_name = 'hw_stream_unstage',
+  callback = function(keys, args)
+    local dropped = 0
+    for _, name in ipairs(args) do dropped = dropped + unstage(keys[1], name) end
+    return dropped
+  end,
+  flags = { 'allow-oom' },
+}

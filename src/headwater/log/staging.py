@@ -1,0 +1,102 @@
+"""Staging and publishing: batches that many write side by side and one brings into the log, once.
+
+What is staged lies beside the stream, in its slot, and nobody sees it. A publish names stagings in
+order, with a producer and a sequence. Its first call notes them, and from then on they will be in
+the stream, once each, in that order: the rest is steps that do a bounded amount of work and may be
+repeated by anybody. A publish of a sequence that is done or under way takes nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from headwater.errors import InvalidInput, StagingGone, StaleSequence
+from headwater.log import node, writing
+from headwater.log.handles import StreamHandle
+from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
+from headwater.log.types import Published
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+# How long a staging that nobody adds to waits for its publish.
+STAGED_MS: Final = 24 * 3600 * 1000
+# A publish that stood still for so long was left by whoever began it.
+LEFT_MS: Final = 60_000
+
+
+def stage(
+    stream: StreamHandle, batch: pa.RecordBatch, staging: str, place: int, keep_ms: int
+) -> Operation[int]:
+    """Put a batch of a node's shape aside; returns the place of the next one."""
+    node.check_batch(batch)
+    check_count(place, "place", MAX_OFFSET)
+    head: tuple[Argument, ...] = (
+        check_name(staging, "staging"),
+        check_ms(keep_ms, "keep_ms", 1),
+        place,
+    )
+    if not batch.num_rows:
+        return place
+    args = (*head, *writing.packed_words(batch))
+    try:
+        reply: int = yield Call("hw_stream_stage", stream.key, args, repeatable=True)
+    except Refusal:
+        raise StagingGone(stream.name, staging) from None
+    return reply
+
+
+def unstage(stream: StreamHandle, stagings: Sequence[str]) -> Operation[int]:
+    """Forget what is staged under these names, unless its publish has begun; returns how many."""
+    names = tuple(check_name(staging, "staging") for staging in stagings)
+    if not names:
+        return 0
+    reply: int = yield Call("hw_stream_unstage", stream.key, names, repeatable=True)
+    return reply
+
+
+def publish(
+    stream: StreamHandle, stagings: Sequence[str], producer: str, sequence: int
+) -> Operation[Published]:
+    """Bring stagings into the stream, in order, once for each (producer, sequence)."""
+    head: tuple[Argument, ...] = (
+        check_name(producer, "producer"),
+        check_count(sequence, "sequence", MAX_OFFSET),
+    )
+    names = tuple(check_name(staging, "staging") for staging in stagings)
+    if len(set(names)) != len(names):
+        raise InvalidInput("a staging is named twice; name each once")
+    while True:
+        call = Call("hw_stream_publish", stream.key, (*head, *names), repeatable=True)
+        try:
+            done, first, last, unsealed, repeat, noted = yield call
+        except Refusal as refusal:
+            if refusal.code == "NO_STAGING":
+                raise StagingGone(stream.name, refusal.words[0]) from None
+            newest = int(refusal.words[0])
+            raise StaleSequence(stream.name, producer, sequence, newest) from None
+        if noted:
+            names = ()
+        if done:
+            break
+        # Nodes go to their place as they are when all before them is sealed.
+        yield from writing.tidy_up(stream, unsealed > 0, everything=True)
+    if first <= last and not repeat:
+        writing.note_new(stream, first)
+        large = last - first + 1 >= NODE_MESSAGES
+        to_seal = unsealed and (large or writing.time_to_seal(unsealed, last - first + 1))
+        yield from writing.tidy_up(stream, bool(to_seal), everything=large)
+    return Published(first, last)
+
+
+def finish_left(stream: StreamHandle, left_ms: int = LEFT_MS) -> Operation[int]:
+    """Bring the publishes to their end that whoever began them has left; returns how many."""
+    finished = 0
+    reply = yield Call("hw_stream_publishing", stream.key, read_only=True)
+    for producer, sequence, idle_ms in zip(*(iter(reply),) * 3, strict=True):
+        if idle_ms >= left_ms:
+            yield from publish(stream, (), producer.decode(), sequence)
+            finished += 1
+    return finished
