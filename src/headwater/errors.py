@@ -21,6 +21,8 @@
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
     │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── SparkFailed           Spark gave up a piece of work for a reason of its own
+    │   ├── JobOvertaken          another process of a job's name has moved its position
     │   ├── UnknownArchive        there is no archive of the stream at that place
     │   ├── ArchiveMismatch       an archive is not the history of this stream
     │   ├── ArchiveTaken          another archiver was faster
@@ -251,6 +253,27 @@ class DataLost(SparkError):
         self.stream = stream
         self.first = first
         self.last = last
+
+
+class SparkFailed(SparkError):
+    """Spark gave up a piece of work, for a reason that is not Headwater's."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"Spark gave up: {why}; look at Spark's own log (spark.log.level=ERROR shows it)"
+        )
+        self.why = why
+
+
+class JobOvertaken(SparkError):
+    """Another process of a job's name has moved its position; this one has changed nothing."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            f"another process runs job {job!r}, and was faster; let one of them run, or give each "
+            "a name of its own"
+        )
+        self.job = job
 
 
 class UnknownArchive(SparkError):

@@ -37,6 +37,9 @@ Conf = Annotated[
     ),
 ]
 
+# What goes wrong is told in one line, not in stacks of Java.
+_QUIET = {"spark.log.level": "FATAL"}
+
 
 def settings(words: list[str] | None) -> dict[str, str]:
     """Understand settings of Spark, each as spark.some.key=value."""
@@ -54,12 +57,15 @@ def settings(words: list[str] | None) -> dict[str, str]:
 @contextmanager
 def spark_session(job: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
     """Open a session for the length of a job; raises SparkMissing when there is no Spark."""
-    given = settings(conf)
+    given = _QUIET | settings(conf)
     from headwater.spark import session
 
     spark = session(master, app_name=f"headwater {job}", **given)
+    from headwater.spark.failures import telling
+
     try:
-        yield spark
+        with telling():
+            yield spark
     finally:
         spark.stop()
 

@@ -1,0 +1,46 @@
+"""What a failed piece of Spark's work means: the error of ours within, or Spark's own in one line.
+
+Errors that are raised in a task, in a plan or in the function of a micro-batch reach the driver as
+text inside an error of Spark. ``telling`` brings them back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+
+from headwater import errors
+from headwater.errors import HeadwaterError, SparkFailed
+
+# As Python spells an error that ends a worker, up to what Spark adds to it.
+_OURS = re.compile(
+    r"\bheadwater\.errors\.(\w+): (.*?)\s*(?=\n?\s*SQLSTATE: |\n\n|\n\s+at |\n===|\Z)", re.DOTALL
+)
+_SPARKS_OWN = re.compile(r"\s*(?:SQLSTATE: \w+|\n===|\n\s+at |JVM stacktrace).*", re.DOTALL)
+
+
+def meaning(error: BaseException) -> HeadwaterError:
+    """Give the error that is told to whoever asked for the work."""
+    if isinstance(error, HeadwaterError):
+        return error
+    text = str(error)
+    for name, message in _OURS.findall(text):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, HeadwaterError):
+            # With its words, which is all that Spark has kept of it.
+            found: HeadwaterError = kind.__new__(kind)
+            found.args = (message,)
+            return found
+    return SparkFailed(_SPARKS_OWN.sub("", text).strip() or repr(error))
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Raise what an error of Spark means in its place."""
+    try:
+        yield
+    except PySparkException as error:
+        raise meaning(error) from error
