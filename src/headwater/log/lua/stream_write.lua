@@ -24,7 +24,9 @@ local function write_plain(K, stream, args, now)
   local tail = K .. ':tail'
   for i = 5, #args, 2 do
     stream.last = stream.last + 1
-    redis.call('XADD', tail, '0-' .. digits(stream.last), 'k', args[i], 'v', args[i + 1], 't', now)
+    local id = '0-' .. digits(stream.last)
+    redis.call('XADD', tail, id, 'k', args[i], 'v', args[i + 1], 't', now)
+    stream.newest = { id, { 'k', args[i], 'v', args[i + 1], 't', digits(now) } }
   end
 end
 

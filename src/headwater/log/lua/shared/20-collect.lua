@@ -58,6 +58,7 @@ end
 -- reached, whichever is first, and at least one node or entry. Returns the last offset covered
 -- (from - 1 when there is nothing) and how many messages at most lie in what is covered.
 -- A node with holes counts its messages only when it is taken whole; else offsets are counted.
+-- stream.newest: the entry of the last offset, when the caller has just written it.
 local function collect(K, stream, from, to, want, bag)
   local at, got = from, 0
   to = math.min(to, stream.last)
@@ -81,8 +82,9 @@ local function collect(K, stream, from, to, want, bag)
     end
   end
   while at <= to and at > stream.sealed and got < want and bag.bytes < bag.limit do
-    local found = redis.call('XRANGE', K .. ':tail', '0-' .. digits(at), '+',
-      'COUNT', math.min(want - got, to - at + 1, 256))
+    local found = at == stream.last and stream.newest and { stream.newest }
+      or redis.call('XRANGE', K .. ':tail', '0-' .. digits(at), '+',
+        'COUNT', math.min(want - got, to - at + 1, 256))
     if #found == 0 then break end
     for _, entry in ipairs(found) do
       if at > to or got >= want or bag.bytes >= bag.limit then break end

@@ -43,11 +43,13 @@ local function without_evicted(G, range, stream, group)
   return pending_at(G, digits(gone + 1))
 end
 
-local function load_group(G)
-  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead')
+-- wish: what a waiter asked for, when the caller names one.
+local function load_group(G, waiter)
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'w:' .. (waiter or ''))
   if not f[1] then return nil end
   return {
     next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead = f[4],
+    wish = f[5],
   }
 end
 
@@ -164,15 +166,17 @@ end
 -- Serves the blocked members of one group in turn, as long as there is something to hand out.
 local function serve(K, name, stream, now)
   local G = group_key(K, name)
-  local group = load_group(G)
+  local waiter = first_waiter(G)
+  local group = load_group(G, waiter)
   local more = group and (group.next <= stream.last or group.pending > 0)
   while more do
-    local waiter = first_waiter(G)
     if not waiter then
       redis.call('SREM', K .. ':waiting', name)
       return
     end
-    local ends, wants = string.match(redis.call('HGET', G, 'w:' .. waiter), '^(%d+)(.*)$')
+    local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
+    group.wish = nil
+    local ends, wants = string.match(wish, '^(%d+)(.*)$')
     ends = tonumber(ends)
     if ends + WAITER_GRACE_MS < now then
       forget_waiter(G, waiter)
@@ -187,6 +191,7 @@ local function serve(K, name, stream, now)
       redis.call('ZADD', G .. ':waiters', digits(-now), waiter)
       redis.call('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag))
     end
+    waiter = more and first_waiter(G)
   end
 end
 
