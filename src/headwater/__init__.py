@@ -24,6 +24,7 @@ from headwater.errors import (
     GapError,
     HeadwaterError,
     IckError,
+    InputChanged,
     InvalidInput,
     JavaMissing,
     JobOvertaken,
@@ -39,6 +40,7 @@ from headwater.errors import (
     PartitionMismatch,
     PoisonedBatch,
     PositionLost,
+    QueryRefused,
     RowRefused,
     SparkError,
     SparkFailed,
@@ -53,6 +55,7 @@ from headwater.errors import (
     UnknownGroup,
     UnknownStream,
     UnreadableNode,
+    ValueMisfit,
 )
 
 if TYPE_CHECKING:
@@ -110,6 +113,7 @@ __all__ = [
     "Ick",
     "IckChannel",
     "IckError",
+    "InputChanged",
     "InvalidInput",
     "JavaMissing",
     "JobOvertaken",
@@ -133,6 +137,7 @@ __all__ = [
     "PoisonedBatch",
     "PositionLost",
     "Published",
+    "QueryRefused",
     "Redriven",
     "Reserved",
     "Retained",
@@ -157,6 +162,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownStream",
     "UnreadableNode",
+    "ValueMisfit",
     "__version__",
     "aio",
     "connect",

@@ -21,6 +21,9 @@
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
     │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── QueryRefused          a database will not run what a table source asks for
+    │   ├── ValueMisfit           a value of a table does not fit the type of its column
+    │   ├── InputChanged          what a job reads is not what it began with
     │   ├── SparkFailed           Spark gave up a piece of work for a reason of its own
     │   ├── JobOvertaken          another process of a job's name has moved its position
     │   ├── UnknownArchive        there is no archive of the stream at that place
@@ -253,6 +256,41 @@ class DataLost(SparkError):
         self.stream = stream
         self.first = first
         self.last = last
+
+
+class QueryRefused(SparkError):
+    """A database will not run what a table source asks it for; ``why`` is what it said."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"the database at {where} refuses the query: {why}; "
+            "correct the options 'table', 'query' and 'columns', or the rights of the user"
+        )
+        self.where = where
+        self.why = why
+
+
+class ValueMisfit(SparkError):
+    """A value of a table does not fit the type of its column; nothing is rounded or guessed."""
+
+    def __init__(self, relation: str, column: str, kind: str, why: str) -> None:
+        super().__init__(
+            f"column {column!r} of {relation} cannot be read as {kind}: {why}; correct the value, "
+            "or read it as another type by .schema(...) or by a query that casts it"
+        )
+        self.column = column
+        self.kind = kind
+
+
+class InputChanged(SparkError):
+    """What a job reads is not what it began with; what is done so far stays as it is."""
+
+    def __init__(self, job: str, why: str) -> None:
+        super().__init__(
+            f"{job} cannot go on: {why}; bring the input back to what it was, or run the job "
+            "under another name, which begins anew"
+        )
+        self.job = job
 
 
 class SparkFailed(SparkError):
