@@ -32,5 +32,7 @@ def register(spark: SparkSession) -> None:
     """Make our formats known to a session that was made elsewhere; may be repeated."""
     require_spark()
     from headwater.spark.source import HeadwaterSource
+    from headwater.spark.table.source import TableSource
 
-    spark.dataSource.register(HeadwaterSource)
+    for source in (HeadwaterSource, TableSource):
+        spark.dataSource.register(source)

@@ -1,0 +1,162 @@
+"""``format("headwater_table")``: the source itself, its options and its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import DataType, StructField, StructType
+
+from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
+from headwater.spark.options import Options
+from headwater.spark.table.database import Column, Database, Relation, open_database
+from headwater.spark.table.filters import Pushdown
+from headwater.spark.table.fitting import arrow_type, fit
+from headwater.spark.table.ranges import cut
+
+OPTIONS = (
+    "url",
+    "table",
+    "query",
+    "columns",
+    "partitionColumn",
+    "lowerBound",
+    "upperBound",
+    "numPartitions",
+    "fetchSize",
+    "snapshot",
+)
+DEFAULT_PARTITIONS = 8
+DEFAULT_FETCH = 65_536
+MAX_PARTITIONS = 10_000
+
+
+class TableSource(DataSource):
+    """A table or a query of SQLite or Postgres, to read."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for ``format``."""
+        return "headwater_table"
+
+    def schema(self) -> StructType:
+        """Give the columns with their own types; ``columns`` chooses among them."""
+        options = Options(self.options, OPTIONS)
+        database = open_database(options.required("url"), options.text("snapshot"))
+        relation = Relation.of(options.text("table"), options.text("query"))
+        columns = _chosen(database.columns(relation), options.words("columns"), relation)
+        return StructType([StructField(column.name, column.type) for column in columns])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Plan a read; ``schema`` may be the user's own: other types, or fewer columns."""
+        return TableReader(Options(self.options, OPTIONS), schema)
+
+
+class Range(InputPartition):
+    """The part of a table that one task reads: a condition, '' for all of it."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+
+
+class TableReader(DataSourceReader):
+    """One read of a table, on the driver and, pickled, in its tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._database = open_database(options.required("url"), options.text("snapshot"))
+        self._relation = Relation.of(options.text("table"), options.text("query"))
+        found = {column.name: column for column in self._database.columns(self._relation)}
+        self._columns = [_matched(field, found, self._relation) for field in schema.fields]
+        self._rows = options.number("fetchSize", 1, 10**7) or DEFAULT_FETCH
+        self._conditions: list[str] = []
+        self._ranges = _ranges(options, self._database, self._relation, found)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take the filters that the database decides as Spark would."""
+        pushdown = Pushdown(
+            self._database, {column.name: (column, wanted) for column, wanted in self._columns}
+        )
+        rest = pushdown.take(filters)
+        self._conditions = pushdown.conditions
+        return rest
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Give a task for each range."""
+        return [
+            Range(" AND ".join(part for part in (*self._conditions, condition) if part))
+            for condition in self._ranges
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range."""
+        assert isinstance(partition, Range)
+        schema = pa.schema([(column.name, arrow_type(type_)) for column, type_ in self._columns])
+        batches = self._database.batches(
+            self._relation, self._columns, partition.condition, self._rows
+        )
+        for batch in batches:
+            fitted = [self._fit(place, batch.column(place)) for place in range(len(schema))]
+            yield pa.RecordBatch.from_arrays(fitted, schema=schema)
+
+    def _fit(self, place: int, values: pa.Array) -> pa.Array:
+        column, wanted = self._columns[place]
+        try:
+            return fit(values, arrow_type(wanted))
+        except HeadwaterError:
+            raise
+        except (ValueError, pa.ArrowNotImplementedError) as error:
+            why = str(error).splitlines()[0]
+            raise ValueMisfit(
+                str(self._relation), column.name, wanted.simpleString(), why
+            ) from error
+
+
+def _chosen(columns: list[Column], wanted: list[str], relation: Relation) -> list[Column]:
+    """Choose columns by name, in the order asked for; none named is all."""
+    names = [column.name for column in columns]
+    for name in wanted:
+        if name not in names:
+            raise _no_column(name, names, relation)
+    return [columns[names.index(name)] for name in wanted] or columns
+
+
+def _matched(
+    field: StructField, found: dict[str, Column], relation: Relation
+) -> tuple[Column, DataType]:
+    """Find the column of a field, and see that it can be read as the field's type."""
+    if field.name not in found:
+        raise _no_column(field.name, list(found), relation)
+    if arrow_type(field.dataType) is None:
+        raise InvalidInput(
+            f"column {field.name!r} cannot be read as {field.dataType.simpleString()}; "
+            "read it as a string, and take that apart with from_json or the like"
+        )
+    return found[field.name], field.dataType
+
+
+def _no_column(name: str, names: list[str], relation: Relation) -> InvalidInput:
+    return InvalidInput(f"{relation} has no column {name!r}; it has {', '.join(names)}")
+
+
+def _ranges(
+    options: Options, database: Database, relation: Relation, found: dict[str, Column]
+) -> list[str]:
+    """Cut the relation as the options ask for; without any of them it is one range."""
+    name = options.text("partitionColumn")
+    count = options.number("numPartitions", 1, MAX_PARTITIONS)
+    bounds = (options.text("lowerBound"), options.text("upperBound"))
+    if name is None:
+        if any(bounds):
+            raise InvalidInput("'lowerBound' and 'upperBound' need the option 'partitionColumn'")
+        name = database.key(relation) if count is not None and count > 1 else None
+        if name is None:
+            if count is not None and count > 1:
+                raise InvalidInput(
+                    f"{relation} has no primary key of one column to be cut by; "
+                    "name a column by the option 'partitionColumn'"
+                )
+            return [""]
+    if name not in found:
+        raise _no_column(name, list(found), relation)
+    return cut(database, relation, found[name], count or DEFAULT_PARTITIONS, bounds)
