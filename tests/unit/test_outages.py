@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import exc
 
 from headwater import errors
-from headwater.outbox.outages import LONGEST_DELAY_S, Outage, delay_s, is_passing
+from headwater.outages import LONGEST_DELAY_S, delay_s
+from headwater.outbox.outages import Outage, is_passing
 
 
 def of_sqlite(code: int) -> exc.OperationalError:

@@ -26,7 +26,6 @@ from headwater.outbox.plan import (
     names_of,
     one_of,
 )
-from headwater.outbox.stopping import AsyncStopSignal
 from headwater.outbox.work import (
     Ask,
     Execute,
@@ -41,6 +40,7 @@ from headwater.outbox.work import (
     Work,
     standing_of,
 )
+from headwater.stopping import AsyncStopSignal
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox

@@ -14,8 +14,8 @@ from headwater.errors import HeadwaterError, StoreError
 from headwater.log.aio_stream import AsyncGroup
 from headwater.log.types import Message
 from headwater.outbox.outages import Outage, is_passing
-from headwater.outbox.stopping import AsyncStopSignal
 from headwater.outbox.worker import LOOK_MS, Outcome, Terms, Verdict, verdict_of
+from headwater.stopping import AsyncStopSignal
 
 log = logging.getLogger("headwater.outbox")
 

@@ -31,7 +31,8 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import read_from
 from headwater.log.types import Message, Passage
 from headwater.log.writing import write_many
-from headwater.outbox.outages import Outage, delay_s, is_passing
+from headwater.outages import delay_s
+from headwater.outbox.outages import Outage, is_passing
 from headwater.outbox.plan import ConsumerStats, Plan
 from headwater.outbox.position import Position
 from headwater.outbox.reset import reset_of, reset_tag, resets_in

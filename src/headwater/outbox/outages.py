@@ -7,18 +7,14 @@ outage is told once when it begins and once when it is over.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-import time
-from collections.abc import Callable
 
 import psycopg
 from sqlalchemy import exc
 
-from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
-
-FIRST_DELAY_S = 0.05
-LONGEST_DELAY_S = 2.0
+from headwater import outages
+from headwater.errors import StoreError
+from headwater.outages import store_may_recover
 
 # Primary result codes of SQLite that another try may not meet again.
 _SQLITE = {
@@ -43,7 +39,7 @@ _UNUSUAL = 5
 def is_passing(error: BaseException) -> bool:
     """Say whether an error is of the database or the store, and may be gone by the next try."""
     if isinstance(error, StoreError):
-        return not isinstance(error, AccessDenied | StoreTooOld | LibraryTooNew)
+        return store_may_recover(error)
     if isinstance(error, exc.TimeoutError):
         return True
     driver: BaseException | None = error
@@ -62,44 +58,11 @@ def is_passing(error: BaseException) -> bool:
     )
 
 
-def delay_s(failures: int, first_s: float, longest_s: float) -> float:
-    """Say how long to wait after so many failures in a row: twice as long after each."""
-    return min(first_s * 2.0 ** min(failures - 1, 60), longest_s)
+class Outage(outages.Outage):
+    """The same for a database: one transaction that gave way to another is daily business."""
 
-
-class Outage:
-    """One stretch of trouble after another, each told when it begins and when it is over."""
-
-    def __init__(
-        self, who: str, log: logging.Logger, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._who = who
-        self._log = log
-        self._clock = clock
-        self._failures = 0
-        self._since = 0.0
-        self._told = False
-
-    def meet(self, error: BaseException) -> float:
-        """Take note of an error; says how many seconds to wait before the next try."""
-        self._failures += 1
-        if self._failures == 1:
-            self._since = self._clock()
-        # One transaction that gave way to another is daily business.
-        if not self._told and (self._failures >= _UNUSUAL or not _gave_way(error)):
-            self._told = True
-            why = str(error).strip().partition("\n")[0]
-            self._log.warning("%s is held up, and tries again until it works: %s", self._who, why)
-        return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
-
-    def over(self) -> None:
-        """Take note that it works."""
-        if self._told:
-            took = self._clock() - self._since
-            self._log.warning(
-                "%s works again, after %.1f s and %d tries", self._who, took, self._failures
-            )
-        self._failures, self._told = 0, False
+    def _is_worth_telling(self, error: BaseException, failures: int) -> bool:
+        return failures >= _UNUSUAL or not _gave_way(error)
 
 
 def _gave_way(error: BaseException) -> bool:

@@ -34,7 +34,7 @@ from headwater.outbox.claims import Batch, Claims, LostLead, Steps
 from headwater.outbox.database import Database, Row, Source
 from headwater.outbox.outages import Outage, is_passing
 from headwater.outbox.outbox import Outbox
-from headwater.outbox.stopping import StopSignal
+from headwater.stopping import StopSignal
 
 log = logging.getLogger("headwater.outbox")
 

@@ -32,7 +32,6 @@ from headwater.outbox.plan import (
     one_of,
     sync_engine_of,
 )
-from headwater.outbox.stopping import StopSignal
 from headwater.outbox.work import (
     Ask,
     Execute,
@@ -47,6 +46,7 @@ from headwater.outbox.work import (
     Work,
     standing_of,
 )
+from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox

@@ -21,8 +21,9 @@ from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.log.limits import check_count, check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
-from headwater.outbox.outages import Outage, delay_s, is_passing
-from headwater.outbox.stopping import StopSignal
+from headwater.outages import delay_s
+from headwater.outbox.outages import Outage, is_passing
+from headwater.stopping import StopSignal
 
 log = logging.getLogger("headwater.outbox")
 
