@@ -88,6 +88,9 @@ if TYPE_CHECKING:
         StreamInfo,
         TopicMessage,
     )
+    from headwater.queue.queue import Queue
+    from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
+    from headwater.queue.worker import QueueWorker
 
 __version__ = "0.1.0"
 
@@ -104,6 +107,7 @@ __all__ = [
     "DatabaseRefused",
     "DatabaseUnreachable",
     "DeadLetter",
+    "Delivery",
     "EmbeddedServerFailed",
     "GapError",
     "Group",
@@ -118,6 +122,7 @@ __all__ = [
     "JavaMissing",
     "JobOvertaken",
     "Kept",
+    "KeptQueue",
     "Layout",
     "LayoutLost",
     "Lease",
@@ -138,6 +143,11 @@ __all__ = [
     "PositionLost",
     "Published",
     "QueryRefused",
+    "Queue",
+    "QueueItem",
+    "QueueSettings",
+    "QueueStats",
+    "QueueWorker",
     "Redriven",
     "Reserved",
     "Retained",
@@ -199,6 +209,9 @@ _HOMES = {
         "StreamInfo",
         "TopicMessage",
     ),
+    "headwater.queue.queue": ("Queue",),
+    "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
+    "headwater.queue.worker": ("QueueWorker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -22,6 +22,10 @@ from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.log.handles import StreamHandle, list_streams, list_topics
 from headwater.log.housekeeping import Kept
 from headwater.log.topics import TopicHandle
+from headwater.queue import upkeep
+from headwater.queue.aio_queue import AsyncQueue
+from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.types import KeptQueue
 from headwater.store.aio import AsyncStore
 
 __all__ = [
@@ -29,6 +33,7 @@ __all__ = [
     "AsyncHeadwater",
     "AsyncIck",
     "AsyncIckChannel",
+    "AsyncQueue",
     "AsyncStream",
     "AsyncTopic",
     "AsyncTopicGroup",
@@ -67,6 +72,10 @@ class AsyncHeadwater:
         handle = TopicHandle(name, partitions, self._registered)
         return AsyncTopic(self.store, handle, self._member)
 
+    def queue(self, name: str) -> AsyncQueue:
+        """See Headwater.queue."""
+        return AsyncQueue(self.store, QueueHandle(name, self._registered, self._member))
+
     def ick(self, name: str) -> AsyncIck:
         """See Headwater.ick."""
         return AsyncIck(self.store, IckHandle(name, self.store.kind != "cluster"))
@@ -96,11 +105,24 @@ class AsyncHeadwater:
         """See Headwater.topics."""
         return await self.store.run(list_topics())
 
+    async def queues(self) -> list[str]:
+        """See Headwater.queues."""
+        return await self.store.run(list_queues())
+
     async def keep(self, *streams: str) -> list[Kept]:
         """See Headwater.keep."""
+        if not streams:
+            await self.keep_queues()
         return [
             await self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
             for name in streams or await self.streams()
+        ]
+
+    async def keep_queues(self, *queues: str) -> list[KeptQueue]:
+        """See Headwater.keep_queues."""
+        return [
+            await self.store.run(upkeep.keep(QueueHandle(name, self._registered, self._member)))
+            for name in queues or await self.queues()
         ]
 
     async def close(self) -> None:

@@ -16,6 +16,10 @@ from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
 from headwater.log.topics import TopicHandle
+from headwater.queue import upkeep
+from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.queue import Queue
+from headwater.queue.types import KeptQueue
 from headwater.store.sync import Store
 
 
@@ -60,6 +64,10 @@ class Headwater:
         self.store.run(handle.open())
         return Topic(self.store, handle, self._member)
 
+    def queue(self, name: str) -> Queue:
+        """Give the queue of that name; it need not exist yet."""
+        return Queue(self.store, QueueHandle(name, self._registered, self._member))
+
     def ick(self, name: str) -> Ick:
         """Give the Ick under that key, which is the same for redis-ick; it need not exist yet."""
         return Ick(self.store, IckHandle(name, self.store.kind != "cluster"))
@@ -93,15 +101,33 @@ class Headwater:
         """List the names of all topics, sorted."""
         return self.store.run(list_topics())
 
+    def queues(self) -> list[str]:
+        """List the names of all queues, sorted."""
+        return self.store.run(list_queues())
+
     def keep(self, *streams: str) -> list[Kept]:
         """Do the housekeeping of the named streams, or of all, once; says what was done to each.
 
         Seals, gives up what expired, applies retention, compacts where asked for, and forgets
-        producers and members that are gone. Any number of clients may do it at once.
+        producers and members that are gone. Any number of clients may do it at once. Without
+        names, queues are kept as well; ``keep_queues`` says what that did.
         """
+        if not streams:
+            self.keep_queues()
         return [
             self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
             for name in streams or self.streams()
+        ]
+
+    def keep_queues(self, *queues: str) -> list[KeptQueue]:
+        """Do the housekeeping of the named queues, or of all, once; says what was done to each.
+
+        What was not acknowledged in time comes again or is given up, what outlived its time goes.
+        A pop does so by itself; this is for queues that nobody pops.
+        """
+        return [
+            self.store.run(upkeep.keep(QueueHandle(name, self._registered, self._member)))
+            for name in queues or self.queues()
         ]
 
     def close(self) -> None:

@@ -126,6 +126,10 @@ class OutcomeUnknown(StoreError):
 _UNKNOWN_CURES = {
     "hw_stream_write": "read the end of the stream to find out, or write with producer= and "
     "sequence=, which makes a repeat safe",
+    "hw_queue_push": "look for it with scan(), or push with dedupe=, or with producer= and "
+    "sequence=, which makes a repeat safe",
+    "hw_queue_pop": "what it took is gone; pop with ack_ms=, and what is lost on its way comes "
+    "again",
     "hw_group_read": "what it took goes to nobody else; read with retry_ms=, and what is lost on "
     "its way comes again",
 }

@@ -1,0 +1,1 @@
+"""Work queues: each message to one consumer, with delays, deadlines, retries and dead letters."""

@@ -1,0 +1,167 @@
+"""Queues for asyncio: the same names over the same operations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from headwater.queue import looking, popping, pushing, settling, upkeep
+from headwater.queue.aio_worker import AsyncHandler, AsyncQueueWorker, WorkerOptions
+from headwater.queue.handles import QueueHandle
+from headwater.queue.limits import DEDUPE_MS
+from headwater.queue.types import (
+    Backoff,
+    Delivery,
+    QueueItem,
+    QueueSettings,
+    QueueStats,
+    State,
+)
+from headwater.queue.upkeep import MAX_LETTERS
+
+if TYPE_CHECKING:
+    from headwater.store.aio import AsyncStore
+
+
+class AsyncQueue:
+    """A queue for asyncio; Queue says what each method promises."""
+
+    def __init__(self, store: AsyncStore, handle: QueueHandle) -> None:
+        self._run = store.run
+        self._handle = handle
+        self.name = handle.name
+
+    def __repr__(self) -> str:
+        return f"AsyncQueue({self.name!r})"
+
+    async def push(
+        self,
+        value: bytes | str,
+        *,
+        delay_ms: int = 0,
+        priority: int = 0,
+        ttl_ms: int | None = None,
+        dedupe: str | bytes | None = None,
+        dedupe_ms: int = DEDUPE_MS,
+    ) -> str:
+        """See Queue.push."""
+        return await self._run(
+            pushing.push(self._handle, value, delay_ms, priority, ttl_ms, dedupe, dedupe_ms)
+        )
+
+    async def push_many(
+        self,
+        values: Iterable[bytes | str],
+        *,
+        delay_ms: int = 0,
+        priority: int = 0,
+        ttl_ms: int | None = None,
+        dedupe: Sequence[str | bytes] | None = None,
+        dedupe_ms: int = DEDUPE_MS,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> list[str]:
+        """See Queue.push_many."""
+        return await self._run(
+            pushing.push_many(
+                self._handle,
+                values,
+                delay_ms,
+                priority,
+                ttl_ms,
+                dedupe,
+                dedupe_ms,
+                producer,
+                sequence,
+            )
+        )
+
+    async def pop(
+        self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
+    ) -> list[Delivery]:
+        """See Queue.pop."""
+        return await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+
+    async def ack(self, *deliveries: Delivery) -> int:
+        """See Queue.ack."""
+        return await self._run(settling.ack(self._handle, deliveries))
+
+    async def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
+        """See Queue.nack."""
+        return await self._run(settling.nack(self._handle, deliveries, delay_ms))
+
+    async def release(self, *deliveries: Delivery) -> int:
+        """See Queue.release."""
+        return await self._run(settling.release(self._handle, deliveries))
+
+    async def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
+        """See Queue.extend."""
+        return await self._run(settling.extend(self._handle, deliveries, ack_ms))
+
+    async def stats(self) -> QueueStats:
+        """See Queue.stats."""
+        return await self._run(looking.stats(self._handle))
+
+    async def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
+        """Show the messages of a state that come first, without taking them."""
+        return await self._run(looking.peek(self._handle, count, state))
+
+    async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
+        """See Queue.scan."""
+        rest = await self._run(looking.spots_of(self._handle, states))
+        while rest:
+            items, rest = await self._run(looking.page(self._handle, rest))
+            for item in items:
+                if not states or item.state in states:
+                    yield item
+
+    async def configure(
+        self,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_ms: int | None = None,
+        longest_backoff_ms: int | None = None,
+    ) -> QueueSettings:
+        """See Queue.configure."""
+        return await self._run(
+            upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
+        )
+
+    async def pause(self) -> bool:
+        """See Queue.pause."""
+        return await self._run(upkeep.pause(self._handle, True))
+
+    async def resume(self) -> bool:
+        """See Queue.resume."""
+        return await self._run(upkeep.pause(self._handle, False))
+
+    async def dead(self, count: int = 100) -> list[QueueItem]:
+        """See Queue.dead."""
+        return await self._run(upkeep.dead(self._handle, count))
+
+    async def redrive(
+        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+    ) -> int:
+        """See Queue.redrive."""
+        return await self._run(upkeep.redrive(self._handle, letters, count))
+
+    async def discard(
+        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+    ) -> int:
+        """See Queue.discard."""
+        return await self._run(upkeep.discard(self._handle, letters, count))
+
+    async def purge(self) -> int:
+        """See Queue.purge."""
+        return await self._run(upkeep.purge(self._handle))
+
+    async def delete(self) -> bool:
+        """See Queue.delete."""
+        return await self._run(upkeep.delete(self._handle))
+
+    def worker(
+        self, **options: Unpack[WorkerOptions]
+    ) -> Callable[[AsyncHandler], AsyncQueueWorker]:
+        """See Queue.worker."""
+        return lambda handler: AsyncQueueWorker(self, handler, **options)

@@ -1,0 +1,45 @@
+"""What operations know of the queue they work on: its names, and what is worth remembering."""
+
+from __future__ import annotations
+
+import secrets
+
+from headwater.queue.keys import QUEUES, queue_key
+from headwater.store.call import Call, Operation
+
+
+class QueueHandle:
+    """A queue as its operations see it.
+
+    ``registered`` is shared by all handles of a client: the keys it has told the registry of.
+    ``damaged`` is how many messages were damaged when last told, so that each is told of once.
+    """
+
+    __slots__ = ("damaged", "key", "member", "name", "registered", "waiters")
+
+    def __init__(self, name: str, registered: set[str], member: str) -> None:
+        self.key = queue_key(name)
+        self.name = name
+        self.registered = registered
+        self.member = member
+        self.damaged = 0
+        self.waiters: list[str] = []
+
+    def register(self) -> Operation[None]:
+        """Tell the registry of this queue, once per client."""
+        if self.key not in self.registered:
+            yield Call("hw_registry_add", QUEUES, (self.name,), repeatable=True)
+            self.registered.add(self.key)
+
+    def take_waiter(self) -> str:
+        """Give a name to wait under; give it back once nothing can come for it any more."""
+        try:
+            return self.waiters.pop()
+        except IndexError:
+            return f"{self.member}.{secrets.token_hex(4)}"
+
+
+def list_queues() -> Operation[list[str]]:
+    """List the names of all queues, sorted."""
+    names = yield Call("hw_registry_list", QUEUES, read_only=True)
+    return sorted(name.decode() for name in names)

@@ -1,0 +1,68 @@
+--[[
+  hw_queue_pop: hand messages to one consumer, or note that it waits for some.
+  With an ack time nobody else gets them until it is over; without, they are gone from the queue.
+  Who waits longest is served first: whoever comes later does not overtake.
+
+  KEYS   1 the queue
+  ARGV   1 count   2 ack ms or ''
+         3 waiter, '' when the caller never blocks   4 ms it will block now, 0 when it stops
+         5 '1' when this waiter has been registered by an earlier call
+         6 what it found in its box, or ''
+  Reply  { 1 when there may be more that this call had not the time for,
+           ms until something comes due or -1 (told when nothing was found),
+           messages damaged so far, head, entries, head, entries, ... }
+         A head is the receipt without the place, "number:level:attempt:count"; without ack it is
+         "::attempt".
+]]
+local function register_for_turn(queue, waiter, known, count, ack, wait)
+  if not known or not redis.call('ZSCORE', queue.key .. ':waiters', waiter) then
+    redis.call('ZADD', queue.key .. ':waiters', redis.call('HINCRBY', queue.key, 'turn', 1), waiter)
+  end
+  redis.call('HSET', queue.key, 'w:' .. waiter, digits(queue.now + wait) .. ':' .. count .. ':' .. ack)
+end
+
+-- Fetches what was reserved for a waiter, as far as nobody else has it by now.
+local function collect_reserved(queue, text, bag)
+  for member in string.gmatch(text, '%S+') do
+    local parcel = parse_member(member)
+    local score = parcel and redis.call('ZSCORE', set_key(queue, 'again', parcel.level), member)
+    if score then take_parcel(queue, 'again', parcel, score, bag) end
+  end
+end
+
+local function take_from_box(queue, waiter)
+  while true do
+    local text = redis.call('LPOP', waiter_box(queue, waiter))
+    if text ~= 'poke' then return text or '' end
+  end
+end
+
+redis.register_function{
+  function_name = 'hw_queue_pop',
+  callback = function(keys, args)
+    local queue, waiter, wait, known = load_queue(keys[1]), args[3], tonumber(args[4]), args[5] == '1'
+    local bag, more, due = new_bag(tonumber(args[1]), tonumber(args[2])), false, -1
+    local boxed = args[6]
+    if boxed == '' and known then boxed = take_from_box(queue, waiter) end
+    if boxed ~= '' and boxed ~= 'poke' then collect_reserved(queue, boxed, bag) end
+    if #bag == 0 then
+      serve_waiters(queue, waiter)
+      more = take(queue, bag)
+    end
+    if #bag == 0 and not more and wait > 0 then
+      register_for_turn(queue, waiter, known, args[1], args[2], wait)
+    elseif known then
+      forget_queue_waiter(queue, waiter)
+    end
+    if #bag == 0 then
+      due = ms_to_next(queue)
+    elseif bag.ack then
+      poke_waiter(queue, queue.now + bag.ack)
+    end
+    save_queue(queue)
+    local answer = { more and 1 or 0, due, queue.damaged }
+    for i = 1, #bag do answer[i + 3] = bag[i] end
+    return answer
+  end,
+  flags = { 'allow-oom' },
+}

@@ -1,0 +1,125 @@
+--[[
+  Where a queue keeps what. K is the queue's key, "hw:q:{<name>}"; every other key of the queue
+  begins with K and so lies in the same slot of a cluster.
+
+    K                hash  last (the newest number), levels, paused, settings, counts, ...,
+                           and one field w:<waiter> for each blocked consumer
+    K:ready:<level>  list  entries, in the order in which they were pushed
+    K:later:<level>  zset  parcels that are delayed, by the time at which they come due
+    K:held:<level>   zset  parcels that somebody has, by the deadline for their ack
+    K:again:<level>  zset  parcels that come again, by the time at which they do
+    K:dead           zset  parcels that were given up, by when
+    K:parcels        hash  number -> what is in a parcel
+    K:aside          list  what could not be read
+    K:waiters        zset  who is blocked, by turn
+    K:box:<waiter>   list  parcels that are reserved for a blocked consumer
+    K:dedupe:<n>:<key>     string, until the window is over: the id that was given for a key
+    K:producers K:answers  what producers were answered
+
+  An *entry* is one message and never changes: "m" and its number, or "t", its number and the time
+  at which its life ends; then the value. A number has 16 digits: the microsecond of the push, moved
+  on where two would be equal. It is the message's id, and tells its age.
+
+  A *parcel* is up to 64 entries of one level that share a time: they were handed out together, or
+  become due together. So handing out 50 messages that must be acknowledged costs one record and
+  one member of a sorted set, not 50. A member says "number:level:attempt:count", where attempt is
+  how often its messages were handed out; the record is a packed array of entries, with '' in the
+  place of those that have left. A number is given anew with each hand-out: a receipt, which is
+  number, level, attempt, count and place, never fits a later one.
+
+  Some messages of a parcel may be given more time than others: then the record is
+  { deadlines, entries }, the member ends in ":v", and its score is the earliest deadline.
+]]
+local PARCEL_MESSAGES = 64
+local PARCEL_BYTES = 32768
+local CALL_BYTES = 4194304
+local MARK_MS = 10000
+local FIELDS = {
+  'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'held', 'later', 'again', 'dead',
+  'largest', 'marked', 'generation', 'paused', 'levels', 'settings',
+}
+local COUNTED = 13
+
+-- What is known of a queue; one that was never pushed to is an empty one.
+local function load_queue(K)
+  local found = redis.call('HMGET', K, unpack(FIELDS))
+  local queue, before, us = { key = K }, {}, server_us()
+  for i = 1, COUNTED do
+    local number = tonumber(found[i] or 0)
+    queue[FIELDS[i]], before[i] = number, number
+  end
+  queue.paused, queue.levels, queue.settings = found[14] == '1', found[15] or '', found[16] or ''
+  queue.new, queue.before, queue.levels_before = not found[1], before, queue.levels
+  queue.us, queue.now = us, math.floor(us / 1000)
+  return queue
+end
+
+-- Rates are taken between marks, which are set as the queue is used.
+local function set_mark(queue)
+  redis.call('HSET', queue.key, 'mark_before', redis.call('HGET', queue.key, 'mark') or '',
+    'mark', table.concat({ digits(queue.now), digits(queue.pushed), digits(queue.popped), digits(queue.acked) }, ':'))
+  queue.marked = queue.now
+end
+
+local function save_queue(queue)
+  if queue.pushed > 0 and queue.now >= queue.marked + MARK_MS then set_mark(queue) end
+  local words, before = {}, queue.before
+  for i = 1, COUNTED do
+    local number = queue[FIELDS[i]]
+    if number ~= before[i] then
+      words[#words + 1] = FIELDS[i]
+      words[#words + 1] = number
+    end
+  end
+  if queue.levels ~= queue.levels_before then
+    words[#words + 1] = 'levels'
+    words[#words + 1] = queue.levels
+  end
+  if #words > 0 then redis.call('HSET', queue.key, unpack(words)) end
+end
+
+-- Gives so many numbers in a row; returns the first. Numbers grow with time and are never equal.
+local function next_numbers(queue, count)
+  local first = math.max(queue.last + 1, queue.us)
+  queue.last = first + count - 1
+  return first
+end
+
+-- Levels in use are kept as "9,0,-3,": the highest first.
+local function levels_of(queue)
+  local found = {}
+  for level in string.gmatch(queue.levels, '[^,]+') do found[#found + 1] = level end
+  return found
+end
+
+local function use_level(queue, level)
+  if string.find(',' .. queue.levels, ',' .. level .. ',', 1, true) then return end
+  local found = levels_of(queue)
+  found[#found + 1] = level
+  table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
+  queue.levels = table.concat(found, ',') .. ','
+end
+
+-- A level that holds nothing is not looked at until it is pushed to again.
+local function drop_empty_level(queue, level)
+  local K = queue.key
+  if redis.call('EXISTS', K .. ':ready:' .. level, K .. ':later:' .. level, K .. ':held:' .. level,
+      K .. ':again:' .. level) > 0 then return end
+  local kept = {}
+  for _, each in ipairs(levels_of(queue)) do
+    if each ~= level then kept[#kept + 1] = each .. ',' end
+  end
+  queue.levels = table.concat(kept)
+end
+
+-- How often a message may be handed out (0: no limit), and how long it rests after each time.
+local function most_attempts(queue)
+  return tonumber(string.match(queue.settings, '^(%d+)') or 0)
+end
+
+local function rest_ms(queue, attempt)
+  local manner, first, longest = string.match(queue.settings, '^%d+:(%a+):(%d+):(%d+)$')
+  if not manner or manner == 'none' then return 0 end
+  if manner == 'fixed' then return tonumber(first) end
+  return math.min(tonumber(first) * 2 ^ (math.min(math.max(attempt, 1), 50) - 1), tonumber(longest))
+end

@@ -1,0 +1,192 @@
+--[[
+  Taking: which messages the next consumer gets.
+
+  Levels from the highest down; in a level first what comes again, by time, then what is new. A
+  delayed message takes its place as if it were pushed when it comes due. Nothing is moved ahead of
+  time: what is due is taken from where it lies, so a backlog of it costs nothing. Only a deadline
+  that passed is noted first, for at most LAPSE_STEPS parcels a call.
+]]
+local LAPSE_STEPS = 64
+local WADE_STEPS = 4096
+local RESERVE_MS = 2000
+
+-- Parcels whose deadline is over come again, after their rest, or are given up.
+-- Returns how many messages were given up, and whether there may be more to do.
+local function lapse(queue, level, most)
+  if queue.held == 0 then return 0, false end
+  local key, tries = set_key(queue, 'held', level), most_attempts(queue)
+  local lapsed = redis.call('ZRANGE', key, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  local again, dead, buried, doomed, returned = {}, {}, 0, 0, 0
+  for i = 1, #lapsed, 2 do
+    local parcel, score = parse_member(lapsed[i]), tonumber(lapsed[i + 1])
+    if not parcel then
+      redis.call('ZREM', key, lapsed[i])
+      put_aside(queue, lapsed[i], 0)
+    elseif parcel.varied then
+      local entries, deadlines = open_parcel(queue, 'held', parcel)
+      local over = {}
+      for place = 1, #(entries or over) do
+        if entries[place] ~= '' and deadlines[place] <= queue.now then
+          over[#over + 1], entries[place] = entries[place], ''
+        end
+      end
+      if #over > 0 then
+        shrink_parcel(queue, 'held', parcel, entries, deadlines, score)
+        if tries > 0 and parcel.attempt >= tries then
+          add_parcel(queue, 'dead', level, parcel.attempt, over, queue.now)
+          buried = buried + #over
+        else
+          add_parcel(queue, 'again', level, parcel.attempt, over, score + rest_ms(queue, parcel.attempt))
+        end
+      end
+    elseif tries > 0 and parcel.attempt >= tries then
+      dead[#dead + 1], dead[#dead + 2] = queue.now, parcel.member
+      doomed = doomed + parcel.count
+    else
+      again[#again + 1], again[#again + 2] = score + rest_ms(queue, parcel.attempt), parcel.member
+      returned = returned + parcel.count
+    end
+  end
+  move_parcels(queue, 'held', 'dead', level, dead, doomed)
+  move_parcels(queue, 'held', 'again', level, again, returned)
+  return buried + doomed, #lapsed == 2 * most
+end
+
+--[[
+  A *bag* is what one consumer gets, and how: `room` messages and `bytes` at most; `ack` ms to
+  acknowledge them, or nil; or, with `reserve`, not handed out yet but kept for it a while.
+  In it: heads and entries in turn. A head is the receipt of a parcel without the place; without
+  ack it is "::attempt".
+]]
+local function new_bag(room, ack, reserve)
+  return { room = room, bytes = CALL_BYTES, wade = WADE_STEPS, ack = ack, reserve = reserve }
+end
+
+local function hand_out(queue, level, attempt, entries, bag)
+  for _, part in ipairs(cut(entries)) do
+    local n = #bag
+    if bag.reserve then
+      bag[n + 1] = add_parcel(queue, 'again', level, attempt, part, queue.now + RESERVE_MS)
+    elseif bag.ack then
+      bag[n + 1] = add_parcel(queue, 'held', level, attempt + 1, part, queue.now + bag.ack)
+    else
+      bag[n + 1] = '::' .. (attempt + 1)
+    end
+    bag[n + 2] = part
+    for i = 1, #part do bag.bytes = bag.bytes - #part[i] end
+  end
+  bag.room = bag.room - #entries
+  if not bag.reserve then queue.popped = queue.popped + #entries end
+end
+
+-- How many entries may be looked at at once, so that large ones do not pile up in memory.
+local function step_of(queue, bag)
+  local step = math.min(bag.room, PARCEL_MESSAGES)
+  if queue.largest * step > bag.bytes then
+    step = math.max(1, math.floor(bag.bytes / math.max(queue.largest, 1)))
+  end
+  return step
+end
+
+local function is_full(bag)
+  return bag.room <= 0 or bag.bytes <= 0 or bag.wade <= 0
+end
+
+-- Takes what the bag has room for out of a parcel; the rest stays where it is.
+local function take_parcel(queue, set, parcel, score, bag)
+  local entries = open_parcel(queue, set, parcel)
+  if not entries then return end
+  local chosen, before = {}, bag.bytes
+  for i = 1, #entries do
+    local entry = entries[i]
+    if entry ~= '' and #chosen < bag.room and (before > 0 or #chosen == 0) then
+      chosen[#chosen + 1], entries[i] = entry, ''
+      before = before - #entry
+    end
+  end
+  local sound = sift(queue, chosen)
+  bag.wade = bag.wade - (#chosen - #sound)
+  if #sound > 0 then hand_out(queue, parcel.level, parcel.attempt, sound, bag) end
+  shrink_parcel(queue, set, parcel, entries, nil, score)
+end
+
+-- Takes parcels of a set that are due, in order of time.
+local function take_due(queue, set, level, bag)
+  local key = set_key(queue, set, level)
+  while queue[set] > 0 and not is_full(bag) do
+    local due = redis.call('ZRANGE', key, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0,
+      math.min(bag.room, PARCEL_MESSAGES), 'WITHSCORES')
+    if #due == 0 then return end
+    for i = 1, #due, 2 do
+      if is_full(bag) then return end
+      local parcel = parse_member(due[i])
+      if parcel then
+        take_parcel(queue, set, parcel, due[i + 1], bag)
+      else
+        redis.call('ZREM', key, due[i])
+        put_aside(queue, due[i], 0)
+      end
+    end
+  end
+end
+
+-- Takes from the list of a level, up to what was pushed after `until_ms`, if given.
+-- Returns whether the list has nothing more to give until then.
+local function take_ready(queue, level, bag, until_ms)
+  local key = set_key(queue, 'ready', level)
+  while not is_full(bag) do
+    local step = step_of(queue, bag)
+    local entries = redis.call('LRANGE', key, 0, step - 1)
+    local seen = #entries
+    if until_ms then
+      for i = 1, seen do
+        local us = tonumber(string.sub(entries[i], 2, 17))
+        if us and us / 1000 > until_ms then
+          for j = seen, i, -1 do entries[j] = nil end
+          break
+        end
+      end
+    end
+    local taken = #entries
+    if taken > 0 then
+      local sound = sift(queue, entries)
+      bag.wade = bag.wade - (taken - #sound)
+      if #sound > 0 then hand_out(queue, level, 0, sound, bag) end
+      redis.call('LTRIM', key, taken, -1)
+    end
+    if taken < step then return true end
+  end
+  return false
+end
+
+local function take_new(queue, level, bag)
+  while queue.later > 0 and not is_full(bag) do
+    local due = redis.call('ZRANGE', set_key(queue, 'later', level), '-inf', queue.now, 'BYSCORE',
+      'LIMIT', 0, 1, 'WITHSCORES')
+    if #due == 0 then break end
+    if take_ready(queue, level, bag, tonumber(due[2])) and not is_full(bag) then
+      local parcel = parse_member(due[1])
+      if parcel then
+        take_parcel(queue, 'later', parcel, due[2], bag)
+      else
+        redis.call('ZREM', set_key(queue, 'later', level), due[1])
+        put_aside(queue, due[1], 0)
+      end
+    end
+  end
+  return take_ready(queue, level, bag)
+end
+
+-- Fills a bag; returns whether there may be more that it had not the time to look at.
+local function take(queue, bag)
+  local busy = false
+  if queue.paused then return false end
+  for _, level in ipairs(levels_of(queue)) do
+    local _, more = lapse(queue, level, math.max(16, math.min(bag.room, LAPSE_STEPS)))
+    busy = busy or more
+    take_due(queue, 'again', level, bag)
+    if take_new(queue, level, bag) and bag.room > 0 then drop_empty_level(queue, level) end
+    if is_full(bag) then return bag.room > 0 end
+  end
+  return busy
+end

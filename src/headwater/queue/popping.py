@@ -1,0 +1,128 @@
+"""Taking messages out of a queue, at once or by waiting for them.
+
+A pop asks in steps that the server answers quickly, until it has what was asked for or there is no
+more. Who waits does so on a list of its own; see ``lua/shared/40-waiters.lua``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from headwater.errors import StoreError
+from headwater.inputs import check_block, check_ms
+from headwater.queue.handles import QueueHandle
+from headwater.queue.keys import box_key
+from headwater.queue.limits import check_count
+from headwater.queue.types import Delivery
+from headwater.store.call import Argument, Call, Clock, Operation, Wait
+
+log = logging.getLogger("headwater.queue")
+
+# A waiter shows itself this often, so that the store knows who lives.
+WAIT_SLICE_MS = 1000
+# What one call gives at most; the server is not held up for longer by one consumer.
+CALL_MESSAGES = 4096
+_ID = slice(1, 17)
+_MORTAL = ord("t")
+
+
+def pop(
+    queue: QueueHandle, count: int, ack_ms: int | None, block_ms: float | None
+) -> Operation[list[Delivery]]:
+    """Take up to ``count`` messages; with ``ack_ms`` they come again unless acknowledged."""
+    check_count(count)
+    ack: Argument = "" if ack_ms is None else check_ms(ack_ms, "ack_ms", 1)
+    patience = check_block(block_ms)
+    if not count:
+        return []
+    if not patience:
+        return (yield from _pop_now(queue, count, ack))
+    waiter = queue.take_waiter()
+    found = yield from _wait_for_messages(queue, count, ack, patience, waiter)
+    # Not reached when the wait was cut short: then something may still come for this waiter.
+    queue.waiters.append(waiter)
+    return found
+
+
+def _pop_now(queue: QueueHandle, count: int, ack: Argument) -> Operation[list[Delivery]]:
+    found: list[Delivery] = []
+    while True:
+        size = min(count - len(found), CALL_MESSAGES)
+        try:
+            reply = yield from _ask(queue, (size, ack, "", 0, "0", ""))
+        except StoreError:
+            if found:
+                # What this pop took must reach its caller.
+                return found
+            raise
+        taken = _deliveries(reply)
+        found = found + taken if found else taken
+        # It is all there is, unless the call stopped at one of its own bounds.
+        if len(found) >= count or not (reply[0] or len(taken) == size):
+            return found
+
+
+def _wait_for_messages(
+    queue: QueueHandle, count: int, ack: Argument, patience: float, waiter: str
+) -> Operation[list[Delivery]]:
+    box = box_key(queue.key, waiter)
+    size = min(count, CALL_MESSAGES)
+    deadline = (yield Clock()) + patience
+    known, boxed = "0", b""
+    while True:
+        wait_ms = max(0, int(min(deadline - (yield Clock()), WAIT_SLICE_MS)))
+        reply = yield from _ask(queue, (size, ack, waiter, wait_ms, known, boxed))
+        found = _deliveries(reply)
+        if found:
+            if len(found) == size < count or reply[0]:
+                found += yield from _pop_now(queue, count - len(found), ack)
+            return found
+        if reply[0]:
+            # Not registered: the server had too much to pass over, and there may be more behind.
+            known, boxed = "0", b""
+            continue
+        if not wait_ms:
+            return []
+        known = "1"
+        if reply[1] >= 0:
+            wait_ms = max(1, min(wait_ms, reply[1]))
+        answer = yield Wait(box, ("BLPOP", box, f"{wait_ms / 1000:.3f}"), wait_ms)
+        boxed = answer[1] if answer else b""
+
+
+def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[list[Any]]:
+    # What a lost answer held comes again when it was to be acknowledged, and only then.
+    reply: list[Any] = yield Call("hw_queue_pop", queue.key, args, repeatable=args[1] != "")
+    if reply[2] > queue.damaged:
+        log.warning(
+            "queue %r: %d messages could not be read and lie aside; see stats().damaged and "
+            "scan('damaged')",
+            queue.name,
+            reply[2] - queue.damaged,
+        )
+        queue.damaged = reply[2]
+    return reply
+
+
+def _deliveries(reply: list[Any]) -> list[Delivery]:
+    found: list[Delivery] = []
+    for place in range(3, len(reply), 2):
+        head, entries = reply[place].decode(), reply[place + 1]
+        attempt = int(head.split(":")[2])
+        if head[0] == ":":
+            found += [
+                Delivery(entry[_ID].decode(), entry[value_at(entry) :], attempt, "")
+                for entry in entries
+            ]
+        else:
+            found += [
+                Delivery(entry[_ID].decode(), entry[value_at(entry) :], attempt, f"{head}.{i}")
+                for i, entry in enumerate(entries, 1)
+            ]
+    return found
+
+
+def value_at(entry: bytes) -> int:
+    """Say where the value of an entry begins."""
+    return 30 if entry[0] == _MORTAL else 17

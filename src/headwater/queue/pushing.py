@@ -1,0 +1,109 @@
+"""Putting messages into a queue: one, or many, all or none in one call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headwater.errors import InvalidInput, StaleSequence, StoreError
+from headwater.inputs import check_ms
+from headwater.queue.handles import QueueHandle
+from headwater.queue.limits import (
+    MAX_PUSH_BYTES,
+    MAX_PUSH_MESSAGES,
+    SAFE_DEDUPE_MS,
+    check_dedupe,
+    check_priority,
+    check_source,
+    check_value,
+)
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+
+def push(
+    queue: QueueHandle,
+    value: bytes | str,
+    delay_ms: int,
+    priority: int,
+    ttl_ms: int | None,
+    dedupe: str | bytes | None,
+    dedupe_ms: int,
+) -> Operation[str]:
+    """Put one message into the queue and return its id."""
+    keys = None if dedupe is None else [dedupe]
+    found = yield from push_many(
+        queue, [value], delay_ms, priority, ttl_ms, keys, dedupe_ms, None, None
+    )
+    return found[0]
+
+
+def push_many(
+    queue: QueueHandle,
+    values: Iterable[bytes | str],
+    delay_ms: int,
+    priority: int,
+    ttl_ms: int | None,
+    dedupe: Sequence[str | bytes] | None,
+    dedupe_ms: int,
+    producer: str | None,
+    sequence: int | None,
+) -> Operation[list[str]]:
+    """Put messages into the queue, all or none, and return their ids."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"values must be several values, not {type(values).__name__}; use push")
+    words: list[Any] = [check_value(value) for value in values]
+    _check_size(words)
+    source = check_source(producer, sequence)
+    head: tuple[Argument, ...] = (
+        check_ms(delay_ms, "delay_ms"),
+        check_priority(priority),
+        "" if ttl_ms is None else check_ms(ttl_ms, "ttl_ms", 1),
+        *source,
+        "" if dedupe is None else check_ms(dedupe_ms, "dedupe_ms", 1),
+    )
+    if dedupe is not None:
+        if source[0]:
+            raise InvalidInput("producer and dedupe exclude each other; choose one")
+        words = _with_keys(words, dedupe)
+    if not words:
+        return []
+    keyed = dedupe is not None and dedupe_ms >= SAFE_DEDUPE_MS
+    repeatable = keyed or producer is not None
+    call = Call("hw_queue_push", queue.key, (*head, *words), repeatable=repeatable)
+    try:
+        reply = yield call
+    except Refusal as refusal:
+        raise StaleSequence(
+            queue.name, str(producer), int(sequence or 0), int(refusal.words[0])
+        ) from None
+    if reply[0]:
+        # A queue that begins, be it the second one of its name.
+        queue.registered.discard(queue.key)
+    if queue.key not in queue.registered:
+        # The push is done: no fault in here may look like its own.
+        with contextlib.suppress(StoreError):
+            yield from queue.register()
+    if dedupe is not None:
+        return [number.decode() for number in reply[1:]]
+    return [str(number) for number in range(int(reply[1]), int(reply[2]) + 1)]
+
+
+def _check_size(values: list[bytes]) -> None:
+    if len(values) > MAX_PUSH_MESSAGES:
+        raise InvalidInput(
+            f"one push takes {MAX_PUSH_MESSAGES} messages, not {len(values)}; divide them"
+        )
+    size = sum(map(len, values))
+    if size > MAX_PUSH_BYTES:
+        raise InvalidInput(f"one push takes {MAX_PUSH_BYTES} bytes, not {size}; divide them")
+
+
+def _with_keys(values: list[bytes], dedupe: Sequence[str | bytes]) -> list[bytes]:
+    keys = [dedupe] if isinstance(dedupe, str | bytes) else list(dedupe)
+    if len(keys) != len(values) or isinstance(dedupe, str | bytes):
+        raise InvalidInput(f"dedupe must name a key for each of the {len(values)} values")
+    return [
+        part for key, value in zip(keys, values, strict=True) for part in (check_dedupe(key), value)
+    ]

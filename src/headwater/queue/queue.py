@@ -1,0 +1,203 @@
+"""Queues for blocking code: a thin shell over the operations. Its docstrings are the promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from headwater.queue import looking, popping, pushing, settling, upkeep
+from headwater.queue.handles import QueueHandle
+from headwater.queue.limits import DEDUPE_MS
+from headwater.queue.types import (
+    Backoff,
+    Delivery,
+    QueueItem,
+    QueueSettings,
+    QueueStats,
+    State,
+)
+from headwater.queue.upkeep import MAX_LETTERS
+from headwater.queue.worker import Handler, QueueWorker, WorkerOptions
+
+if TYPE_CHECKING:
+    from headwater.store.sync import Store
+
+
+class Queue:
+    """A queue of messages, each for one consumer. It comes into being with its first push."""
+
+    def __init__(self, store: Store, handle: QueueHandle) -> None:
+        self._run = store.run
+        self._handle = handle
+        self.name = handle.name
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    def push(
+        self,
+        value: bytes | str,
+        *,
+        delay_ms: int = 0,
+        priority: int = 0,
+        ttl_ms: int | None = None,
+        dedupe: str | bytes | None = None,
+        dedupe_ms: int = DEDUPE_MS,
+    ) -> str:
+        """Put one message into the queue and return its id.
+
+        It is handed out ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
+        at all after ``ttl_ms``. A ``dedupe`` key that was pushed within the last ``dedupe_ms`` adds
+        nothing and returns the first id. Without a key, raises OutcomeUnknown when the connection
+        broke in between; with one the client repeats it. One round trip.
+        """
+        return self._run(
+            pushing.push(self._handle, value, delay_ms, priority, ttl_ms, dedupe, dedupe_ms)
+        )
+
+    def push_many(
+        self,
+        values: Iterable[bytes | str],
+        *,
+        delay_ms: int = 0,
+        priority: int = 0,
+        ttl_ms: int | None = None,
+        dedupe: Sequence[str | bytes] | None = None,
+        dedupe_ms: int = DEDUPE_MS,
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> list[str]:
+        """Put messages into the queue, all or none, and return their ids.
+
+        ``dedupe`` names a key for each value. With ``producer`` and ``sequence`` (increasing per
+        producer) a repeat changes nothing and returns the ids of the first time; the last 128
+        sequences of a producer are remembered. Raises StaleSequence for an older one. One round
+        trip.
+        """
+        return self._run(
+            pushing.push_many(
+                self._handle,
+                values,
+                delay_ms,
+                priority,
+                ttl_ms,
+                dedupe,
+                dedupe_ms,
+                producer,
+                sequence,
+            )
+        )
+
+    def pop(
+        self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
+    ) -> list[Delivery]:
+        """Take up to ``count`` messages.
+
+        With ``ack_ms`` each must be acknowledged within that time, or it comes again, with a higher
+        ``attempt`` (at least once). Without, it is gone when it is handed out (at most once).
+        ``block_ms`` waits for a first message; who waits longest is served first. One round trip
+        for up to 4096 messages or 4 MiB.
+        """
+        return self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+
+    def ack(self, *deliveries: Delivery) -> int:
+        """Say that messages are done; returns how many were still this consumer's.
+
+        A delivery whose deadline is over, or that was settled before, counts 0 and changes nothing,
+        whoever has the message by now.
+        """
+        return self._run(settling.ack(self._handle, deliveries))
+
+    def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
+        """Give messages back as failed; returns how many were still this consumer's.
+
+        They come again after ``delay_ms`` or the queue's back-off, whichever is longer; or become
+        dead letters, when that was their last attempt.
+        """
+        return self._run(settling.nack(self._handle, deliveries, delay_ms))
+
+    def release(self, *deliveries: Delivery) -> int:
+        """Give messages back untried: they come again at once, and the attempt does not count."""
+        return self._run(settling.release(self._handle, deliveries))
+
+    def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
+        """Take more time: the deadline is ``ack_ms`` from now; returns for how many."""
+        return self._run(settling.extend(self._handle, deliveries, ack_ms))
+
+    def stats(self) -> QueueStats:
+        """Say how the queue stands."""
+        return self._run(looking.stats(self._handle))
+
+    def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
+        """Show the messages of a state that come first, without taking them."""
+        return self._run(looking.peek(self._handle, count, state))
+
+    def scan(self, *states: State) -> Iterator[QueueItem]:
+        """Yield all messages, or those of some states, without taking them, in bounded pages.
+
+        A message that stays where it is meanwhile is seen once. One that moves may be seen twice,
+        or not at all.
+        """
+        rest = self._run(looking.spots_of(self._handle, states))
+        while rest:
+            items, rest = self._run(looking.page(self._handle, rest))
+            yield from (item for item in items if not states or item.state in states)
+
+    def configure(
+        self,
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        backoff_ms: int | None = None,
+        longest_backoff_ms: int | None = None,
+    ) -> QueueSettings:
+        """Set how often messages are tried and how long they rest in between; None leaves it.
+
+        After ``max_attempts`` hand-outs without an ack (0: no limit) a message becomes a dead
+        letter. ``backoff`` is "none", "fixed" or "exponential". For every consumer, from now on.
+        """
+        return self._run(
+            upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
+        )
+
+    def pause(self) -> bool:
+        """Hand out nothing until ``resume``; pushes and acks go on. Says whether it changed."""
+        return self._run(upkeep.pause(self._handle, True))
+
+    def resume(self) -> bool:
+        """Hand out messages again; returns whether the queue was paused."""
+        return self._run(upkeep.pause(self._handle, False))
+
+    def dead(self, count: int = 100) -> list[QueueItem]:
+        """Look at the messages that were given up, the oldest first."""
+        return self._run(upkeep.dead(self._handle, count))
+
+    def redrive(
+        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+    ) -> int:
+        """Bring dead letters back, all or those given; their attempts begin anew."""
+        return self._run(upkeep.redrive(self._handle, letters, count))
+
+    def discard(
+        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+    ) -> int:
+        """Forget dead letters, all or those given; returns how many."""
+        return self._run(upkeep.discard(self._handle, letters, count))
+
+    def purge(self) -> int:
+        """Forget all messages, dead letters too; returns how many. Settings stay."""
+        return self._run(upkeep.purge(self._handle))
+
+    def delete(self) -> bool:
+        """Remove the queue with all that belongs to it; returns whether it existed."""
+        return self._run(upkeep.delete(self._handle))
+
+    def worker(self, **options: Unpack[WorkerOptions]) -> Callable[[Handler], QueueWorker]:
+        """Make a worker of the function below it, which gets one Delivery at a time.
+
+        @hw.queue("mail").worker(concurrency=8)
+        def send(delivery): ...
+
+        send.run()
+        """
+        return lambda handler: QueueWorker(self, handler, **options)

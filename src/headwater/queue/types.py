@@ -1,0 +1,111 @@
+"""What a queue hands to its users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import msgspec
+
+State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
+Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """One message in the hands of a consumer.
+
+    ``attempt`` counts how often it was handed out, from 1. ``receipt`` is what ``ack``, ``nack``
+    and ``extend`` go by: it is of this delivery and no other, and empty when there is nothing to
+    acknowledge. A Struct, because pops make many of them.
+    """
+
+    id: str
+    value: bytes
+    attempt: int
+    receipt: str
+
+
+class QueueItem(msgspec.Struct, frozen=True, gc=False):
+    """One message as it lies in a queue, seen without taking it.
+
+    ``attempt`` counts how often it was handed out so far. ``due_ms`` is when it comes due
+    (delayed), when its deadline is (unacked) or when it was given up (dead). ``expires_ms`` is the
+    end of its life. Times are milliseconds since 1970 by the server's clock. ``place`` is where it
+    lies, for ``redrive`` and ``discard``. Of a damaged one only ``value`` is known: what was found.
+    """
+
+    id: str
+    value: bytes
+    state: State
+    priority: int
+    attempt: int
+    pushed_ms: int
+    due_ms: int | None
+    expires_ms: int | None
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How a queue treats what fails: how often it is tried, and how long it rests in between.
+
+    ``max_attempts`` None is without end. ``backoff`` "fixed" rests for ``backoff_ms`` each time,
+    "exponential" twice as long each time, up to ``longest_backoff_ms``.
+    """
+
+    max_attempts: int | None = None
+    backoff: Backoff = "none"
+    backoff_ms: int = 1000
+    longest_backoff_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """How a queue stands.
+
+    ``ready`` could be popped now, ``delayed`` wait for their time, ``unacked`` are with consumers,
+    ``dead`` were given up, ``damaged`` could not be read and lie aside. ``pushed``, ``popped``,
+    ``acked`` and ``expired`` (outlived their ``ttl_ms``) count since the queue began; the rates are
+    those of the last ten to twenty seconds. ``oldest_ms`` is how long the oldest ready message has
+    been waiting, None when there is none. ``waiting`` consumers are blocked.
+    """
+
+    name: str
+    ready: int
+    delayed: int
+    unacked: int
+    dead: int
+    damaged: int
+    oldest_ms: int | None
+    pushed: int
+    popped: int
+    acked: int
+    expired: int
+    pushed_per_s: float
+    popped_per_s: float
+    acked_per_s: float
+    waiting: int
+    paused: bool
+    exists: bool
+    priorities: tuple[int, ...]
+    settings: QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class KeptQueue:
+    """What housekeeping did to a queue, in messages and producers.
+
+    ``returned`` were not acknowledged in time and come again, ``buried`` were given up,
+    ``outlived`` their ``ttl_ms``.
+    """
+
+    queue: str
+    returned: int = 0
+    buried: int = 0
+    outlived: int = 0
+    producers: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is other than before."""
+        return any((self.returned, self.buried, self.outlived, self.producers))

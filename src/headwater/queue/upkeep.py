@@ -1,0 +1,125 @@
+"""Looking after a queue: settings, pause, dead letters, purging, and what housekeepers do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import get_args
+
+from headwater.errors import InvalidInput, StoreError
+from headwater.inputs import check_int, check_ms
+from headwater.queue.handles import QueueHandle
+from headwater.queue.keys import QUEUES
+from headwater.queue.limits import MAX_ATTEMPTS, check_count
+from headwater.queue.looking import PAGE_MESSAGES, Spot, page, parse_settings
+from headwater.queue.settling import PARCELS_PER_CALL, places
+from headwater.queue.types import Backoff, KeptQueue, QueueItem, QueueSettings
+from headwater.store.call import Argument, Call, Operation
+
+# After so long without a push, what a producer was answered is forgotten.
+SILENT_PRODUCER_MS = 7 * 24 * 3600 * 1000
+MAX_LETTERS = 1_000_000_000
+
+
+def configure(
+    queue: QueueHandle,
+    max_attempts: int | None,
+    backoff: Backoff | None,
+    backoff_ms: int | None,
+    longest_backoff_ms: int | None,
+) -> Operation[QueueSettings]:
+    """Set what is given, leave the rest, and say how it is now."""
+    if backoff is not None and backoff not in get_args(Backoff):
+        raise InvalidInput(f"backoff must be one of {get_args(Backoff)}, not {backoff!r}")
+    args: tuple[Argument, ...] = (
+        "" if max_attempts is None else check_int(max_attempts, "max_attempts", 0, MAX_ATTEMPTS),
+        backoff or "",
+        "" if backoff_ms is None else check_ms(backoff_ms, "backoff_ms"),
+        "" if longest_backoff_ms is None else check_ms(longest_backoff_ms, "longest_backoff_ms"),
+    )
+    found = parse_settings((yield Call("hw_queue_configure", queue.key, args, repeatable=True)))
+    with contextlib.suppress(StoreError):
+        yield from queue.register()
+    return found
+
+
+def pause(queue: QueueHandle, on: bool) -> Operation[bool]:
+    """Stop handing out, or go on; returns whether that changed anything."""
+    return bool((yield Call("hw_queue_pause", queue.key, (str(int(on)),), repeatable=True)))
+
+
+def dead(queue: QueueHandle, count: int) -> Operation[list[QueueItem]]:
+    """Look at the messages that were given up, the oldest first."""
+    check_count(count)
+    yield from keep(queue)
+    found: list[QueueItem] = []
+    rest = [Spot("dead", "")]
+    while rest and len(found) < count:
+        items, rest = yield from page(queue, rest, min(count - len(found), PAGE_MESSAGES))
+        found += items
+    return found[:count]
+
+
+def redrive(queue: QueueHandle, letters: Iterable[QueueItem] | None, count: int) -> Operation[int]:
+    """Bring dead letters back; returns how many."""
+    return (yield from _settle_letters(queue, "hw_queue_bring_back", letters, count))
+
+
+def discard(queue: QueueHandle, letters: Iterable[QueueItem] | None, count: int) -> Operation[int]:
+    """Forget dead letters; returns how many."""
+    return (yield from _settle_letters(queue, "hw_queue_discard", letters, count))
+
+
+def _settle_letters(
+    queue: QueueHandle, function: str, letters: Iterable[QueueItem] | None, count: int
+) -> Operation[int]:
+    check_count(count, most=MAX_LETTERS)
+    total = 0
+    if letters is not None:
+        words = places(_place(letter) for letter in letters)
+        for start in range(0, len(words), 2 * PARCELS_PER_CALL):
+            part = words[start : start + 2 * PARCELS_PER_CALL]
+            call = Call(function, queue.key, (count - total, *part), repeatable=True)
+            some, _ = yield call
+            total += some
+        return total
+    yield from keep(queue)
+    more = 1
+    while more and total < count:
+        # To do it twice would concern other letters than the first time.
+        some, more = yield Call(
+            function, queue.key, (count - total,), repeatable=count >= MAX_LETTERS
+        )
+        total += some
+    return total
+
+
+def _place(letter: QueueItem) -> str:
+    if not isinstance(letter, QueueItem) or letter.state != "dead":
+        raise InvalidInput("give letters as dead() returned them")
+    return letter.place
+
+
+def purge(queue: QueueHandle) -> Operation[int]:
+    """Forget all messages, wherever they are; returns how many."""
+    total: int = (yield Call("hw_queue_purge", queue.key, ("messages",), repeatable=True))[0]
+    return total
+
+
+def delete(queue: QueueHandle) -> Operation[bool]:
+    """Remove the queue with all that belongs to it; returns whether it existed."""
+    _, existed = yield Call("hw_queue_purge", queue.key, ("all",), repeatable=True)
+    queue.registered.discard(queue.key)
+    yield Call("hw_registry_remove", QUEUES, (queue.name,), repeatable=True)
+    return bool(existed)
+
+
+def keep(queue: QueueHandle) -> Operation[KeptQueue]:
+    """Do all that is due to a queue when nobody pops."""
+    totals = [0, 0, 0, 0]
+    more = 1
+    while more:
+        args = (SILENT_PRODUCER_MS,)
+        *some, more = yield Call("hw_queue_keep", queue.key, args, repeatable=True)
+        totals = [total + one for total, one in zip(totals, some, strict=True)]
+    return KeptQueue(queue.name, *totals)
