@@ -35,7 +35,7 @@ def a_file(first: int, last: int) -> File:
 
 
 def first_version(last: int = 100) -> Manifest:
-    nothing = Manifest(stream="rides", created_ms=7)
+    nothing = Manifest(stream="rides", created=7)
     return nothing.with_more(last, [a_file(1, last)], [])
 
 
@@ -72,7 +72,7 @@ def test_old_versions_go_and_the_newest_stays(archive: Archive) -> None:
 
 
 def test_gaps_are_exact_and_neighbours_are_one() -> None:
-    manifest = Manifest(stream="rides", created_ms=7).with_more(50, [], [(1, 20), (21, 50)])
+    manifest = Manifest(stream="rides", created=7).with_more(50, [], [(1, 20), (21, 50)])
     assert manifest.gaps == ((1, 50),)
     assert manifest.first == 51
     more = manifest.with_more(200, [a_file(61, 200)], [(51, 60), (120, 130)])
@@ -133,24 +133,24 @@ def test_what_is_half_written_is_never_believed(archive: Archive, tmp_path: Path
 
 
 def test_a_manifest_of_a_later_format_is_refused(archive: Archive) -> None:
-    archive.commit(Manifest(format=2, version=1, stream="rides", created_ms=7))
+    archive.commit(Manifest(format=2, version=1, stream="rides", created=7))
     with pytest.raises(ArchiveDamaged, match="format 2"):
         archive.load()
 
 
 def test_the_history_of_another_stream_is_refused() -> None:
     manifest = first_version(100)
-    manifest.check_stream("here", created_ms=7, last=100)
+    manifest.check_stream("here", created=7, last=100)
     with pytest.raises(ArchiveMismatch, match="anew"):
-        manifest.check_stream("here", created_ms=8, last=100)
+        manifest.check_stream("here", created=8, last=100)
     with pytest.raises(ArchiveMismatch, match="the log at 99"):
-        manifest.check_stream("here", created_ms=7, last=99)
+        manifest.check_stream("here", created=7, last=99)
 
 
 def test_streams_of_any_name_lie_side_by_side(tmp_path: Path) -> None:
     names = ["a", "a/0", "a%2F0", "..", "stream=a", "Straße:1", "x" * 200]
     for name in names:
-        nothing = Manifest(stream=name, created_ms=7)
+        nothing = Manifest(stream=name, created=7)
         Archive(str(tmp_path), name).commit(nothing.with_more(len(name), [], []))
     assert archived_streams(str(tmp_path)) == sorted(names)
     for name in names:

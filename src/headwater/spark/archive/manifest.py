@@ -7,7 +7,7 @@
 A version is made whole, under a name that was free, and is never changed: of two archivers that
 go on from the same version one wins, and the other is told. Everything up to ``last`` is archived
 or known to be gone, so what is covered is known without looking at the files. A stream that was
-deleted and written anew is another stream: ``created_ms`` tells.
+deleted and written anew is another stream: ``created`` tells.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     version: int = 0
     stream: str
-    created_ms: int
+    created: int
     topic: str | None = None
     partitions: int | None = None
     last: int = 0
@@ -99,12 +99,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             files=(*self.files, *sorted(files, key=lambda file: (file.first, file.path))),
         )
 
-    def check_stream(self, shown: str, created_ms: int, last: int) -> None:
+    def check_stream(self, shown: str, created: int, last: int) -> None:
         """Refuse a log that this is not the history of; ask the log after reading the manifest.
 
         Raises ArchiveMismatch.
         """
-        if created_ms != self.created_ms:
+        if created != self.created:
             raise ArchiveMismatch(
                 shown, self.stream, "the stream was deleted and written anew since"
             )
