@@ -11,6 +11,7 @@
     │   └── OutcomeUnknown        the connection broke after a call was sent
     ├── LogError                  the log refuses by its own rules
     │   ├── UnknownStream         the stream was never written
+    │   ├── UnknownTopic          the topic was never opened
     │   ├── UnknownGroup          the group has never read
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
     │   ├── StagingGone           what was staged is not there, or not to be added to
@@ -21,6 +22,7 @@
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
     │   ├── DataLost              messages were evicted before a query had read them
+    │   ├── StreamReplaced        a stream was deleted and written anew while a query read it
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
     │   ├── InputChanged          what a job reads is not what it began with
@@ -34,6 +36,8 @@
     │   ├── NotAnIck              something else lies under a key of an Ick
     │   ├── LeaseLost             another consumer has taken a shard over
     │   └── LayoutLost            the shards of a channel are closed, and no other layout is named
+    ├── QueueError                a queue refuses by its own rules
+    │   └── UnknownQueue          the queue was never pushed to
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -147,6 +151,14 @@ class UnknownStream(LogError):
         self.stream = stream
 
 
+class UnknownTopic(LogError):
+    """The topic was never opened by a writer."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic!r}; write to it first or check the name")
+        self.topic = topic
+
+
 class UnknownGroup(LogError):
     """The group has never read from this stream."""
 
@@ -246,6 +258,17 @@ class OffsetOutOfRange(SparkError):
         self.stream = stream
         self.offset = offset
         self.last = last
+
+
+class StreamReplaced(SparkError):
+    """A stream was deleted and written anew since a query began to read it."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(
+            f"stream {stream!r} was deleted and written anew since the query began, and its "
+            "offsets count other messages now; begin with a new checkpoint, or read again"
+        )
+        self.stream = stream
 
 
 class DataLost(SparkError):
@@ -418,6 +441,18 @@ class LayoutLost(IckError):
             "brings their members along"
         )
         self.channel = channel
+
+
+class QueueError(HeadwaterError):
+    """A queue refuses by its own rules."""
+
+
+class UnknownQueue(QueueError):
+    """The queue has never been pushed to."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"there is no queue {queue!r}; push to it first or check the name")
+        self.queue = queue
 
 
 class OutboxError(HeadwaterError):

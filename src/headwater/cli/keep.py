@@ -19,6 +19,7 @@ from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOl
 if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.log.housekeeping import Kept
+    from headwater.queue.types import KeptQueue
 
 # What each count in a report says was done, in the order in which it is done.
 _DEEDS = {
@@ -31,6 +32,13 @@ _DEEDS = {
     "evicted": "evicted {} messages",
     "compacted": "compacted {} messages away",
 }
+# The same for a queue.
+_DEEDS_OF_QUEUES = {
+    "returned": "{} messages were not acknowledged in time and come again",
+    "buried": "gave up {} messages after their last attempt",
+    "outlived": "dropped {} messages that outlived their time",
+    "producers": "forgot {} silent producers",
+}
 
 
 def keep(
@@ -40,10 +48,16 @@ def keep(
         list[str] | None,
         typer.Option("--stream", metavar="STREAM", help="Only this stream; may be given again."),
     ] = None,
+    queues: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="QUEUE", help="Only this queue; may be given again."),
+    ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Seal, apply retention, compact where asked for, give up what expired, forget who is gone.
+
+    Of queues: let come again what was not acknowledged in time, or give it up.
 
     Runs until Ctrl-C or SIGTERM, and prints a line for each change. Any number may run at once.
     """
@@ -53,10 +67,15 @@ def keep(
         while not told.wait(0):
             sound = True
             try:
-                for name in streams or hw.streams():
+                some = streams or queues
+                for name in streams or () if some else hw.streams():
                     if told.wait(0):
                         break
                     sound &= _keep(hw, name, as_json)
+                for name in queues or () if some else hw.queues():
+                    if told.wait(0):
+                        break
+                    _tell_of_queue(hw.keep_queues(name)[0], as_json)
             except (AccessDenied, LibraryTooNew, StoreTooOld):
                 raise
             except StoreError as error:
@@ -104,6 +123,17 @@ def _tell(kept: Kept, as_json: bool) -> None:
             output.show_json({"stream": kept.stream, "change": deed, "count": count})
         else:
             output.say(f"{kept.stream}: {words.format(count)}")
+
+
+def _tell_of_queue(kept: KeptQueue, as_json: bool) -> None:
+    for deed, words in _DEEDS_OF_QUEUES.items():
+        count: int = getattr(kept, deed)
+        if not count:
+            continue
+        if as_json:
+            output.show_json({"queue": kept.queue, "change": deed, "count": count})
+        else:
+            output.say(f"{kept.queue}: {words.format(count)}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ the places, "*" for all of them, so that a batch that is done as it was taken is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from headwater.queue.types import Delivery
 from headwater.store.call import Call, Operation
 
 PARCELS_PER_CALL = 500
+_RECEIPT = re.compile(r"\d+:-?\d+:\d+:\d+\.\d+")
 
 
 def ack(queue: QueueHandle, deliveries: Iterable[Delivery]) -> Operation[int]:
@@ -65,6 +67,13 @@ def _receipt(delivery: Any) -> str:
             "pop with ack_ms="
         )
     return delivery.receipt
+
+
+def delivery_of(receipt: str) -> Delivery:
+    """Give what a receipt alone can settle; raises InvalidInput for what is none."""
+    if not _RECEIPT.fullmatch(receipt):
+        raise InvalidInput(f"{receipt!r} is not a receipt; copy it as pop gave it")
+    return Delivery("", b"", 0, receipt)
 
 
 def places(receipts: Iterable[str]) -> list[str]:

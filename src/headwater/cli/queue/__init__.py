@@ -1,0 +1,28 @@
+"""``headwater queue``: push, pop, work off and look after queues."""
+
+from __future__ import annotations
+
+import typer
+
+import headwater.cli.queue.letters as letters
+import headwater.cli.queue.messages as messages
+import headwater.cli.queue.upkeep as upkeep
+import headwater.cli.queue.work as work
+
+app = typer.Typer(no_args_is_help=True, help="Push to queues, work them off, look after them.")
+app.command("list")(upkeep.list_queues)
+app.command("push")(messages.push)
+app.command("pop")(messages.pop)
+app.command("ack")(messages.ack)
+app.command("nack")(messages.nack)
+app.command("work")(work.work)
+app.command("stats")(upkeep.stats)
+app.command("peek")(upkeep.peek)
+app.command("dead")(letters.dead)
+app.command("redrive")(letters.redrive)
+app.command("discard")(letters.discard)
+app.command("configure")(upkeep.configure)
+app.command("pause")(upkeep.pause)
+app.command("resume")(upkeep.resume)
+app.command("purge")(upkeep.purge)
+app.command("delete")(upkeep.delete)
