@@ -21,14 +21,18 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", ["log", "outbox"])
-def test_every_row_is_measured_against_its_peer(what: str) -> None:
-    found = json.loads(run(what, "--rounds", "1", "--long", "20000", "--backlog", "5000", "--json"))
-    assert len(found["rows"]) == {"log": 13, "outbox": 12}[what]
-    assert all(row["ratio"] > 0 for row in found["rows"])
-    assert {row["fsync"] for row in found["rows"]} == {"log": {"off", "always"}, "outbox": {"on"}}[
-        what
-    ]
+SHORT = ("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20000", "--json")
+
+
+@pytest.mark.parametrize(
+    ("what", "rows", "fsync"),
+    [("log", 13, {"off", "always"}), ("outbox", 12, {"on"}), ("ick", 7, {"off", "always"})],
+)
+def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:
+    found = json.loads(run(what, *SHORT))["rows"]
+    assert len(found) == rows
+    assert all(row["ratio"] > 0 for row in found)
+    assert {row["fsync"] for row in found} == fsync
 
 
 def test_a_growing_stream_is_measured_at_every_mark() -> None:

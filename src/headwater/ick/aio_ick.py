@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from headwater.ick import channels, layout, single
 from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member
+from headwater.ick.limits import Member, Scores
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 
@@ -27,7 +27,7 @@ class AsyncIck:
     def __repr__(self) -> str:
         return f"AsyncIck({self.key!r})"
 
-    async def add(self, scores: Mapping[Member, float]) -> Added:
+    async def add(self, scores: Scores) -> Added:
         """See Ick.add."""
         return await self._run(single.add(self._handle, scores))
 
@@ -75,9 +75,7 @@ class AsyncIckChannel:
     def __repr__(self) -> str:
         return f"AsyncIckChannel({self.name!r})"
 
-    async def add(
-        self, scores: Mapping[Member, float], *, not_before: int | dt.datetime | None = None
-    ) -> Added:
+    async def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
         """See IckChannel.add."""
         return await self._run(channels.add(self._handle, scores, not_before))
 

@@ -7,7 +7,7 @@ holder the same members, and a commit names the generation that it means.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import InvalidInput, LeaseLost
@@ -15,6 +15,7 @@ from headwater.ick.layout import ChannelHandle, Closed, Patience, View, advance,
 from headwater.ick.limits import (
     SCAN_MEMBERS,
     Member,
+    Scores,
     check_reserve,
     decode,
     encode,
@@ -41,37 +42,38 @@ _SETS = {"ready": "ready", "later": "later", "reserved": "held"}
 
 def add(
     handle: ChannelHandle,
-    scores: Mapping[Member, float],
+    scores: Scores,
     not_before: int | dt.datetime | None,
 ) -> Operation[Added]:
     """Say that members are dirty, each in its shard; atomic within a shard."""
-    pairs = spell_pairs(scores)
+    words = spell_pairs(scores)
     when: Argument = "" if not_before is None else to_ms(not_before, "not_before")
     patience = Patience(handle)
     view = yield from handle.open()
     new = lowered = 0
-    while pairs:
-        refused: list[tuple[Argument, bytes]] = []
-        for shard, some in _spread(pairs, view.shards).items():
-            args = (when, *(word for pair in some for word in pair))
+    while words:
+        refused: list[Argument] = []
+        for shard, some in _spread(words, view.shards).items():
             try:
-                reply = yield from handle.on_shard("hw_channel_add", view.epoch, shard, args)
+                reply = yield from handle.on_shard(
+                    "hw_channel_add", view.epoch, shard, (when, *some)
+                )
             except Closed:
                 refused += some
             else:
                 new, lowered = new + reply[0], lowered + reply[1]
-        pairs = refused
-        if pairs:
+        words = refused
+        if words:
             view = yield from patience.again()
     return Added(new, lowered)
 
 
-def _spread(
-    pairs: list[tuple[Argument, bytes]], shards: int
-) -> dict[int, list[tuple[Argument, bytes]]]:
-    places: dict[int, list[tuple[Argument, bytes]]] = {}
-    for pair in pairs:
-        places.setdefault(shard_of(pair[1], shards), []).append(pair)
+def _spread(words: list[Argument], shards: int) -> dict[int, list[Argument]]:
+    """Sort score, member, score, member, ... by the shard of the member."""
+    places: dict[int, list[Argument]] = {}
+    for score, member in zip(words[::2], words[1::2], strict=True):
+        assert isinstance(member, bytes)
+        places.setdefault(shard_of(member, shards), []).extend((score, member))
     return places
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headwater.ick import channels, layout, single
 from headwater.ick.layout import ChannelHandle
-from headwater.ick.limits import Member
+from headwater.ick.limits import Member, Scores
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 
@@ -32,7 +32,7 @@ class Ick:
     def __repr__(self) -> str:
         return f"Ick({self.key!r})"
 
-    def add(self, scores: Mapping[Member, float]) -> Added:
+    def add(self, scores: Scores) -> Added:
         """Say that members are dirty; one that is in the producer set takes the lower score.
 
         Returns how many were not in the producer set and how many scores fell. A member that is
@@ -97,9 +97,7 @@ class IckChannel:
     def __repr__(self) -> str:
         return f"IckChannel({self.name!r})"
 
-    def add(
-        self, scores: Mapping[Member, float], *, not_before: int | dt.datetime | None = None
-    ) -> Added:
+    def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
         """Say that members are dirty; one that waits already takes the lower score.
 
         Returns how many did not wait and how many scores fell. Members are not handed out before

@@ -15,6 +15,7 @@ from headwater.inputs import MAX_EXACT, check_int
 from headwater.store.call import Argument
 
 Member: TypeAlias = "str | bytes"
+Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
 
 MAX_KEY_BYTES: Final = 1024
 MAX_CALL_BYTES: Final = 256 * 1024 * 1024
@@ -23,6 +24,9 @@ MAX_SHARDS: Final = 1024
 
 SCAN_MEMBERS: Final = 1000
 MOVE_MEMBERS: Final = 500
+
+# What goes along with each member: its score, and how long both are.
+_BESIDES: Final = 40
 
 
 def check_reserve(count: int) -> int:
@@ -80,27 +84,33 @@ def _is_exact(score: int) -> bool:
         return False
 
 
-def spell_pairs(scores: Mapping[Member, float]) -> list[tuple[Argument, bytes]]:
-    """Spell members with their scores, as the server takes them."""
+def spell_pairs(scores: Scores) -> list[Argument]:
+    """Spell members with their scores as the server takes them: score, member, score, ..."""
     if not isinstance(scores, Mapping):
         raise InvalidInput(
             f"members come with their scores, as {{member: score}}, not {type(scores).__name__}"
         )
-    pairs = [(spell_score(score), encode(member)) for member, score in scores.items()]
-    _check_size(member for _, member in pairs)
-    return pairs
+    words: list[Argument] = []
+    size = 0
+    for member, score in scores.items():
+        # The plain cases at once: this loop is most of what a large add costs its caller.
+        plain = type(score) is float and score == score
+        words.append(repr(score) if plain else spell_score(score))
+        spelled = encode(member)
+        words.append(spelled)
+        size += len(spelled) + _BESIDES
+    _check_size(size)
+    return words
 
 
 def spell_members(members: Iterable[Member]) -> list[bytes]:
     """Spell members."""
     found = [encode(member) for member in members]
-    _check_size(found)
+    _check_size(sum(map(len, found)) + _BESIDES * len(found))
     return found
 
 
-def _check_size(members: Iterable[bytes]) -> None:
-    # Some 40 bytes go along with each member: its score, and how long both are.
-    size = sum(len(member) + 40 for member in members)
+def _check_size(size: int) -> None:
     if size > MAX_CALL_BYTES:
         raise InvalidInput(
             f"a call of {size} bytes is too large, {MAX_CALL_BYTES} are allowed; split it"

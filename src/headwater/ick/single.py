@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import NotAnIck
@@ -10,6 +10,7 @@ from headwater.ick.keys import ick_keys
 from headwater.ick.limits import (
     SCAN_MEMBERS,
     Member,
+    Scores,
     check_reserve,
     decode,
     spell_members,
@@ -49,9 +50,9 @@ class IckHandle:
             raise NotAnIck(key, found) from None
 
 
-def add(ick: IckHandle, scores: Mapping[Member, float]) -> Operation[Added]:
+def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
     """Say that members are dirty; one that is in the producer set takes the lower score."""
-    args = [word for pair in spell_pairs(scores) for word in pair]
+    args = spell_pairs(scores)
     # Sent twice, it does no more than make dirty again what was cleaned in between.
     new, lowered = yield from ick.call("hw_ick_add", args, repeatable=True)
     return Added(new, lowered)
@@ -71,7 +72,7 @@ def exchange(
 
 def pairs_of(rows: list[bytes]) -> list[tuple[Member, float]]:
     """Read member, score, member, score, ..."""
-    return [(decode(rows[i]), float(rows[i + 1])) for i in range(0, len(rows), 2)]
+    return list(zip(map(decode, rows[::2]), map(float, rows[1::2]), strict=True))
 
 
 def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:

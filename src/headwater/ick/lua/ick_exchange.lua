@@ -17,8 +17,8 @@ redis.register_function{
     local most, committed = tonumber(args[1]), ick_remove(keys[3], args, 3)
     if args[2] == '1' then ick_fold(keys[3], keys[2], math.huge) end
     if most == 0 then return { committed, {} } end
-    ick_fold(keys[2], keys[3], most)
-    return { committed, redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES') }
+    local known = ick_fold(keys[2], keys[3], most)
+    return { committed, known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES') }
   end,
   flags = { 'allow-oom' },
 }

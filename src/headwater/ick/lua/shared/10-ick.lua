@@ -45,24 +45,35 @@ local function ick_begin(keys, ick)
   if not ick.exists then redis.call('SET', keys[1], ICK_VERSION) end
 end
 
--- Turn member, score, member, score, ... into what ZADD takes, in place.
+--[[
+  Turn member, score, member, score, ... into what ZADD takes, the last pair first: a small set is a
+  list, in which what goes to its head is put without reading the scores of the others.
+]]
 local function ick_swap(rows)
-  for i = 1, #rows, 2 do rows[i], rows[i + 1] = rows[i + 1], rows[i] end
-  return rows
+  local swapped, at = {}, 1
+  for i = #rows - 1, 1, -2 do
+    swapped[at], swapped[at + 1] = rows[i + 1], rows[i]
+    at = at + 2
+  end
+  return swapped
 end
 
 --[[
   Move the lowest of one set into the other until that has `most` members, or there are no more.
-  A member that is there already takes the lower score and uses no place.
+  A member that is there already takes the lower score and uses no place. Gives member, score, ...
+  of what is now in the other set if it is known without looking: it was empty, and one step did.
 ]]
 local function ick_fold(from, into, most)
-  local size = redis.call('ZCARD', into)
+  local size, known = redis.call('ZCARD', into), nil
+  local empty = size == 0
   while size < most do
     local rows = redis.call('ZPOPMIN', from, math.min(most - size, ICK_ROWS))
-    if #rows == 0 then return end
+    if #rows == 0 then return known end
     redis.call('ZADD', into, 'LT', unpack(ick_swap(rows)))
+    known, empty = empty and rows or nil, false
     size = redis.call('ZCARD', into)
   end
+  return known
 end
 
 -- Remove members from a set, as many as there are from args[first] on; gives how many were there.
