@@ -118,6 +118,7 @@ def _reserve_in_turn(handle: ChannelHandle, view: View, n: int) -> Operation[Bat
 
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
     """Say that members of a batch are clean; returns how many are so, and not dirty again."""
+    _check_batch(handle, batch)
     args = (batch.token, handle.lease_ms, *_named(batch, members))
     done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args)
     return done
@@ -127,6 +128,7 @@ def release(
     handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: int
 ) -> Operation[int]:
     """Give members of a batch back undone; returns how many were reserved until now."""
+    _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
     args = (batch.token, handle.lease_ms, delay, *_named(batch, members))
     given: int = yield from _on_batch(handle, "hw_channel_release", batch, args)
@@ -135,9 +137,17 @@ def release(
 
 def renew(handle: ChannelHandle, batch: Batch, lease_ms: int | None) -> Operation[int]:
     """Take more time for a batch; returns until when, or 0 when nothing of it is reserved."""
+    _check_batch(handle, batch)
     span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, "lease_ms", 1)
     until_ms: int = yield from _on_batch(handle, "hw_channel_renew", batch, (batch.token, span))
     return until_ms
+
+
+def _check_batch(handle: ChannelHandle, batch: Batch) -> None:
+    if not isinstance(batch, Batch) or batch.channel != handle.name:
+        raise InvalidInput(
+            f"that is no batch of channel {handle.name!r}: {batch!r}; give what reserve() gave"
+        )
 
 
 def _named(batch: Batch, members: Iterable[Member]) -> list[Argument]:
@@ -153,8 +163,6 @@ def _named(batch: Batch, members: Iterable[Member]) -> list[Argument]:
 def _on_batch(
     handle: ChannelHandle, function: str, batch: Batch, args: tuple[Argument, ...]
 ) -> Operation[Any]:
-    if not isinstance(batch, Batch) or batch.channel != handle.name:
-        raise InvalidInput(f"that is no batch of channel {handle.name!r}: {batch!r}")
     if not batch.reserved:
         return 0
     try:
