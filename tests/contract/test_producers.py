@@ -87,3 +87,14 @@ def test_producer_and_sequence_go_together(stream: Stream) -> None:
         stream.write_many(entries(1), producer="p")
     with pytest.raises(InvalidInput, match="together"):
         stream.write_many(entries(1), sequence=1)
+
+
+def test_a_producer_that_starts_again_is_told_where_it_stands(stream: Stream) -> None:
+    assert stream.newest_sequence("p") is None
+    stream.write_many(entries(1), producer="p", sequence=0)
+    assert stream.newest_sequence("p") == 0
+    stream.write_many(entries(1), producer="p", sequence=2**53 - 1)
+    assert stream.newest_sequence("p") == 2**53 - 1
+    assert stream.newest_sequence("q") is None
+    with pytest.raises(InvalidInput):
+        stream.newest_sequence("")

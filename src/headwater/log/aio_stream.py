@@ -126,6 +126,10 @@ class AsyncStream:
         """See Stream.offset_at."""
         return await self._run(reading.offset_at(self._handle, time_ms))
 
+    async def newest_sequence(self, producer: str) -> int | None:
+        """See Stream.newest_sequence."""
+        return await self._run(reading.newest_sequence(self._handle.key, producer))
+
     async def evict(self, n: int, *, past_readers: bool = True) -> int:
         """See Stream.evict."""
         return await self._run(keeping.evict(self._handle, n, past_readers))

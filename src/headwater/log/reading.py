@@ -15,6 +15,7 @@ from headwater.log.limits import (
     REPLY_BYTES,
     check_block,
     check_count,
+    check_name,
     check_offset,
     to_ms,
 )
@@ -212,6 +213,13 @@ def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
                     return message.offset
         at = last + 1
     return at
+
+
+def newest_sequence(key: str, producer: str) -> Operation[int | None]:
+    """Give the newest sequence of a producer that the stream remembers; None without any."""
+    args = (check_name(producer, "producer"),)
+    found: int = yield Call("hw_stream_sequence", key, args, read_only=True)
+    return None if found < 0 else found
 
 
 def info(stream: StreamHandle) -> Operation[StreamInfo]:

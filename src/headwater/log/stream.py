@@ -162,6 +162,13 @@ class Stream:
         """Give the offset of the first message at or after a time; last + 1 when there is none."""
         return self._run(reading.offset_at(self._handle, time_ms))
 
+    def newest_sequence(self, producer: str) -> int | None:
+        """Give the newest sequence of a producer that is remembered; None when there is none.
+
+        For a producer that starts again and has to know where to go on.
+        """
+        return self._run(reading.newest_sequence(self._handle.key, producer))
+
     def evict(self, n: int, *, past_readers: bool = True) -> int:
         """Forget all messages up to offset ``n``, or, for -n, those that are not the newest n.
 

@@ -24,6 +24,20 @@ redis.register_function{
 }
 
 --[[
+  hw_stream_sequence: the newest sequence of a producer that is remembered.
+  KEYS   1 the stream
+  ARGV   1 producer
+  Reply  the sequence, or -1 when nothing is remembered
+]]
+redis.register_function{
+  function_name = 'hw_stream_sequence',
+  callback = function(keys, args)
+    return tonumber(redis.call('HGET', keys[1] .. ':answers', args[1]) or -1)
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
   hw_stream_offset_at: where a time begins.
   KEYS   1 the stream
   ARGV   1 time, ms   2 lowest offset of interest
