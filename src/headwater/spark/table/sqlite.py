@@ -7,7 +7,6 @@ the driver, and the value is looked up, so that the error can show it.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import re
 import sqlite3
@@ -110,7 +109,7 @@ class SqliteTables:
 
     def compared(self, column: Column, wanted: t.DataType) -> str | None:
         """See Database; decimals and times lie there as texts of many spellings."""
-        if isinstance(wanted, t.DecimalType | t.BinaryType | t.FloatType | _TIMES):
+        if isinstance(wanted, (t.DecimalType, t.BinaryType, t.FloatType, *_TIMES)):
             return None
         expression = self.selected(column, wanted)
         return f"{expression} COLLATE BINARY" if isinstance(wanted, t.StringType) else expression
@@ -131,8 +130,6 @@ class SqliteTables:
             return None if "\0" in value else "'" + value.replace("'", "''") + "'"
         if isinstance(value, bytes):
             return f"x'{value.hex()}'"
-        if isinstance(value, dt.date):
-            return f"'{value.isoformat()}'"
         return None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
