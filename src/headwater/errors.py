@@ -31,7 +31,8 @@
     │   ├── UnknownArchive        there is no archive of the stream at that place
     │   ├── ArchiveMismatch       an archive is not the history of this stream
     │   ├── ArchiveTaken          another archiver was faster
-    │   └── ArchiveDamaged        a file of an archive is missing or not as it was written
+    │   ├── ArchiveDamaged        a file of an archive is missing or not as it was written
+    │   └── TargetNotEmpty        a restore would write behind messages that are not its own
     ├── IckError                  a dirty list refuses by its own rules
     │   ├── NotAnIck              something else lies under a key of an Ick
     │   ├── LeaseLost             another consumer has taken a shard over
@@ -453,6 +454,18 @@ class UnknownQueue(QueueError):
     def __init__(self, queue: str) -> None:
         super().__init__(f"there is no queue {queue!r}; push to it first or check the name")
         self.queue = queue
+
+
+class TargetNotEmpty(SparkError):
+    """The target of a restore holds messages that this restore did not write."""
+
+    def __init__(self, stream: str, last: int) -> None:
+        super().__init__(
+            f"stream {stream!r} holds messages up to offset {last} that this restore did not "
+            "write; restore into a stream of another name, or let it append behind them"
+        )
+        self.stream = stream
+        self.last = last
 
 
 class OutboxError(HeadwaterError):
