@@ -24,6 +24,7 @@ _WRAPPED = (
     aio.AsyncTopicGroup,
     aio.AsyncIck,
     aio.AsyncIckChannel,
+    aio.AsyncQueue,
     AsyncStore,
 )
 

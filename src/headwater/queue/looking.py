@@ -198,11 +198,10 @@ def _of_parcels(spot: Spot, found: list[Any], now: int) -> list[QueueItem]:
     for start in range(0, len(found), 3):
         head, due, entries = found[start].decode(), int(float(found[start + 1])), found[start + 2]
         _, level, attempt, *_ = head.split(":")
-        state = _state(spot, due <= now, int(attempt))
-        items += [
-            item(entry, state, int(level), int(attempt), due, f"{head}.{place}")
-            for place, entry in entries
-        ]
+        for place, entry, *own in entries:
+            at = own[0] if own else due
+            state = _state(spot, at <= now, int(attempt))
+            items.append(item(entry, state, int(level), int(attempt), at, f"{head}.{place}"))
     return items
 
 

@@ -41,9 +41,7 @@ def work(
     ] = 1,
     ack_ms: Annotated[
         int,
-        typer.Option(
-            min=100, help="After this worker died, its messages come again so much later."
-        ),
+        typer.Option(min=100, help="After a worker died, its messages come again so much later."),
     ] = 30_000,
     store: StoreUrl = None,
 ) -> None:

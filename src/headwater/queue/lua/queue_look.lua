@@ -7,7 +7,7 @@
          3 where to go on, '' to begin   4 messages at most (a parcel is not divided)   5 bytes at most
   Reply  { server's ms, where to go on or '', then
            ready, aside: entries
-           else: member, score, { { place, entry }, ... }, member, score, ... }
+           else: member, score, { { place, entry, deadline of its own or nothing }, ... }, ... }
 ]]
 -- Finds the first place of n, ordered, that lies after something; `is_after` looks at one place.
 local function first_after(n, is_after)
@@ -50,10 +50,13 @@ local function page_of_parcels(K, key, at, count, bytes)
     if #parcels == 0 then return found, '' end
     for i = 1, #parcels, 2 do
       if seen >= count or bytes <= 0 then break end
-      local parcel, entries, left = parse_member(parcels[i]), nil, {}
-      if parcel then entries = open_record({ key = K }, parcel.number) end
+      local parcel, entries, deadlines, left = parse_member(parcels[i]), nil, nil, {}
+      if parcel then entries, deadlines = open_record({ key = K }, parcel.number) end
       for place, entry in ipairs(entries or {}) do
-        if entry ~= '' then left[#left + 1], bytes = { place, entry }, bytes - #entry end
+        if entry ~= '' then
+          left[#left + 1] = { place, entry, deadlines and deadlines[place] }
+          bytes = bytes - #entry
+        end
       end
       local n = #found
       found[n + 1], found[n + 2], found[n + 3] = parcels[i], parcels[i + 1], left
@@ -144,12 +147,20 @@ redis.register_function{
     local tries, start = most_attempts(queue), tonumber(args[4])
     local found = redis.call('ZRANGE', set_key(queue, args[2], args[1]), '-inf', args[3], 'BYSCORE',
       'LIMIT', start, 5000)
-    local total, spent = 0, 0
+    local total, spent, now = 0, 0, tonumber(args[3])
     for _, member in ipairs(found) do
       local parcel = parse_member(member)
       if parcel then
-        total = total + parcel.count
-        if args[2] == 'held' and tries > 0 and parcel.attempt >= tries then spent = spent + parcel.count end
+        local count = parcel.count
+        if parcel.varied then
+          local entries, deadlines = open_record(queue, parcel.number)
+          count = 0
+          for place = 1, #(entries or {}) do
+            if entries[place] ~= '' and deadlines[place] <= now then count = count + 1 end
+          end
+        end
+        total = total + count
+        if args[2] == 'held' and tries > 0 and parcel.attempt >= tries then spent = spent + count end
       end
     end
     return { total, spent, #found == 5000 and start + 5000 or -1 }

@@ -84,8 +84,9 @@ local function sift(queue, entries)
   return kept
 end
 
--- Opens the record of a parcel: its entries, and their deadlines if they vary.
--- Returns nil when there is none or it cannot be read; then also what was found.
+-- Opens the record of a parcel: its entries, and their deadlines if they vary; places that cannot
+-- be read are as if empty. Returns nil when there is no record or none of it can be read.
+-- Then comes the record itself.
 local function open_record(queue, number)
   local blob = redis.call('HGET', queue.key .. ':parcels', number)
   if not blob then return nil end
@@ -94,10 +95,10 @@ local function open_record(queue, number)
   local deadlines
   if type(found[1]) == 'table' then deadlines, found = found[1], found[2] end
   if type(found) ~= 'table' then return nil, nil, blob end
-  for i = 1, #found do
-    if type(found[i]) ~= 'string' then return nil, nil, blob end
+  for i = 1, table.maxn(found) do
+    if type(found[i]) ~= 'string' then found[i] = '' end
   end
-  return found, deadlines
+  return found, deadlines, blob
 end
 
 local function drop_parcel(queue, set, parcel)
@@ -106,12 +107,22 @@ local function drop_parcel(queue, set, parcel)
   queue[set] = queue[set] - parcel.count
 end
 
--- Gives the entries and deadlines of a parcel in a set, or puts aside what is left of it.
+local function count_left(entries)
+  local left = 0
+  for i = 1, #entries do
+    if entries[i] ~= '' then left = left + 1 end
+  end
+  return left
+end
+
+-- Gives the entries and deadlines of a parcel in a set; puts aside what of it cannot be read.
 local function open_parcel(queue, set, parcel)
   local entries, deadlines, blob = open_record(queue, parcel.number)
   if not entries then
     drop_parcel(queue, set, parcel)
     put_aside(queue, blob or ('parcel ' .. parcel.member .. ' without a record'), parcel.count)
+  elseif count_left(entries) < parcel.count then
+    put_aside(queue, blob, parcel.count - count_left(entries))
   end
   return entries, deadlines
 end
@@ -154,10 +165,7 @@ local function find_parcel(queue, set, parcel)
   local score = tonumber(redis.call('ZSCORE', key, parcel.member) or nil)
   local entries, deadlines = open_record(queue, parcel.number)
   if score or not entries then return score, entries, deadlines end
-  local left = 0
-  for i = 1, #entries do
-    if entries[i] ~= '' then left = left + 1 end
-  end
+  local left = count_left(entries)
   parcel.count, parcel.varied = left, deadlines ~= nil
   parcel.member = member_of(parcel.number, parcel.level, parcel.attempt, left, parcel.varied)
   return tonumber(redis.call('ZSCORE', key, parcel.member) or nil), entries, deadlines

@@ -1,0 +1,156 @@
+"""Blocked consumers of a queue: woken at once, each message to one, who waits longest first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeAlias
+
+import pytest
+
+from headwater import Delivery, Headwater
+from tests.servers import until
+from tests.watch import blocked
+
+Connect: TypeAlias = Callable[[str], Headwater]
+LONG_MS = 600_000
+
+
+def begin(work: Callable[[], Any]) -> Future[Any]:
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+def value_of(future: Future[list[Delivery]]) -> list[tuple[bytes, int]]:
+    return [(d.value, d.attempt) for d in future.result(20)]
+
+
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
+def test_a_blocked_pop_is_woken_by_a_push(client: Headwater, name: str, ack_ms: int | None) -> None:
+    queue = client.queue(name)
+    waiting = begin(lambda: queue.pop(5, ack_ms=ack_ms, block_ms=20_000))
+    until(lambda: queue.stats().waiting == 1 and blocked(client) >= 1)
+    queue.push_many([b"a", b"b"])
+    assert value_of(waiting) == [(b"a", 1), (b"b", 1)]
+    facts = queue.stats()
+    assert (facts.waiting, facts.ready, facts.unacked) == (0, 0, 2 if ack_ms else 0)
+    if ack_ms:
+        assert queue.ack(*waiting.result()) == 2
+
+
+def test_a_wait_that_is_over_gives_nothing(client: Headwater, name: str) -> None:
+    queue = client.queue(name)
+    begun = time.monotonic()
+    assert queue.pop(block_ms=50) == []
+    assert time.monotonic() - begun >= 0.05
+    assert queue.stats().waiting == 0
+    queue.push(b"v")
+    assert [d.value for d in queue.pop(block_ms=50)] == [b"v"]
+
+
+def test_a_blocked_pop_gets_what_comes_due_when_it_does(client: Headwater, name: str) -> None:
+    queue = client.queue(name)
+    queue.push(b"held")
+    (held,) = queue.pop(ack_ms=LONG_MS)
+    for makes in (
+        lambda: queue.push(b"v", delay_ms=100),
+        lambda: queue.nack(held, delay_ms=100),
+    ):
+        waiting = begin(lambda: (queue.pop(block_ms=20_000), time.monotonic()))
+        until(lambda: queue.stats().waiting == 1)
+        makes()
+        begun = time.monotonic()
+        found, ended = waiting.result(20)
+        assert len(found) == 1
+        assert ended - begun < 0.9, "it did not wait for its next look"
+
+
+def test_who_waits_longest_is_served_first(connect: Connect, name: str) -> None:
+    hw = connect("plain-sync")
+    queue = hw.queue(name)
+    served: list[int] = []
+    lock = threading.Lock()
+
+    def consume(number: int) -> None:
+        (delivery,) = queue.pop(block_ms=20_000)
+        with lock:
+            served.append(number)
+        assert delivery.value == b"%d" % number
+
+    def waiting(count: int) -> bool:
+        return queue.stats().waiting == count
+
+    def seen(count: int) -> bool:
+        return len(served) == count
+
+    threads = []
+    for number in range(8):
+        threads.append(threading.Thread(target=consume, args=(number,)))
+        threads[-1].start()
+        until(partial(waiting, number + 1))
+    for number in range(8):
+        queue.push(b"%d" % number)
+        until(partial(seen, number + 1))
+    for thread in threads:
+        thread.join()
+    assert served == list(range(8))
+
+
+def test_nobody_overtakes_those_who_wait(connect: Connect, name: str) -> None:
+    hw = connect("plain-sync")
+    queue = hw.queue(name)
+    queue.pause()
+    waiting = begin(lambda: queue.pop(block_ms=20_000))
+    until(lambda: queue.stats().waiting == 1)
+    queue.push(b"first")
+    queue.push(b"second")
+    queue.resume()
+    assert [d.value for d in queue.pop()] == [b"second"]
+    assert value_of(waiting) == [(b"first", 1)]
+
+
+@pytest.mark.parametrize("deed", ["nack", "release", "redrive", "resume"])
+def test_whatever_makes_a_message_available_wakes(connect: Connect, name: str, deed: str) -> None:
+    hw = connect("plain-async")
+    queue = hw.queue(name)
+    queue.push(b"v")
+    (held,) = queue.pop(ack_ms=LONG_MS)
+    if deed == "redrive":
+        queue.configure(max_attempts=1)
+        queue.nack(held)
+    if deed == "resume":
+        queue.release(held)
+        queue.pause()
+    waiting = begin(lambda: queue.pop(block_ms=20_000))
+    until(lambda: queue.stats().waiting == 1)
+    getattr(queue, deed)(*([held] if deed in ("nack", "release") else []))
+    assert value_of(waiting)[0][0] == b"v"
+
+
+def test_a_crowd_of_blocked_consumers_shares_everything_once(client: Headwater, name: str) -> None:
+    queue = client.queue(name)
+    found: list[bytes] = []
+
+    def consume() -> None:
+        while taken := queue.pop(3, ack_ms=LONG_MS, block_ms=20_000):
+            queue.ack(*taken)
+            found.extend(d.value for d in taken if d.value != b"end")
+            if any(d.value == b"end" for d in taken):
+                queue.push_many([b"end"] * (sum(d.value == b"end" for d in taken) - 1))
+                return
+
+    crowd = [threading.Thread(target=consume) for _ in range(6)]
+    for thread in crowd:
+        thread.start()
+    some = [b"%d" % i for i in range(300)]
+    for start in range(0, 300, 7):
+        queue.push_many(some[start : start + 7])
+    queue.push_many([b"end"] * 6, priority=-1)
+    for thread in crowd:
+        thread.join(20)
+    assert sorted(found) == sorted(some)
