@@ -177,6 +177,17 @@ def test_large_batches_are_nodes_at_once(stream: Stream) -> None:
     assert info.nodes == 7
 
 
+def test_a_small_staging_does_not_keep_those_behind_it_from_being_nodes(stream: Stream) -> None:
+    first = 1
+    for number, size in enumerate((2000, 3, 1400, 7, 3000)):
+        stream.stage(table(entries(size, first)), f"t{number}")
+        first += size
+    stream.publish(*(f"t{number}" for number in range(5)), producer="p", sequence=1)
+    info = stream.info()
+    assert (info.sealed, info.last, info.nodes) == (6410, 6410, 9)
+    assert all_of(stream) == entries(6410)
+
+
 def test_times_of_the_writer_stay(stream: Stream) -> None:
     times = [10**12 + i for i in range(600)]
     rows = table(entries(600)).append_column("time", pa.array(times))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater, Published, StagingGone
-from headwater.log import node, staging
+from headwater.log import node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
 from tests.contract.examples import MODEL_SETTINGS, patient
@@ -238,7 +238,8 @@ class StagingMachine(RuleBasedStateMachine):
 
 @patient
 def test_publishing_is_joining_lists(client: Headwater, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "NODE_MESSAGES", 1)
+    monkeypatch.setattr(node, "NODE_MESSAGES", 2)
+    monkeypatch.setattr(writing, "_FIT_MESSAGES", 2)
     monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
     StagingMachine.client = client
     run_state_machine_as_test(

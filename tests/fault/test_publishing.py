@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater.log import housekeeping, node, staging
+from headwater.log import housekeeping, node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.sync import Store
 from tests.fault.publishers import numbers
@@ -125,7 +125,8 @@ def store(server: Server) -> Iterator[Store]:
 
 @pytest.fixture
 def tiny_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "NODE_MESSAGES", 1)
+    monkeypatch.setattr(node, "NODE_MESSAGES", 2)
+    monkeypatch.setattr(writing, "_FIT_MESSAGES", 2)
     monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
 
 
@@ -147,21 +148,21 @@ def test_a_publish_that_stops_anywhere_is_finished(
         stream = one.stream(f"{name}-{calls}")
         stream.write("other", b"")
         for task in range(3):
-            stage(stream, f"t{task}", range(task * 200, (task + 1) * 200))
+            stage(stream, f"t{task}", range(task * 401, (task + 1) * 401))
         names = ["t0", "t1", "t2"]
         make = staging.publish(handle(stream.name), names, "p", 1)
         over = abandon_after(store, make, calls)
         if finisher == "the same" or not calls:
             stream.publish(*names, producer="p", sequence=1)
         if finisher == "another attempt":
-            stage(stream, "again", range(600))
+            stage(stream, "again", range(1203))
             stream.publish("again", producer="p", sequence=1)
         elif finisher == "the next":
-            stage(stream, "n", range(600, 650))
+            stage(stream, "n", range(1203, 1250))
             stream.publish("n", producer="p", sequence=2)
         elif finisher == "housekeeper":
             one.keep(stream.name)
-        assert values(stream) == list(range(650 if finisher == "the next" else 600))
+        assert values(stream) == list(range(1250 if finisher == "the next" else 1203))
         if over:
             assert calls > 3, "there were places to stop at"
             return

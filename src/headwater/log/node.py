@@ -1,16 +1,17 @@
 """Nodes: batches of messages as Arrow, the bytes in which the log keeps and moves them.
 
 A node is sixteen bytes of header, then an Arrow record batch as an encapsulated IPC message,
-compressed as one zstd frame when that pays:
+compressed when that pays:
 
     'H' 'W'  version (1)  columns (1)  rows (4)  bytes of the message before compression (4)
     CRC-32 (4) of the twelve bytes before it and of all that follows it
 
 Numbers are little endian. ``columns`` tells the schema, which is not repeated in every node: tag
 (string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
-when offsets are missing in between; bit 2: the message is compressed. Version 1 is the only one so
-far; a node of an unknown version is refused, never guessed at, and so is one whose bytes have
-changed: Arrow trusts what it is given to read.
+when offsets are missing in between; bit 2: the message is one zstd frame, which is small; bit 3: it
+is one lz4 block, which is fast. Version 1 is the only one so far; a node of an unknown version is
+refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it is given to
+read.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from headwater.log.limits import (
 VERSION = 1
 HAS_TIME = 1
 HAS_OFFSET = 2
-COMPRESSED = 4
+ZSTD = 4
+LZ4 = 8
 _HEADER = struct.Struct("<2sBBIII")
 _CHECKED = 12
 
@@ -52,7 +54,8 @@ _SCHEMAS = {
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
 EMPTY = pa.RecordBatch.from_pylist([], _SCHEMAS[HAS_TIME | HAS_OFFSET])
-_FAST = pa.Codec("zstd", 2)
+_FAST = pa.Codec("lz4_raw")
+_MIDDLING = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
@@ -147,8 +150,8 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[flag])
 
 
-def pack(batch: pa.RecordBatch, *, sealed: bool = False) -> Packed:
-    """Write one batch as a node; ``sealed`` spends more on compression, for what stays."""
+def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> Packed:
+    """Write one batch as a node; a ``hot`` one is fast, a ``sealed`` one is as small as can be."""
     names = batch.schema.names
     columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
     first = newest = None
@@ -158,8 +161,8 @@ def pack(batch: pa.RecordBatch, *, sealed: bool = False) -> Packed:
     message = batch.serialize()
     size = message.size
     if size >= _COMPRESS_FROM:
-        columns |= COMPRESSED
-        message = (_SMALL if sealed else _FAST).compress(message)
+        columns |= LZ4 if hot else ZSTD
+        message = (_FAST if hot else _SMALL if sealed else _MIDDLING).compress(message)
     body = message.to_pybytes()
     facts = (b"HW", VERSION, columns, batch.num_rows, size)
     checksum = crc32(body, crc32(_HEADER.pack(*facts, 0)[:_CHECKED]))
@@ -178,13 +181,16 @@ def unpack(blob: bytes) -> pa.RecordBatch:
     body = memoryview(blob)[_HEADER.size :]
     if checksum != crc32(body, crc32(blob[:_CHECKED])):
         raise UnreadableNode("it is damaged (its checksum is wrong)")
-    if columns & ~COMPRESSED not in _SCHEMAS:
+    schema = _SCHEMAS.get(columns & ~(ZSTD | LZ4))
+    if schema is None:
         raise UnreadableNode(f"it has columns that this client does not know ({columns})")
     message = pa.py_buffer(body)
     try:
-        if columns & COMPRESSED:
+        if columns & LZ4:
             message = _FAST.decompress(message, size)
-        batch = pa.ipc.read_record_batch(message, _SCHEMAS[columns & ~COMPRESSED])
+        elif columns & ZSTD:
+            message = _SMALL.decompress(message, size)
+        batch = pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableNode(f"it is damaged ({error})") from None
     if batch.num_rows != rows:
@@ -193,14 +199,20 @@ def unpack(blob: bytes) -> pa.RecordBatch:
 
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into parts of the size of a node, by rows and by bytes."""
+    """Cut a batch into parts of the size of a node, by rows and by bytes.
+
+    A rest of less than half a node shares with the part before it, so that both can stay nodes.
+    """
     rows, size = batch.num_rows, batch.nbytes
     if rows <= NODE_MESSAGES and size <= NODE_BYTES:
         yield batch
         return
-    step = NODE_MESSAGES
-    for start in range(0, rows, step):
-        part = batch.slice(start, step)
+    start = 0
+    while start < rows:
+        left = rows - start
+        short = NODE_MESSAGES < left < NODE_MESSAGES + NODE_MESSAGES // 2
+        part = batch.slice(start, (left + 1) // 2 if short else NODE_MESSAGES)
+        start += part.num_rows
         if part.nbytes <= NODE_BYTES:
             yield part
         else:

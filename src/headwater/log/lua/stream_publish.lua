@@ -36,9 +36,11 @@ local function begin_publish(K, producer, args, stream)
   return string.sub(facts, -2) == ':1' and stream.sealed < stream.last
 end
 
--- Moves the next nodes into the stream; returns whether none is left.
+-- Moves the next nodes into the stream; returns whether none is left. Ends before a node that must
+-- not wait in the tail behind small ones that came just before it: its caller seals those.
 local function move_nodes(K, producer, open, stream, now)
   local P, nodes, bytes = publish_key(K, producer), 0, 0
+  local clean = stream.sealed == stream.last
   while true do
     local name = redis.call('LINDEX', P, 0)
     if not name then return true end
@@ -49,6 +51,7 @@ local function move_nodes(K, producer, open, stream, now)
       local at = digits(open.index)
       local found = redis.call('HMGET', S, 'f' .. at, at)
       local count, time, newest, fit = string.match(found[1], '^(%d+):(%d*):(%d*):(%d)$')
+      if clean and fit == '1' and stream.sealed < stream.last then return false end
       append_packed(K, stream, now, tonumber(count), tonumber(time), tonumber(newest), fit == '1',
         found[2])
       redis.call('HDEL', S, 'f' .. at, at)
