@@ -23,11 +23,11 @@ def test_a_node_that_was_stored_long_ago_is_read(name: str, version: int) -> Non
     assert node.unpack(path_of(name, version).read_bytes()).equals(contents()[name])
 
 
-@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("manner", [{}, {"hot": True}, {"sealed": True}], ids=str)
 @pytest.mark.parametrize("name", contents())
-def test_what_is_packed_is_unpacked(name: str, sealed: bool) -> None:
+def test_what_is_packed_is_unpacked(name: str, manner: dict[str, bool]) -> None:
     batch = contents()[name]
-    packed = node.pack(batch, sealed=sealed)
+    packed = node.pack(batch, **manner)
     assert packed.rows == batch.num_rows
     assert node.unpack(packed.blob).equals(batch)
     if "time" in batch.schema.names:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _DEEDS = {
     "published": "finished {} publishes that were left",
     "sealed": "sealed {} messages",
+    "cooled": "packed {} messages smaller",
     "expired": "gave up {} expired messages",
     "buried": "moved {} expired messages to the dead letters",
     "producers": "forgot {} silent producers",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import (
+    compaction,
     dead_letters,
     grouping,
     housekeeping,
@@ -114,7 +115,7 @@ class AsyncStream:
         at = 1 if start is None else check_offset(start, "start")
         end = MAX_OFFSET if stop is None else check_offset(stop, "stop")
         while at and at < end:
-            batches, at = await self._run(reading.scan_part(self._handle, at, end))
+            batches, at, *_ = await self._run(reading.scan_part(self._handle, at, end))
             for batch in batches:
                 yield batch
 
@@ -147,17 +148,17 @@ class AsyncStream:
             keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
         )
 
-    async def compact(self, *, marker_ms: int = keeping.MARKER_MS) -> int:
+    async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """See Stream.compact."""
-        return await self._run(keeping.compact(self._handle, marker_ms))
+        return await self._run(compaction.compact(self._handle, marker_ms))
 
-    async def auto_compact(self, on: bool = True, *, marker_ms: int = keeping.MARKER_MS) -> None:
+    async def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
         """See Stream.auto_compact."""
         await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
     async def seal(self) -> int:
         """See Stream.seal."""
-        return await self._run(writing.seal(self._handle.key, everything=True))
+        return await self._run(housekeeping.seal_all(self._handle))
 
     async def register_reader(self, reader: str, offset: int) -> None:
         """See Stream.register_reader."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from headwater.log.fetching import fetch
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
-from headwater.log.reading import fetch
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import write_many
 from headwater.store.call import Call, Operation

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log import dead_letters
+from headwater.log.fetching import fetch
 from headwater.log.handles import GroupHandle, Start, check_start
 from headwater.log.keys import box_key
 from headwater.log.limits import (
@@ -18,7 +19,7 @@ from headwater.log.limits import (
     check_ms,
     check_offset,
 )
-from headwater.log.reading import fetch, offset_at
+from headwater.log.reading import offset_at
 from headwater.log.segments import Run, open_runs
 from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait

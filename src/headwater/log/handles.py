@@ -20,16 +20,18 @@ class StreamHandle:
     """A stream as its operations see it.
 
     ``held`` is the node that was read last; other threads change it at any time, so an operation
-    looks at it once, before it asks. ``registered`` is shared by all handles of a client:
-    the names it has told the registry.
+    looks at it once, before it asks. ``hot`` is how many messages were in hot nodes when it was
+    written last. ``registered`` is shared by all handles of a client: the names it has told the
+    registry.
     """
 
-    __slots__ = ("held", "key", "name", "registered")
+    __slots__ = ("held", "hot", "key", "name", "registered")
 
     def __init__(self, name: str, registered: set[str]) -> None:
         self.key = stream_key(name)
         self.name = name
         self.held: Held = NOTHING_HELD
+        self.hot = 0
         self.registered = registered
 
     def register(self) -> Operation[None]:

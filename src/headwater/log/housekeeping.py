@@ -1,9 +1,9 @@
 """Housekeeping: all that a stream needs done from time to time, whoever has the time.
 
-Finishes publishes that were left, seals full nodes, gives up what has expired, forgets producers
-and members that are gone, applies the retention policy and, where the stream asks for it,
-compacts. Each step is atomic and does nothing when there is nothing to do, so that any number of
-housekeepers may work at once.
+Finishes publishes that were left, seals full nodes and makes hot ones cold, gives up what has
+expired, forgets producers and members that are gone, applies the retention policy and, where the
+stream asks for it, compacts. Each step is atomic and does nothing when there is nothing to do, so
+that any number of housekeepers may work at once.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import LogError, UnknownGroup
-from headwater.log import dead_letters, keeping, staging
+from headwater.log import compaction, dead_letters, keeping, staging
+from headwater.log.cooling import cool
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.limits import check_ms
+from headwater.log.limits import HOT_KEPT, check_ms
 from headwater.log.reading import info
 from headwater.log.types import Retained, Retention
 from headwater.log.writing import seal
@@ -25,14 +26,15 @@ class Kept:
     """What housekeeping did to a stream, in messages, publishes, producers and members.
 
     ``published`` counts publishes that were begun and left, and are finished now. Of the messages,
-    ``expired`` were dropped for good, ``buried`` went to dead letters. ``held`` stay beyond the
-    retention policy because ``held_by`` still needs them. ``fault`` says why the rest was left
-    undone.
+    ``cooled`` were packed again, smaller; ``expired`` were dropped for good, ``buried`` went to
+    dead letters. ``held`` stay beyond the retention policy because ``held_by`` still needs them.
+    ``fault`` says why the rest was left undone.
     """
 
     stream: str
     published: int = 0
     sealed: int = 0
+    cooled: int = 0
     expired: int = 0
     buried: int = 0
     producers: int = 0
@@ -50,6 +52,7 @@ class Kept:
             (
                 self.published,
                 self.sealed,
+                self.cooled,
                 self.expired,
                 self.buried,
                 self.producers,
@@ -62,13 +65,14 @@ class Kept:
 
 def keep(stream: StreamHandle) -> Operation[Kept]:
     """Do all that is due to a stream; what cannot be read is told in the answer, not raised."""
-    published = sealed = expired = buried = producers = members = compacted = 0
+    published = sealed = cooled = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
     fault = None
     try:
         published = yield from staging.finish_left(stream)
         facts = yield from info(stream)
         sealed = yield from seal(stream.key, everything=False)
+        cooled = yield from cool(stream, HOT_KEPT)
         for name in facts.groups:
             dropped, dead = yield from _give_up(GroupHandle(stream, name, "housekeeper"))
             expired, buried = expired + dropped, buried + dead
@@ -82,6 +86,7 @@ def keep(stream: StreamHandle) -> Operation[Kept]:
         stream.name,
         published=published,
         sealed=sealed,
+        cooled=cooled,
         expired=expired,
         buried=buried,
         producers=producers,
@@ -92,6 +97,13 @@ def keep(stream: StreamHandle) -> Operation[Kept]:
         compacted=compacted,
         fault=fault,
     )
+
+
+def seal_all(stream: StreamHandle) -> Operation[int]:
+    """Seal all that was written, and pack all nodes as small as can be; returns what was sealed."""
+    sealed = yield from seal(stream.key, everything=True)
+    yield from cool(stream, 0)
+    return sealed
 
 
 def _give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
@@ -113,6 +125,6 @@ def _compact_if_due(stream: StreamHandle) -> Operation[int]:
     if not due:
         return 0
     marker_ms, last, created = due
-    removed = yield from keeping.compact(stream, marker_ms)
-    yield Call("hw_stream_compacted", stream.key, (created, last), repeatable=True)
+    removed = yield from compaction.compact(stream, marker_ms)
+    yield from compaction.note_compacted(stream, created, last)
     return removed

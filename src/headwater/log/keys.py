@@ -18,6 +18,16 @@ def topic_key(name: str) -> str:
     return f"hw:t:{{{check_name(name, 'topic')}}}"
 
 
+def nodes_key(stream: str) -> str:
+    """Give the key of a stream's nodes, by the offset at which each begins."""
+    return f"{stream}:nodes"
+
+
+def index_key(stream: str) -> str:
+    """Give the key of the index of a stream's nodes, by the offset at which each ends."""
+    return f"{stream}:index"
+
+
 def tail_key(stream: str) -> str:
     """Give the key of a stream's tail, on which plain readers block."""
     return f"{stream}:tail"

@@ -22,6 +22,10 @@ MAX_PARTITIONS: Final = 1024
 # Chosen by measurement; see docs/decisions/0002-arrow-nodes.md.
 NODE_MESSAGES: Final = 1000
 NODE_BYTES: Final = 1024 * 1024
+# So many messages at most are in hot nodes before writers pack smaller, and so many of the newest
+# are left hot by housekeepers.
+HOT_MESSAGES: Final = 256 * NODE_MESSAGES
+HOT_KEPT: Final = 64 * NODE_MESSAGES
 PLAIN_MESSAGES: Final = 8
 REPLY_BYTES: Final = 4 * 1024 * 1024
 

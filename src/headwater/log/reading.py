@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from headwater.log.fetching import bring, fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
 from headwater.log.limits import (
@@ -25,27 +25,6 @@ from headwater.store.call import Call, Clock, Operation, Wait
 
 # A blocked call comes back this often, so that a dead connection is noticed.
 WAIT_SLICE_MS = 5000
-
-
-def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
-    """Bring the given ranges, and nothing beyond them; several calls when they are large.
-
-    A node that holds parts of several ranges gives a run for each of them.
-    """
-    held, runs = stream.held, []
-    for first, last in ranges:
-        at = first
-        while at <= last:
-            args = (REPLY_BYTES, held.name, at, last)
-            reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
-            _, end, sealed, created, covered, nodes, entries = reply
-            brought, held = open_runs(nodes, entries, created, sealed, held)
-            runs += [run.cut(at, last) for run in brought if run.base <= last and run.last >= at]
-            if covered < at or covered >= end:
-                break
-            at = covered + 1
-    stream.held = held
-    return runs
 
 
 def read(
@@ -121,16 +100,12 @@ def _woken(entries: list[Any], offset: int, count: int) -> list[Message | None]:
 def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[Message | None]]:
     out: list[Message | None] = []
     at, end = offset, offset + count - 1
-    held = stream.held
     while at <= end:
-        args = (REPLY_BYTES, held.name, at, end)
-        reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
-        first, last, sealed, created, covered, nodes, entries = reply
+        first, last, covered, runs = yield from bring(stream, at, end)
         gone = min(first, end + 1, last + 1) - at
         if gone > 0:
             out += [None] * gone
             at += gone
-        runs, held = open_runs(nodes, entries, created, sealed, held)
         covered = min(covered, end)
         for run in runs:
             if run.last >= at:
@@ -140,7 +115,6 @@ def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[M
             at = covered + 1
         if at > last or covered < at - 1:
             break
-    stream.held = held
     return out
 
 
@@ -158,18 +132,16 @@ def _place(out: list[Message | None], run: Run, offset: int) -> None:
 def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passage]:
     """Gather up to ``count`` messages over any number of holes, and of one full reply at most."""
     messages: list[Message] = []
-    at, gap, held, span = offset, None, stream.held, count
+    at, gap, span = offset, None, count
     while True:
         end = min(at + span - 1, MAX_OFFSET)
-        args = (REPLY_BYTES, held.name, at, end)
-        reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
-        first, last, sealed, created, covered, nodes, entries = reply
+        first, last, covered, runs = yield from bring(stream, at, end)
+        covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):
                 # Evicted while this read was on its way: whoever reads on is told.
                 break
             gap, at = (offset, first - 1), first
-        runs, held = open_runs(nodes, entries, created, sealed, held)
         for run in runs:
             if run.last >= at:
                 messages += run.cut(at, covered).messages()
@@ -178,17 +150,27 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
             break
         # Where there are holes there are often many: look further ahead.
         span *= 4
-    stream.held = held
     if len(messages) > count:
         del messages[count:]
         at = messages[-1].offset + 1
     return Passage(messages, at, gap, last)
 
 
-def scan_part(
-    stream: StreamHandle, at: int, stop: int
-) -> Operation[tuple[list[pa.RecordBatch], int]]:
-    """Give the record batches from ``at`` on that one reply holds, and where to go on (0: end)."""
+class Scanned(NamedTuple):
+    """What one reply of a scan holds: record batches, and where to go on (0: at the end).
+
+    ``first``, ``last`` and ``created`` tell where the stream stood, and which one it was.
+    """
+
+    batches: list[pa.RecordBatch]
+    next: int
+    first: int
+    last: int
+    created: int
+
+
+def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned]:
+    """Give the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
     held = stream.held
     args = (REPLY_BYTES, held.name, at, min(stop - 1, MAX_OFFSET))
     reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
@@ -197,7 +179,8 @@ def scan_part(
     at = max(at, first)
     batches = [run.cut(at, stop - 1).to_arrow() for run in runs if run.last >= at]
     going_on = covered + 1 if at <= covered < min(last, stop - 1) else 0
-    return [batch for batch in batches if batch.num_rows], going_on
+    found = [batch for batch in batches if batch.num_rows]
+    return Scanned(found, going_on, first, last, int(created))
 
 
 def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:

@@ -94,7 +94,8 @@ class PackedRun(NamedTuple):
         )
         times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-        return list(map(Message, offsets, tags, values, times, repeat(attempt)))
+        attempts = (repeat(attempt),) if attempt else ()
+        return list(map(Message, offsets, tags, values, times, *attempts))
 
     def to_arrow(self) -> pa.RecordBatch:
         """See Run; tags and values are not copied."""
@@ -138,13 +139,24 @@ class PlainRun(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The node that was read last: reading it bit by bit then fetches and opens it once."""
+    """The node that was read last: reading it bit by bit then fetches and opens it once.
 
-    name: str
+    ``last`` is its last offset, behind which the next node begins.
+    """
+
+    created: bytes
+    base: int
+    last: int
+    version: int
     batch: pa.RecordBatch | None
 
+    @property
+    def name(self) -> str:
+        """How the server knows it."""
+        return f"{self.created.decode()}:{self.base}:{self.version}" if self.created else ""
 
-NOTHING_HELD = Held("", None)
+
+NOTHING_HELD = Held(b"", -1, -1, 0, None)
 
 
 def open_runs(
@@ -157,11 +169,11 @@ def open_runs(
     runs: list[Run] = []
     had = held
     for base, last, time, version, blob in zip(*(iter(nodes),) * 5, strict=True):
-        name = f"{created.decode()}:{base}:{version}"
         if blob is not None:
             # A node of which compaction left nothing has no bytes.
-            held = Held(name, node.unpack(blob) if blob else node.EMPTY)
-        elif had.name == name:
+            batch = node.unpack(blob) if blob else node.EMPTY
+            held = Held(created, base, last, version, batch)
+        elif had[:4] == (created, base, last, version):
             held = had
         else:
             raise UnreadableNode("the server left out a node that is not at hand")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import (
+    compaction,
     dead_letters,
     grouping,
     housekeeping,
@@ -151,7 +152,7 @@ class Stream:
         at = 1 if start is None else check_offset(start, "start")
         end = MAX_OFFSET if stop is None else check_offset(stop, "stop")
         while at and at < end:
-            batches, at = self._run(reading.scan_part(self._handle, at, end))
+            batches, at, *_ = self._run(reading.scan_part(self._handle, at, end))
             yield from batches
 
     def info(self) -> StreamInfo:
@@ -193,15 +194,15 @@ class Stream:
         """
         return self._run(keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force))
 
-    def compact(self, *, marker_ms: int = keeping.MARKER_MS) -> int:
+    def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
 
         Offsets stay. An empty value marks a tag as deleted; the mark goes too once it is older
         than ``marker_ms`` and every registered reader is past it.
         """
-        return self._run(keeping.compact(self._handle, marker_ms))
+        return self._run(compaction.compact(self._handle, marker_ms))
 
-    def auto_compact(self, on: bool = True, *, marker_ms: int = keeping.MARKER_MS) -> None:
+    def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
         It does so when at least half of the messages have come since the last time.
@@ -209,8 +210,8 @@ class Stream:
         self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
     def seal(self) -> int:
-        """Pack everything written so far into compressed nodes; returns how many messages."""
-        return self._run(writing.seal(self._handle.key, everything=True))
+        """Pack everything written so far as small as can be; returns how many left the tail."""
+        return self._run(housekeeping.seal_all(self._handle))
 
     def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""

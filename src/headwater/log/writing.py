@@ -17,6 +17,7 @@ from headwater.errors import InvalidInput, LogError, StaleSequence, StoreError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import (
+    HOT_MESSAGES,
     MAX_OFFSET,
     MAX_TAG_BYTES,
     MAX_VALUE_BYTES,
@@ -109,10 +110,13 @@ def append(
     if not batch.num_rows:
         return range(0)
     call = Call(
-        "hw_stream_write", stream.key, (*head, *_payload(batch)), repeatable=producer is not None
+        "hw_stream_write",
+        stream.key,
+        (*head, *_payload(batch, hot=stream.hot < HOT_MESSAGES)),
+        repeatable=producer is not None,
     )
     try:
-        first, last, unsealed, repeat = yield call
+        first, last, unsealed, repeat, stream.hot = yield call
     except Refusal as refusal:
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
@@ -158,18 +162,18 @@ def _head(backlog: int | None, producer: str | None, sequence: int | None) -> tu
     return (check_name(producer, "producer"), check_count(sequence, "sequence", MAX_OFFSET), keep)
 
 
-def _payload(batch: pa.RecordBatch) -> list[Argument]:
+def _payload(batch: pa.RecordBatch, *, hot: bool) -> list[Argument]:
     if batch.num_rows <= PLAIN_MESSAGES and "time" not in batch.schema.names:
         tags, values = batch.column("tag").to_pylist(), batch.column("value").to_pylist()
         return ["plain", *(part for pair in zip(tags, values, strict=True) for part in pair)]
-    return ["packed", *packed_words(batch)]
+    return ["packed", *packed_words(batch, hot=hot)]
 
 
-def packed_words(batch: pa.RecordBatch) -> list[Argument]:
+def packed_words(batch: pa.RecordBatch, *, hot: bool = False) -> list[Argument]:
     """Pack a batch as nodes; each takes five words: count, first time, newest time, fit, bytes."""
     words: list[Argument] = []
     for part in node.split(batch):
-        packed = node.pack(part)
+        packed = node.pack(part, hot=hot)
         fit = packed.rows >= _FIT_MESSAGES or packed.raw_bytes >= _FIT_BYTES
         first = "" if packed.first_time is None else packed.first_time
         newest = "" if packed.newest_time is None else packed.newest_time

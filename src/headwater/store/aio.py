@@ -16,7 +16,7 @@ import redis
 from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_lines import AsyncLine, open_line
-from headwater.store.call import Call, Clock, Operation, Wait
+from headwater.store.call import Call, Clock, Look, Operation, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
@@ -91,6 +91,8 @@ class AsyncStore:
                 try:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
+                    elif isinstance(request, Look):
+                        reply = await self._look(request)
                     else:
                         reply = await self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
@@ -112,6 +114,12 @@ class AsyncStore:
             fault = error
         again = partial(self.line.send, request.key, command, fresh=True)
         return await self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
+
+    async def _look(self, request: Look) -> list[Any] | None:
+        try:
+            return await self.line.send_all(request.key, request.commands)
+        except (redis.RedisError, OSError):
+            return None
 
     async def _insist(
         self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], Awaitable[T]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,6 +35,9 @@ class AsyncLine(Protocol):
 
     async def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See Line."""
+
+    async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run commands on one object, in one round trip; raises the first fault of any."""
 
     async def servers(self) -> list[AsyncServerLine]:
         """See Line."""
@@ -84,6 +87,27 @@ class AsyncServerLine:
             raise
         self._idle.append(connection)
         return reply
+
+    async def send_all(
+        self,
+        key: str,  # noqa: ARG002  one server has every key
+        commands: Sequence[tuple[Any, ...]],
+    ) -> list[Any]:
+        """See AsyncLine."""
+        connection = self._idle.pop() if self._idle else self._make()
+        try:
+            if not connection.is_connected:
+                await _connect(connection)
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                packed = b"".join(pack_command(command) for command in commands)
+                await connection.send_packed_command(packed, False)
+                replies = [await connection.read_response(disable_decoding=True) for _ in commands]
+        except BaseException:
+            # Replies that nobody read would be taken for those of the next call.
+            await connection.disconnect(nowait=True)
+            raise
+        self._idle.append(connection)
+        return replies
 
     async def servers(self) -> list[AsyncServerLine]:
         """See Line."""
@@ -139,6 +163,12 @@ class AsyncClusterLine:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
         raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
+
+    async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See AsyncLine."""
+        if self._slots.stale:
+            await self._learn()
+        return await self._line(self._slots.owner(key)).send_all(key, commands)
 
     async def servers(self) -> list[AsyncServerLine]:
         """See Line."""

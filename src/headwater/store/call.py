@@ -41,9 +41,21 @@ class Wait(NamedTuple):
     timeout_ms: int
 
 
+class Look(NamedTuple):
+    """Several commands that only read the keys of one object, sent together, in this order.
+
+    The reply is the list of theirs, or None when that did not work: whoever looks has another way,
+    by a Call, which recovers. They are no atomic step, so it must be able to tell that things
+    changed in between. For what is needed often and costs more inside a function.
+    """
+
+    key: str
+    commands: tuple[tuple[Argument, ...], ...]
+
+
 class Clock(NamedTuple):
     """Ask for a monotonic time in milliseconds, to count down a blocking call."""
 
 
-Request: TypeAlias = "Call | Wait | Clock"
+Request: TypeAlias = "Call | Wait | Look | Clock"
 Operation: TypeAlias = Generator[Request, Any, T]

@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -69,6 +69,12 @@ class Line(Protocol):
         Raises Unsent when it surely did not happen for want of a connection.
         """
 
+    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+        """Run commands, each with its key, and give their replies; one round trip per server.
+
+        Raises the first fault; what became of the other commands is unknown then.
+        """
+
     def servers(self) -> list[ServerLine]:
         """Give a line to every server that takes writes."""
 
@@ -96,15 +102,7 @@ class ServerLine:
         asking: bool = False,
     ) -> Any:
         """See Line; ``asking`` runs it on a node that is just taking over the key's slot."""
-        if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._make()
-        else:
-            if fresh and has_news(connection._sock):
-                connection.disconnect()
+        connection = self._take(fresh)
         packed = pack_command(command)
         try:
             connection.send_packed_command((ASKING, packed) if asking else (packed,), False)
@@ -125,6 +123,31 @@ class ServerLine:
             raise
         self._idle.append(connection)
         return reply
+
+    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+        """See Line."""
+        connection = self._take(fresh=True)
+        try:
+            packed = [pack_command(command) for _, command in commands]
+            connection.send_packed_command(packed, False)
+            replies = [connection.read_response(disable_decoding=True) for _ in commands]
+        except BaseException:
+            # Replies that nobody read would be taken for those of the next call.
+            connection.disconnect()
+            raise
+        self._idle.append(connection)
+        return replies
+
+    def _take(self, fresh: bool) -> Any:
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return self._make()
+        if fresh and has_news(connection._sock):
+            connection.disconnect()
+        return connection
 
     def servers(self) -> list[ServerLine]:
         """See Line."""
@@ -177,6 +200,20 @@ class ClusterLine:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
         raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
+
+    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+        """See Line."""
+        if self._slots.stale:
+            self._learn()
+        places: dict[Node, list[int]] = {}
+        for place, (key, _) in enumerate(commands):
+            places.setdefault(self._slots.owner(key), []).append(place)
+        replies: list[Any] = [None] * len(commands)
+        for node, among in places.items():
+            found = self._line(node).send_all([commands[place] for place in among])
+            for place, reply in zip(among, found, strict=True):
+                replies[place] = reply
+        return replies
 
     def servers(self) -> list[ServerLine]:
         """See Line."""

@@ -8,7 +8,7 @@ a call twice unless that is harmless.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Operation, Wait
+from headwater.store.call import Call, Clock, Look, Operation, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
@@ -96,6 +96,8 @@ class Store:
                 try:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
+                    elif isinstance(request, Look):
+                        reply = self._look(request)
                     else:
                         reply = self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
@@ -117,6 +119,22 @@ class Store:
             fault = error
         again = partial(self.line.send, request.key, command, fresh=True)
         return self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
+
+    def ask_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Run read-only calls, all that go to one server in one round trip.
+
+        When that fails, each is asked for by itself, and recovers as a single one does.
+        """
+        try:
+            return self.line.send_all([(call.key, self._spell(call)) for call in calls])
+        except (redis.RedisError, OSError):
+            return [self.ask(call) for call in calls]
+
+    def _look(self, request: Look) -> list[Any] | None:
+        try:
+            return self.line.send_all([(request.key, command) for command in request.commands])
+        except (redis.RedisError, OSError):
+            return None
 
     def _insist(self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], T]) -> T:
         """Try again until it succeeds or the trouble is such that the caller must know."""

@@ -47,3 +47,28 @@ redis.register_function{
   end,
   flags = { 'no-writes' },
 }
+
+--[[
+  hw_stream_borders: where a range of offsets may be cut into parts of about the same work.
+  KEYS   1 the stream
+  ARGV   1 first offset   2 last offset   3 nodes to a part   4 parts wanted at least
+  Reply  { first, last, created, last offset of each part but the last, ... }: parts end where
+         nodes do; fewer than wanted when the range has fewer nodes
+  Cost   O(parts * log nodes)
+]]
+redis.register_function{
+  function_name = 'hw_stream_borders',
+  callback = function(keys, args)
+    local index, stream = keys[1] .. ':index', load_stream(keys[1])
+    local before = redis.call('ZCOUNT', index, '-inf', '(' .. args[1])
+    local nodes = redis.call('ZCOUNT', index, args[1], args[2])
+    local parts = math.min(math.max(math.ceil(nodes / tonumber(args[3])), tonumber(args[4])), nodes)
+    local reply = { stream.first, stream.last, stream.created }
+    for part = 1, parts - 1 do
+      local rank = before + math.floor(nodes * part / parts) - 1
+      reply[#reply + 1] = tonumber(redis.call('ZRANGE', index, rank, rank, 'WITHSCORES')[2])
+    end
+    return reply
+  end,
+  flags = { 'no-writes' },
+}

@@ -12,7 +12,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, stream = keys[1], load_stream(keys[1])
     if stream.created ~= args[1] or stream.sealed ~= tonumber(args[2]) then return -1 end
-    local newest = 0
+    local newest, cold = 0, stream.cold >= stream.sealed
     local before = redis.call('ZRANGE', K .. ':index', -1, -1)
     if before[1] then newest = parse_node(before[1]).newest end
     for i = 3, #args, 5 do
@@ -24,6 +24,7 @@ redis.register_function{
       stream.sealed = last
     end
     redis.call('HSET', K, 'sealed', stream.sealed)
+    if cold then redis.call('HSET', K, 'cold', stream.sealed) end
     trim_tail(K, stream)
     return stream.sealed
   end,

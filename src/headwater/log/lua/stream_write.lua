@@ -9,7 +9,8 @@
          4 form: 'plain' or 'packed'
          plain:   tag, value, tag, value, ...
          packed:  count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
-  Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat }
+  Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
+           messages in hot nodes (see stream_cooling.lua) }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
 ]]
 local function write_packed(K, stream, args, now)
@@ -34,7 +35,7 @@ redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, sequence = keys[1], args[1], tonumber(args[2])
   if producer ~= '' then
     local first, last = remembered_answer(K, producer, sequence)
-    if first then return { first, last, 0, 1 } end
+    if first then return { first, last, 0, 1, 0 } end
     if last then return last end
   end
   local stream, now = open_stream(K), server_ms()
@@ -55,5 +56,5 @@ redis.register_function('hw_stream_write', function(keys, args)
       evict(K, stream, limit)
     end
   end
-  return { first, stream.last, stream.last - stream.sealed, 0 }
+  return { first, stream.last, stream.last - stream.sealed, 0, math.max(stream.sealed - stream.cold, 0) }
 end)

@@ -14,6 +14,19 @@ redis.register_function('hw_topic_open', function(keys, args)
 end)
 
 --[[
+  hw_topic_partitions: how many partitions a topic has, without making it.
+  KEYS   1 the topic
+  Reply  the topic's partitions, 0 when there is no such topic
+]]
+redis.register_function{
+  function_name = 'hw_topic_partitions',
+  callback = function(keys)
+    return tonumber(redis.call('HGET', keys[1], 'partitions') or 0)
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
   hw_topic_delete: forget a topic; its streams are deleted apart.
   KEYS   1 the topic
   Reply  1 when it existed

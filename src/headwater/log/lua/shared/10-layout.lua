@@ -2,7 +2,7 @@
   Where a stream keeps what. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
   begins with K and so lies in the same slot of a cluster.
 
-    K              hash    first, last, sealed, time, created, bytes, holes, retention policy
+    K              hash    first, last, sealed, cold, time, created, bytes, holes, retention policy
     K:tail         stream  what is not sealed yet; entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch)
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
@@ -22,10 +22,11 @@
 ]]
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
-  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created')
+  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold')
+  local first = tonumber(f[2] or 1)
   return {
-    last = tonumber(f[1] or 0), first = tonumber(f[2] or 1), sealed = tonumber(f[3] or 0),
-    time = tonumber(f[4] or 0), created = f[5] or '0',
+    last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),
+    time = tonumber(f[4] or 0), created = f[5] or '0', cold = math.max(tonumber(f[6] or 0), first - 1),
   }
 end
 

@@ -1,0 +1,245 @@
+"""Compaction: the last message of every tag stays, at its offset; what came before it goes.
+
+The rule is here, once. ``compact`` follows it in one process, which walks the log newest first and
+remembers every tag; whoever finds the last messages by other means, for a log with more tags than
+fit in memory, calls ``survey`` and then ``rewrite`` for parts of the log.
+
+Only sealed nodes are rewritten, each in place and by an atomic call that does nothing when the node
+was replaced or evicted since it was read. So any number may compact, write, read and evict at once,
+and whoever stops half way leaves a log that is only less compact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.log import node
+from headwater.log.fetching import fetch
+from headwater.log.handles import StreamHandle
+from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_ms
+from headwater.log.reading import info
+from headwater.log.segments import SCHEMA
+from headwater.log.writing import seal
+from headwater.store.call import Argument, Call, Operation
+
+MARKER_MS = 24 * 3600 * 1000
+# Nodes that one call tells of, and that one call replaces at most.
+_PAGE = 64
+_MOST_NODES = 1024
+
+# Says which rows of a batch stay; batches come newest first, and have the columns of a scan.
+Choice = Callable[[pa.RecordBatch], pa.BooleanArray]
+
+
+class Survey(NamedTuple):
+    """What a compaction goes by: the stream it means, how far it looks, which markers may go.
+
+    ``last`` is the last offset that it looks at, ``floor`` the lowest that a reader still needs.
+    """
+
+    created: bytes
+    first: int
+    last: int
+    floor: int
+    marker_time_ms: int
+
+    def spent(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Say which messages, if they are the last of their tags, are markers that may go too.
+
+        A message with an empty value marks its tag as deleted. It goes once it is old enough and
+        every registered reader is past it, and only when nothing older of its tag is left.
+        """
+        times = batch.column("time").cast(pa.int64())
+        old = pc.less_equal(times, self.marker_time_ms)
+        passed = pc.less(batch.column("offset"), self.floor)
+        return pc.and_(_is_marker(batch), pc.and_(old, passed))
+
+
+class Rewritten(NamedTuple):
+    """How many messages went, and whether a node was left because somebody else was faster."""
+
+    removed: int
+    lost_race: bool
+
+
+def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Operation[Survey]:
+    """Seal all that was written, and see how far a compaction may go.
+
+    Without ``sealing`` nothing is changed, and the survey goes up to what is the end now.
+    """
+    check_ms(marker_ms, "marker_ms")
+    # Asked first: when the stream is deleted and made anew after this, no node is replaced.
+    _, _, created, _ = yield _nodes(stream.key, 0)
+    if sealing:
+        yield from seal(stream.key, everything=True)
+    facts = yield from info(stream)
+    floor = min([*facts.readers.values(), MAX_OFFSET])
+    for group in facts.groups:
+        reply = yield Call("hw_group_info", stream.key, (group,), read_only=True)
+        floor = min(floor, reply[1])
+    last = facts.sealed if sealing else facts.last
+    return Survey(created, facts.first, last, floor, facts.last_time_ms - marker_ms)
+
+
+def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
+    """Keep the last message of every tag; returns how many messages went.
+
+    Takes memory for one set of all tags; the log may be larger.
+    """
+    seen: set[str] = set()
+    markers: list[int] = []
+    rule = yield from survey(stream, marker_ms)
+
+    def last_of_tags(batch: pa.RecordBatch) -> pa.BooleanArray:
+        stays = []
+        for tag in reversed(batch.column("tag").to_pylist()):
+            stays.append(tag not in seen)
+            seen.add(tag)
+        mask = pa.array(reversed(stays), pa.bool_())
+        spent = batch.column("offset").filter(pc.and_(mask, rule.spent(batch)))
+        markers.extend(spent.to_pylist())
+        return mask
+
+    done = yield from rewrite(stream, rule, last_of_tags, rule.first, rule.last)
+    if done.lost_race or not markers:
+        return done.removed
+    gone = yield from remove_markers(stream, rule, markers, rule.first, rule.last)
+    return done.removed + gone.removed
+
+
+def remove_markers(
+    stream: StreamHandle, rule: Survey, markers: Sequence[int], first: int, last: int
+) -> Operation[Rewritten]:
+    """Take spent markers out of the nodes that lie in first..last.
+
+    To be called when nothing older of their tags is left, anywhere, and no race was lost. If they
+    went together with the rest, whoever stopped half way would leave a deleted tag without its
+    marker: alive again.
+    """
+    spent = pa.array(sorted(markers), pa.int64())
+
+    def others(batch: pa.RecordBatch) -> pa.BooleanArray:
+        return pc.invert(pc.is_in(batch.column("offset"), spent))
+
+    return (yield from rewrite(stream, rule, others, first, last, only=set(markers)))
+
+
+def rewrite(
+    stream: StreamHandle,
+    rule: Survey,
+    choose: Choice,
+    first: int,
+    last: int,
+    *,
+    only: set[int] | None = None,
+) -> Operation[Rewritten]:
+    """Rewrite the nodes that lie in first..last, newest first, with what stays.
+
+    Neighbours that shrank share a node. A node that reaches below ``first`` is left, as one that
+    somebody else made: nodes never span the borders between parts otherwise. Given ``only``, nodes
+    that hold none of those offsets are passed over. Ends when the stream is another one by now.
+    """
+    pile = _Pile(stream.key, rule.created)
+    below = last
+    while True:
+        start, _, created, found = yield _nodes(stream.key, below)
+        rows = [row for row in zip(*(iter(found),) * 5, strict=True) if row[1] >= max(first, start)]
+        if created != rule.created:
+            return Rewritten(pile.removed, True)
+        for base, end, count, _, version in rows:
+            below = base - 1
+            if max(base, start) < first:
+                pile.lost_race = True
+                break
+            if only is not None and only.isdisjoint(range(base, end + 1)):
+                yield from pile.flush(start)
+                continue
+            batch = yield from rows_of(stream, max(base, start), end)
+            kept = batch.filter(choose(batch)) if batch.num_rows else batch
+            if pile.rows + kept.num_rows > NODE_MESSAGES or pile.nodes == _MOST_NODES:
+                yield from pile.flush(start)
+            pile.add(base, end, count, version, kept)
+        if len(rows) < _PAGE:
+            yield from pile.flush(start)
+            return Rewritten(pile.removed, pile.lost_race)
+
+
+def note_compacted(stream: StreamHandle, created: bytes, last: int) -> Operation[None]:
+    """Tell housekeepers that a compaction has seen everything up to an offset."""
+    yield Call("hw_stream_compacted", stream.key, (created, last), repeatable=True)
+
+
+def rows_of(stream: StreamHandle, first: int, last: int) -> Operation[pa.RecordBatch]:
+    """Bring the messages of first..last, with the columns of a scan."""
+    runs = yield from fetch(stream, [(first, last)])
+    parts: list[Any] = [run.cut(first, last).to_arrow() for run in runs]
+    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], SCHEMA)
+
+
+def node_words(batch: pa.RecordBatch, base: int, last: int) -> tuple[Argument, ...]:
+    """Spell a rewritten node of base..last: how many messages, the first time, the bytes."""
+    if not batch.num_rows:
+        return (0, 0, b"")
+    times = batch.column("time").cast(pa.int64())
+    dense = batch.num_rows == last - base + 1
+    packed = node.batch_of(
+        batch.column("tag"),
+        batch.column("value"),
+        times,
+        None if dense else batch.column("offset"),
+    )
+    return (batch.num_rows, times[0].as_py(), node.pack(packed, sealed=True).blob)
+
+
+class _Pile:
+    """Neighbouring nodes that shrank, gathered newest first until they fill one new node."""
+
+    def __init__(self, key: str, created: bytes) -> None:
+        self._key = key
+        self._created = created
+        self._old: list[tuple[int, int, int, int]] = []
+        self._kept: list[pa.RecordBatch] = []
+        self.rows = 0
+        self.removed = 0
+        self.lost_race = False
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes are gathered."""
+        return len(self._old)
+
+    def add(self, base: int, last: int, count: int, version: int, kept: pa.RecordBatch) -> None:
+        self._old.append((base, last, count, version))
+        self._kept.append(kept)
+        self.rows += kept.num_rows
+
+    def flush(self, first: int) -> Operation[None]:
+        """Put one node in the place of the pile."""
+        old, kept, rows = self._old[::-1], self._kept[::-1], self.rows
+        self._old, self._kept, self.rows = [], [], 0
+        before = sum(count for _, _, count, _ in old)
+        if not old or (len(old) == 1 and rows == before):
+            return
+        base, last = max(old[0][0], first), old[-1][1]
+        # Rows below `first` were evicted already; they do not count as compacted.
+        before -= max(first - old[0][0], 0)
+        words = node_words(pa.concat_batches(kept), base, last)
+        args: list[Argument] = [self._created, base, *words]
+        for old_base, old_last, _, version in old:
+            args += [old_base, old_last, version]
+        if (yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)):
+            self.removed += before - rows
+        else:
+            self.lost_race = True
+
+
+def _nodes(key: str, below: int) -> Call:
+    return Call("hw_stream_nodes", key, (below, _PAGE), read_only=True)
+
+
+def _is_marker(batch: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.equal(pc.binary_length(batch.column("value")), 0)

@@ -1,0 +1,48 @@
+"""Cooling: nodes that were packed to be fast, packed again to be small.
+
+A large batch becomes a node as its writer packed it, with a codec that is quick both ways. That
+node is hot. Whoever has the time makes it cold: the same messages, compressed better, in the same
+place. Hot messages are limited in number, so that a log without a housekeeper stays small: a writer
+that finds too many packs smaller itself.
+"""
+
+from __future__ import annotations
+
+from headwater.log import node
+from headwater.log.fetching import fetch
+from headwater.log.handles import StreamHandle
+from headwater.log.segments import PackedRun
+from headwater.store.call import Call, Operation
+
+# Nodes that one call tells of.
+_PAGE = 64
+
+
+def cool(stream: StreamHandle, leave: int) -> Operation[int]:
+    """Pack the hot nodes smaller, all but the newest ``leave`` messages; returns how many messages.
+
+    Each node is replaced by an atomic call if it is still the one that was read; whoever loses a
+    race leaves it, as the other did the same or better.
+    """
+    cooled = 0
+    while True:
+        reply = yield Call("hw_stream_hot", stream.key, (leave, _PAGE), read_only=True)
+        first, created, mark, found = reply
+        rows = list(zip(*(iter(found),) * 6, strict=True))
+        if not rows:
+            return cooled
+        for base, last, count, size, time, version in rows:
+            if base < first or not count:
+                continue
+            # Read apart from the handle's own place, which is another reader's.
+            runs = yield from fetch(StreamHandle(stream.name, stream.registered), [(base, last)])
+            if len(runs) != 1 or not isinstance(runs[0], PackedRun):
+                continue
+            packed = node.pack(runs[0].batch, sealed=True)
+            if packed.rows == count and len(packed.blob) < size:
+                words = (created, base, count, time, packed.blob, base, last, version)
+                done = yield Call("hw_stream_replace", stream.key, words, repeatable=True)
+                cooled += count * done
+        args = (created, mark, rows[-1][1])
+        if not (yield Call("hw_stream_cooled", stream.key, args, repeatable=True)):
+            return cooled

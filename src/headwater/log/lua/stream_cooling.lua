@@ -1,0 +1,45 @@
+--[[
+  Hot and cold nodes. A node that a writer made is packed to be written and read fast; it is hot.
+  Whoever has the time packs it again, as small as can be, and it is cold. The hash K keeps `cold`:
+  all nodes up to this offset are. Sealing makes cold nodes, and moves the mark when it reaches it.
+]]
+
+--[[
+  hw_stream_hot: the oldest hot nodes.
+  KEYS   1 the stream
+  ARGV   1 so many of the newest messages may stay hot   2 how many nodes at most
+  Reply  { first, created, mark, { base, last, count, bytes, time, version, ... } }
+]]
+redis.register_function{
+  function_name = 'hw_stream_hot',
+  callback = function(keys, args)
+    local stream = load_stream(keys[1])
+    local found = redis.call('ZRANGE', keys[1] .. ':index', '(' .. digits(stream.cold),
+      digits(math.max(stream.last - tonumber(args[1]), 0)), 'BYSCORE', 'LIMIT', 0, args[2], 'WITHSCORES')
+    local facts = {}
+    for i = 1, #found, 2 do
+      local node = parse_node(found[i])
+      local words = { node.base, tonumber(found[i + 1]), node.count, node.bytes, node.time, node.version }
+      for _, fact in ipairs(words) do facts[#facts + 1] = fact end
+    end
+    return { stream.first, stream.created, stream.cold, facts }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_cooled: note that all nodes up to an offset are cold.
+  KEYS   1 the stream
+  ARGV   1 `created` as read   2 the mark as read   3 the offset
+  Reply  1, or 0 when somebody else was there first
+]]
+redis.register_function{
+  function_name = 'hw_stream_cooled',
+  callback = function(keys, args)
+    local stream = load_stream(keys[1])
+    if stream.created ~= args[1] or stream.cold ~= tonumber(args[2]) then return 0 end
+    redis.call('HSET', keys[1], 'cold', args[3])
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
