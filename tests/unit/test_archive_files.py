@@ -113,7 +113,7 @@ def test_a_file_is_named_after_its_day_its_offsets_and_its_bytes(directory: Dire
         (1, DAY_MS, DAY_MS),
         (1, 2**53 - 1, 2**53 - 1),
     ]
-    assert len(directory.names("date=1970-01-01")) == 1
+    assert len(directory.listing("date=1970-01-01")) == 1
 
 
 def test_files_are_compressed_sorted_and_know_their_spans(directory: Directory) -> None:

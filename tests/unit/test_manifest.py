@@ -68,7 +68,7 @@ def test_old_versions_go_and_the_newest_stays(archive: Archive) -> None:
     found = archive.load()
     assert found is not None
     assert found.version == 40
-    assert len(archive.directory.names("_manifest")) == 16
+    assert len(archive.directory.listing("_manifest")) == 16
 
 
 def test_gaps_are_exact_and_neighbours_are_one() -> None:
@@ -184,20 +184,20 @@ def test_a_uri_of_a_local_directory_is_that_directory(tmp_path: Path) -> None:
 def test_any_file_system_of_pyarrow_will_do(tmp_path: Path) -> None:
     tree = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     directory = Directory(tree, "archive/stream=rides", "archive")
-    assert directory.names("_manifest") == []
+    assert directory.listing("_manifest") == []
     assert directory.read("_manifest/1") is None
     assert directory.create("_manifest/1", pa.py_buffer(b"one"))
     assert not directory.create("_manifest/1", pa.py_buffer(b"two"))
     directory.put("date=2030-01-31/a", pa.py_buffer(b"data"))
     directory.put("date=2030-01-31/a", pa.py_buffer(b"other"))
-    assert directory.names("_manifest") == ["1"]
+    assert [found.name for found in directory.listing("_manifest")] == ["1"]
     assert directory.read("_manifest/1") == b"one"
     assert directory.open("date=2030-01-31/a").read() == b"other"
     with pytest.raises(ArchiveDamaged, match="missing"):
         directory.open("date=2030-01-31/b")
     directory.remove("_manifest/1")
     directory.remove("_manifest/1")
-    assert directory.names("_manifest") == []
+    assert directory.listing("_manifest") == []
 
 
 def test_a_manifest_is_read_without_spark() -> None:

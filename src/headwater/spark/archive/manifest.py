@@ -25,7 +25,7 @@ from headwater.errors import (
     ArchiveTaken,
     UnknownArchive,
 )
-from headwater.spark.archive.place import Directory, open_directory
+from headwater.spark.archive.place import Directory, Listed, open_directory
 
 FORMAT = 1
 _FOLDER = "_manifest"
@@ -127,12 +127,20 @@ class Archive:
         return open_directory(self.place, self.stream)
 
     def load(self) -> Manifest | None:
-        """Read the newest version; None when nothing was archived. Raises ArchiveDamaged."""
+        """Give the newest version; None when nothing was archived. Raises ArchiveDamaged.
+
+        Lists a folder, and reads the version unless this process has read it before.
+        """
         directory = self.directory
-        while names := directory.names(_FOLDER):
-            data = directory.read(f"{_FOLDER}/{names[-1]}")
-            if data is not None:
-                return _decode(data, directory, names[-1], self.stream)
+        while listed := directory.listing(_FOLDER):
+            newest = listed[-1]
+            known = _read.get(self)
+            if known is not None and known[0] == newest:
+                return known[1]
+            if (data := directory.read(f"{_FOLDER}/{newest.name}")) is not None:
+                manifest = _decode(data, directory, newest.name, self.stream)
+                _read[self] = (newest, manifest)
+                return manifest
             # Many newer versions came, and this one went, since it was listed.
         return None
 
@@ -151,8 +159,12 @@ class Archive:
         directory = self.directory
         if not directory.create(_name(manifest.version), _encode(manifest)):
             raise ArchiveTaken(directory.shown, self.stream)
-        for name in directory.names(_FOLDER)[:-_KEPT]:
-            directory.remove(f"{_FOLDER}/{name}")
+        for old in directory.listing(_FOLDER)[:-_KEPT]:
+            directory.remove(f"{_FOLDER}/{old.name}")
+
+
+# The newest version that this process has read of each archive, and the file it was.
+_read: dict[Archive, tuple[Listed, Manifest]] = {}
 
 
 def _name(version: int) -> str:

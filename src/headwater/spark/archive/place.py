@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
@@ -55,6 +56,14 @@ def stream_folder(stream: str) -> str:
     return name
 
 
+class Listed(NamedTuple):
+    """A file as its folder lists it; another file of the same name differs in the rest."""
+
+    name: str
+    size: int
+    changed_ns: int
+
+
 class Directory:
     """The directory of one stream's archive; ``name`` is always relative to it."""
 
@@ -67,12 +76,16 @@ class Directory:
         """Give the full path of a file."""
         return f"{self.path}/{name}"
 
-    def names(self, folder: str) -> list[str]:
+    def listing(self, folder: str) -> list[Listed]:
         """List what lies in a folder, sorted; nothing when there is no such folder."""
         found = self.filesystem.get_file_info(
             pafs.FileSelector(self.within(folder), allow_not_found=True)
         )
-        return sorted(one.base_name for one in found if not one.base_name.startswith(_NEW))
+        return sorted(
+            Listed(one.base_name, one.size or 0, one.mtime_ns or 0)
+            for one in found
+            if not one.base_name.startswith(_NEW)
+        )
 
     def read(self, name: str) -> bytes | None:
         """Give all of a file, or None when it is not there."""

@@ -1,0 +1,36 @@
+"""Work of our own in Spark's tasks: a function and its arguments there, what it returns back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.types import BinaryType
+
+from headwater.spark.failures import telling
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_tasks(spark: SparkSession, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Do ``work`` for each item in a task of its own; give the results in the order of the items.
+
+    Spark may do it more than once for an item: when a task fails, or seems to be slow. Raises the
+    error of ours that ended a task, else SparkFailed.
+    """
+    if not items:
+        return []
+    function = udf(lambda place: pickle.dumps(work(items[place])), BinaryType(), useArrow=False)
+    places = spark.range(0, len(items), 1, len(items))
+    with telling():
+        rows = places.select("id", function.asNondeterministic()("id").alias("result")).collect()
+    return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.id)]
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Say how many tasks Spark runs at the same time; a guess where it does not tell (Connect)."""
+    return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsc") else 8
