@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import headwater
-from headwater.log import dead_letters, housekeeping, keeping, limits, writing
+from headwater.log import compaction, dead_letters, housekeeping, keeping, limits, writing
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.store.call import Operation
 from headwater.store.sync import Store
@@ -133,7 +133,7 @@ def test_burials_at_once_bury_each_letter_once(
 @pytest.fixture
 def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes of ten messages, so that a few messages fill several."""
-    for module in (limits, writing, keeping):
+    for module in (limits, writing, compaction):
         monkeypatch.setattr(module, "NODE_MESSAGES", 10)
     monkeypatch.setattr(writing, "_FIT_MESSAGES", 5)
 
@@ -227,7 +227,7 @@ def test_compaction_that_stops_anywhere_loses_nothing_and_brings_nothing_back(
         model, stream = filled(hw, f"{name}-{case}")
         model.compacted, model.markers_go = True, not marker_ms
         cases.append((model, stream))
-        return lambda: keeping.compact(handle(f"{name}-{case}"), marker_ms)
+        return lambda: compaction.compact(handle(f"{name}-{case}"), marker_ms)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -282,7 +282,7 @@ def test_upkeep_that_takes_turns_with_writers_and_readers(
         upkeep: list[Make] = [
             lambda: writing.seal(handle(name).key, everything=True),
             lambda: writing.seal(handle(name).key, everything=False),
-            lambda: keeping.compact(handle(name), marker_ms),
+            lambda: compaction.compact(handle(name), marker_ms),
             lambda: housekeeping.keep(handle(name)),
             lambda limit=limit: keeping.evict(handle(name), limit),  # type: ignore[misc]
         ]
