@@ -174,3 +174,13 @@ def add_up(conn: sa.Connection, consumer: str, messages: Iterable[Message]) -> N
         _ADD_TO_PILOT,
         [{"consumer": consumer, "pilot": name, **sums._asdict()} for name, sums in pilots.items()],
     )
+
+
+def set_totals(conn: sa.Connection, consumer: str, state: dict[str, Any]) -> None:
+    """Let a consumer have what a reset record says, and nothing else, in one transaction."""
+    for table in (totals, pilot_totals):
+        conn.execute(sa.delete(table).where(table.c.consumer == consumer))
+    conn.execute(sa.insert(totals).values(consumer=consumer, **state["all"]))
+    rows = [{"consumer": consumer, "pilot": name, **sums} for name, sums in state["pilot"].items()]
+    if rows:
+        conn.execute(sa.insert(pilot_totals), rows)

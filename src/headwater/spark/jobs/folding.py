@@ -42,9 +42,7 @@ class Shape:
         if taken := {ALL, WINDOW} & set(self.per):
             raise InvalidInput(f"sums per {taken.pop()!r} are made already; choose another name")
         if not all((self.value, *self.per, *self.per.values())):
-            raise InvalidInput(
-                "a field needs a name; write each as in pilot=name"
-            )
+            raise InvalidInput("a field needs a name; write each as in pilot=name")
         if self.window_ms < 0 or self.window_ms % SECOND_MS:
             raise InvalidInput(f"a window must be of whole seconds, not {self.window_ms} ms")
 
@@ -83,7 +81,8 @@ def fold(messages: DataFrame, shape: Shape) -> DataFrame:
     for name in names.values():
         unreadable = unreadable | name.isNull()
     if shape.window_ms:
-        names[WINDOW] = window_name(F.col("time"), shape.window_ms)
+        moment = F.unix_millis(F.col("time"))
+        names[WINDOW] = (moment - F.pmod(moment, F.lit(shape.window_ms))).cast("string")
     stream = F.col("stream")
     sums = F.array(_of(ALL, F.lit("")), *(_of(per, name) for per, name in names.items()))
     of_record = (
@@ -92,21 +91,23 @@ def fold(messages: DataFrame, shape: Shape) -> DataFrame:
         .otherwise(F.concat(F.array(_of(READ, stream)), sums))
     )
     each = read.select("offset", number.alias("number"), F.explode(of_record).alias("of"))
-    return each.groupBy("of.per", "of.name").agg(
+    folded = each.groupBy("of.per", "of.name").agg(
         F.count(F.lit(1)).alias("records"),
         F.sum("number").alias("total"),
         F.min("offset").alias("first"),
         F.max("offset").alias("last"),
     )
+    # Once for each window, not for each record.
+    name = F.when(F.col("per") == WINDOW, _begin(F.col("name"))).otherwise(F.col("name"))
+    return folded.withColumn("name", name)
 
 
 def _of(per: str, name: Column) -> Column:
     return F.struct(F.lit(per).alias("per"), name.alias("name"))
 
 
-def window_name(time: Column, window_ms: int) -> Column:
-    """Name the stretch of time in which a moment lies: its beginning, as 2030-01-31T12:00:00Z."""
-    begin = F.timestamp_millis(F.unix_millis(time) - F.pmod(F.unix_millis(time), F.lit(window_ms)))
+def _begin(window: Column) -> Column:
+    """Spell the beginning of a window in UTC, as 2030-01-31T12:00:00Z."""
     # Whatever the zone of the session is.
-    in_utc = F.to_utc_timestamp(begin, F.current_timezone())
+    in_utc = F.to_utc_timestamp(F.timestamp_millis(window.cast("bigint")), F.current_timezone())
     return F.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'")

@@ -1,0 +1,156 @@
+"""What totals jobs have added up, in SQL: sums, and how far they go, always of one transaction.
+
+A batch is added by one transaction, which first moves the job's row from the batch before to this
+one: whoever finds that row elsewhere adds nothing. So a batch counts once, whatever dies when, and
+whoever reads sums and row in one snapshot sees what belongs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, Engine, Table, Text
+from sqlalchemy.dialects import postgresql, sqlite
+
+from headwater.errors import JobOvertaken
+from headwater.outbox.database import telling, where
+
+_CHUNK = 10_000
+# Any number that nobody else in the database uses; two processes may create the tables at once.
+_CREATING = 0x746F74616C73
+
+metadata = sa.MetaData()
+
+totals_table = Table(
+    "headwater_totals",
+    metadata,
+    Column("job", Text, primary_key=True),
+    # What the sum is of: "all", "window", or a name of the job's own, such as "pilot".
+    Column("per", Text, primary_key=True),
+    # Whose it is: the pilot's name; the beginning of the window, in UTC; "" for all.
+    Column("name", Text, primary_key=True),
+    Column("records", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    # SQLite would go on with a float where Postgres refuses: sums are exact or not at all.
+    CheckConstraint("typeof(total) = 'integer'").ddl_if(dialect="sqlite"),
+)
+
+jobs_table = Table(
+    "headwater_totals_jobs",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("batch", BigInteger, nullable=False),
+    # How far the sums go; see Extent.
+    Column("extent", Text, nullable=False),
+)
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """How far the sums of a job go. Mappings are by stream."""
+
+    # The offset needed next, and when the stream was made: one of the same name may follow it.
+    next: dict[str, int]
+    created: dict[str, int]
+    records: int = 0
+    unreadable: int = 0
+    first_unreadable: dict[str, int] = {}
+    # Tells processes of one name apart.
+    run: str = ""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The last batch that is in the sums of a job; batch 0 is none."""
+
+    batch: int
+    extent: Extent
+
+
+class Ledger:
+    """The sums of one job. Raises DatabaseUnreachable, which may pass, and DatabaseRefused."""
+
+    def __init__(self, engine: Engine, job: str) -> None:
+        self.job = job
+        self._engine = engine
+        self._where = where(engine)
+
+    def create(self) -> None:
+        """Create the tables that are not there yet."""
+        with telling(self._where), self._engine.begin() as conn:
+            if conn.dialect.name == "postgresql":
+                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
+            metadata.create_all(conn)
+
+    def load(self) -> Standing | None:
+        """Say how far the sums go; None for a job that has none."""
+        with telling(self._where), self._engine.connect() as conn:
+            return standings(conn).get(self.job)
+
+    def remove(self) -> None:
+        """Forget the job with all its sums."""
+        with telling(self._where), self._engine.begin() as conn:
+            for table in (jobs_table, totals_table):
+                conn.execute(sa.delete(table).where(table.c.job == self.job))
+
+    def begin(self, extent: Extent) -> Standing:
+        """Give a job its first position, unless it has one; gives the one it has then."""
+        row = {"job": self.job, "batch": 0, "extent": _spell(extent)}
+        with telling(self._where), self._engine.begin() as conn:
+            insert = _INSERT[conn.dialect.name]
+            conn.execute(insert(jobs_table).on_conflict_do_nothing(), row)
+        found = self.load()
+        assert found is not None
+        return found
+
+    def add(self, before: Standing, extent: Extent, sums: Iterable[Mapping[str, Any]]) -> Standing:
+        """Add sums (per, name, records, total) and move on, or raise JobOvertaken."""
+        after = Standing(before.batch + 1, extent)
+        move = (
+            sa.update(jobs_table)
+            .where(jobs_table.c.job == self.job, jobs_table.c.batch == before.batch)
+            .where(jobs_table.c.extent == _spell(before.extent))
+            .values(batch=after.batch, extent=_spell(extent))
+        )
+        rows = [{"job": self.job, **each} for each in sums]
+        with telling(self._where), self._engine.begin() as conn:
+            # First, because it locks out whoever would add the same.
+            if not conn.execute(move).rowcount:
+                raise JobOvertaken(self.job)
+            statement = _ADD[conn.dialect.name]
+            for at in range(0, len(rows), _CHUNK):
+                conn.execute(statement, rows[at : at + _CHUNK])
+        return after
+
+
+def standings(conn: Connection) -> dict[str, Standing]:
+    """Say how far every job of a database is."""
+    if not sa.inspect(conn).has_table(jobs_table.name):
+        return {}
+    return {
+        row.job: Standing(row.batch, msgspec.json.decode(row.extent, type=Extent))
+        for row in conn.execute(sa.select(jobs_table))
+    }
+
+
+def _spell(extent: Extent) -> str:
+    return msgspec.json.encode(extent, order="deterministic").decode()
+
+
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def _adding(dialect: str) -> Any:
+    insert = _INSERT[dialect](totals_table)
+    own = totals_table.c
+    return insert.on_conflict_do_update(
+        index_elements=[own.job, own.per, own.name],
+        set_={
+            "records": own.records + insert.excluded.records,
+            "total": own.total + insert.excluded.total,
+        },
+    )
+
+
+_ADD = {dialect: _adding(dialect) for dialect in _INSERT}

@@ -1,0 +1,303 @@
+"""The reconcile job: holds what consumers have to the table that is right, at the same position.
+
+The log says which rows a consumer can have seen: a consumer that has applied everything up to an
+offset should have all rows but those whose records it will still meet, later in the log or staged
+in the outbox. Rows of which no record tells count as well: the table is right, so a consumer that
+was never told of them has drifted. Everything is read in such an order that work which goes on
+meanwhile is not mistaken for drift:
+
+    accounts   position and sums of every consumer, in one snapshot
+    end        the end of the log: nothing beyond it is judged
+    rows       the table and the log up to there; every record up to there had its row by then
+    staged     for rows without a record only: the outbox, and then what the log has got since
+
+With ``fix``, a reset record brings each consumer that has drifted to what is right at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+from headwater.client import Headwater
+from headwater.errors import InvalidInput, UnknownStream
+from headwater.outbox import write_reset
+from headwater.outbox.engines import open_engine
+from headwater.outbox.schema import outbox_table
+from headwater.spark.connections import absolute_url, client
+from headwater.spark.failures import telling
+from headwater.spark.jobs.accounts import (
+    Account,
+    Keeping,
+    Kind,
+    Sum,
+    read_accounts,
+    total_of,
+)
+from headwater.spark.jobs.placing import (
+    Canon,
+    Placed,
+    Seen,
+    Sources,
+    fold_rows,
+    kept,
+    some_keys,
+)
+from headwater.spark.jobs.progress import Report, Summary, counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headwater.log.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A key of which an account has another sum than is right; None is the sum of all."""
+
+    name: str | None
+    has: Sum
+    right: Sum
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an account was found to be: ``unjudged`` says why it cannot be told, if so."""
+
+    name: str
+    kind: Kind
+    next: Mapping[str, int]
+    drift: tuple[Drift, ...] = ()
+    unjudged: str | None = None
+    # Where the record lies that brings it right, or, in a dry run, what the record would say.
+    reset: int | None = None
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled(Summary):
+    """What a table, a log and those who follow it were found to be."""
+
+    end: Mapping[str, int]
+    rows: int
+    records: int
+    # Rows that no record tells of; samples are keys.
+    lost: int
+    lost_keys: list[str]
+    # Records that tell of no row, as (key, offset); rows told of twice, as (key, first, last).
+    phantoms: int
+    phantom_records: list[tuple[str, int]]
+    doubles: int
+    double_records: list[tuple[str, int, int]]
+    unreadable: int
+    # The first offset of each stream that is left; what came before cannot be looked at.
+    first: Mapping[str, int]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def drifted(self) -> tuple[Verdict, ...]:
+        """Those who have drifted."""
+        return tuple(verdict for verdict in self.verdicts if verdict.drift)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nobody has drifted, or a reset is on its way to everyone who has."""
+        return all(verdict.reset is not None for verdict in self.drifted)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the log goes back to its first message, so that a row without a record is lost.
+
+        Else such a row may as well be one whose record is gone.
+        """
+        return all(first == 1 for first in self.first.values())
+
+    def sentence(self) -> str:
+        """See Summary."""
+        accounts = counted(len(self.verdicts), "account")
+        found = f"{len(self.drifted)} of {accounts} drifted" if self.drifted else "no drift"
+        return f"held {accounts} to {counted(self.rows, 'row')}: {found}"
+
+    def as_json(self) -> dict[str, Any]:
+        """See Summary."""
+        return asdict(self)
+
+
+def reconcile(
+    spark: SparkSession,
+    stream: str | None = None,
+    *,
+    topic: str | None = None,
+    db: str,
+    url: str | None = None,
+    canon: Canon | None = None,
+    keeping: Keeping | None = None,
+    consumers: Collection[str] = (),
+    consumers_db: str | None = None,
+    archive: str | None = None,
+    partitions: int = 1,
+    fix: bool = False,
+    dry_run: bool = False,
+    report: Report | None = None,
+) -> Reconciled:
+    """Compare ``consumers``, or all there are, with the table; ``fix`` writes reset records.
+
+    ``db`` is the URL of the database with the table and the outbox, ``consumers_db`` that of the
+    consumers if it is another. ``archive`` names an archive of the stream, for what the log itself
+    has no longer. ``dry_run`` says what ``fix`` would write. Consumers need an ``on_reset``; a
+    totals job that has drifted is compared as well, but begun anew by its owner. Raises
+    InvalidInput for tables, columns and names that are not there, UnknownStream, and whatever bars
+    the way to the store or the database. Reads table and log once.
+    """
+    began = time.monotonic()
+    if fix and topic is not None:
+        raise InvalidInput("a reset is about one stream, not a topic; reconcile without fix")
+    place = absolute_url(url)
+    hw = client(place)
+    streams = _streams(hw, stream, topic)
+    said = {"url": place, "columns": "stream,offset,tag,value"}
+    said |= {"topic": topic} if topic is not None else {"stream": streams[0]}
+    said |= {"archive": archive} if archive else {}
+    sources = Sources(spark, said, db, streams, canon or Canon(), partitions)
+    keeping = keeping or Keeping()
+    comparison = Comparison(hw, sources, open_engine(db), report or Report())
+    engine = open_engine(consumers_db) if consumers_db else comparison.database
+    with telling():
+        accounts = read_accounts(engine, streams, keeping, consumers)
+        found = comparison.of(accounts)
+    if fix or dry_run:
+        found = _mended(found, hw.stream(streams[0]), keeping, comparison.right, write=not dry_run)
+    return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)
+
+
+def _streams(hw: Headwater, stream: str | None, topic: str | None) -> tuple[str, ...]:
+    if (stream is None) == (topic is None):
+        raise InvalidInput("name either a stream or a topic")
+    if topic is not None:
+        return tuple(f"{topic}/{part}" for part in range(hw.topic(topic).partitions()))
+    assert stream is not None
+    if not hw.stream(stream).info().exists:
+        raise UnknownStream(stream)
+    return (stream,)
+
+
+class Comparison:
+    """One reading of table, log and outbox; ``right`` is what is right at the end of the log."""
+
+    def __init__(self, hw: Headwater, sources: Sources, database: Engine, report: Report) -> None:
+        self.database = database
+        self.right: dict[str, Sum] = {}
+        self._hw = hw
+        self._sources = sources
+        self._report = report
+
+    def of(self, accounts: list[Account]) -> Reconciled:
+        """Hold accounts that were read just before to what is there now."""
+        end = self._ends()
+        placed = Placed(self._sources, end)
+        positions = {str(n): account.next for n, account in enumerate(accounts)}
+        positions["end"] = {stream: last + 1 for stream, last in end.items()}
+        with kept(placed.joined), self._report.tasks(self._sources.spark, "reading table and log"):
+            tally = placed.tally(positions)
+            seen = placed.seen()
+            lost, lost_keys = self._lost(placed, end) if tally.untold else ({}, [])
+            phantoms = placed.phantoms() if tally.phantoms else []
+            doubles = placed.doubles() if tally.doubles else []
+        self.right = _plus(tally.sums["end"], lost)
+        return Reconciled(
+            end=end,
+            rows=tally.rows,
+            records=seen.records,
+            lost=sum(each.records for each in lost.values()),
+            lost_keys=lost_keys,
+            phantoms=tally.phantoms,
+            phantom_records=phantoms,
+            doubles=tally.doubles,
+            double_records=doubles,
+            unreadable=seen.unreadable,
+            first=seen.first,
+            verdicts=tuple(
+                _judged(account, _plus(tally.sums[str(n)], lost), seen, end)
+                for n, account in enumerate(accounts)
+            ),
+        )
+
+    def _lost(self, placed: Placed, end: Mapping[str, int]) -> tuple[dict[str, Sum], list[str]]:
+        """Fold the rows that no record tells of and none will: neither staged nor come since."""
+        with kept(placed.untold()) as untold:
+            untold.count()
+            # In this order: what is no longer staged by then is in the log by then.
+            with kept(self._staged()) as staged:
+                staged.count()
+                since = self._sources.messages(
+                    {s: last + 1 for s, last in end.items()}, self._ends()
+                )
+                told = staged.union(since.select("key")).distinct()
+                lost = untold.join(told, "key", "left_anti")
+                return fold_rows(lost), some_keys(lost)
+
+    def _staged(self) -> DataFrame:
+        if sa.inspect(self.database).has_table(outbox_table.name):
+            return self._sources.staged()
+        return self._sources.spark.createDataFrame([], "key string")
+
+    def _ends(self) -> dict[str, int]:
+        return {name: self._hw.stream(name).info().last for name in self._sources.streams}
+
+
+def _plus(some: Mapping[str, Sum], more: Mapping[str, Sum]) -> dict[str, Sum]:
+    nothing = Sum()
+    return {
+        name: Sum(*map(add, some.get(name, nothing), more.get(name, nothing)))
+        for name in {*some, *more}
+    }
+
+
+def _judged(
+    account: Account, right: Mapping[str, Sum], seen: Seen, end: Mapping[str, int]
+) -> Verdict:
+    """Compare an account with what is right at its own position."""
+    for stream, next_ in account.next.items():
+        why = None
+        if next_ > end[stream] + 1:
+            why = f"it needs offset {next_} of {stream!r}, which ends at {end[stream]}"
+        elif next_ < seen.first[stream]:
+            first = seen.first[stream]
+            why = f"it needs offset {next_} of {stream!r}, of which {first} is the first left"
+        if why:
+            return Verdict(account.name, account.kind, account.next, unjudged=why)
+    nothing = Sum()
+    drift = [
+        Drift(name, account.sums.get(name, nothing), right.get(name, nothing))
+        for name in sorted({*account.sums, *right})
+    ]
+    if account.whole is not None:
+        drift.append(Drift(None, account.whole, total_of(right)))
+    return Verdict(
+        account.name,
+        account.kind,
+        account.next,
+        tuple(each for each in drift if each.has != each.right),
+    )
+
+
+def _mended(
+    found: Reconciled, stream: Stream, keeping: Keeping, right: Mapping[str, Sum], *, write: bool
+) -> Reconciled:
+    """Write a reset record for each consumer that has drifted, or only say what it would hold."""
+    state = keeping.spell(right)
+
+    def mended(verdict: Verdict) -> Verdict:
+        if not verdict.drift or verdict.kind != "consumer":
+            return verdict
+        end = found.end[stream.name]
+        offset = write_reset(stream, verdict.name, end, state) if write else None
+        return replace(verdict, reset=offset, state=state)
+
+    return replace(found, verdicts=tuple(map(mended, found.verdicts)))

@@ -1,0 +1,191 @@
+"""Reconcile finds every drift and nothing else, and its reset records bring consumers right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import headwater
+from headwater.errors import HeadwaterError, UnknownStream
+from headwater.spark.jobs.accounts import Keeping
+from headwater.spark.jobs.placing import Canon
+from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
+from tests.spark.rides import Rides, ride, sums
+
+Compare: TypeAlias = Callable[..., Reconciled]
+
+
+@pytest.fixture
+def rides(embedded_url: str, engine: sa.Engine, name: str) -> Iterator[Rides]:
+    with headwater.connect(embedded_url) as hw:
+        yield Rides(hw, engine, name)
+
+
+@pytest.fixture
+def compare(spark: SparkSession, embedded_url: str, database_url: str, rides: Rides) -> Compare:
+    def compare(**options: Any) -> Reconciled:
+        return reconcile(spark, rides.stream.name, db=database_url, url=embedded_url, **options)
+
+    return compare
+
+
+def drift_of(verdict: Verdict) -> dict[str | None, tuple[int, int]]:
+    """Give by how much too much an account has of each key."""
+    return {
+        each.name: (each.has.records - each.right.records, each.has.total - each.right.total)
+        for each in verdict.drift
+    }
+
+
+def test_consumers_at_different_positions_are_each_held_to_their_own(
+    rides: Rides, compare: Compare
+) -> None:
+    rides.make(range(1, 101))
+    rides.send()
+    rides.consume("behind", batches=2, batch=17)
+    rides.consume("there")
+    rides.make(range(101, 151))
+    found = compare()
+    assert [(each.name, each.next, each.drift, each.unjudged) for each in found.verdicts] == [
+        ("behind", {rides.stream.name: 35}, (), None),
+        ("there", {rides.stream.name: 101}, (), None),
+    ]
+    # What is staged is on its way, and not lost.
+    assert (found.rows, found.records, found.lost, found.settled) == (150, 100, 0, True)
+    assert (found.phantoms, found.doubles, found.unreadable, found.complete) == (0, 0, 0, True)
+
+
+def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
+    rides: Rides, compare: Compare
+) -> None:
+    rides.make(range(1, 61))
+    rides.send()
+    for consumer in ("right", "wrong"):
+        rides.consume(consumer)
+    rides.spoil("wrong", "Yuri", 1)
+    found = compare()
+    assert {each.name: drift_of(each) for each in found.drifted} == {"wrong": {"Yuri": (0, 1)}}
+    assert not found.settled
+
+    shown = compare(dry_run=True)
+    assert rides.stream.info().last == 60, "a dry run writes nothing"
+    assert [each.state["pilot"]["Yuri"] for each in shown.drifted] == [
+        dict(zip(("rides", "distance_mm"), sums(range(1, 61))["Yuri"], strict=True))
+    ]
+
+    mended = compare(fix=True)
+    assert (mended.settled, [each.reset for each in mended.drifted]) == (True, [61])
+    rides.make(range(61, 71))
+    rides.send()
+    for consumer in ("right", "wrong"):
+        rides.consume(consumer)
+        assert rides.kept(consumer) == sums(range(1, 71))
+    assert compare().drifted == ()
+
+
+def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
+    rides: Rides, compare: Compare
+) -> None:
+    rides.make(range(1, 31))
+    rides.make([31, 32], told=False)
+    rides.make(range(33, 41))
+    rides.send()
+    rides.consume("c")
+    found = compare(fix=True)
+    assert (found.lost, found.lost_keys) == (2, ["31", "32"])
+    expected = {ride(number).pilot: (-1, -ride(number).distance_mm) for number in (31, 32)} | {
+        None: (-2, -sum(ride(number).distance_mm for number in (31, 32)))
+    }
+    assert drift_of(found.verdicts[0]) == expected
+    rides.consume("c")
+    assert rides.kept("c") == sums(range(1, 41))
+    again = compare()
+    assert (again.lost, again.drifted) == (2, ())
+
+
+def test_records_without_a_row_and_records_that_stand_twice_are_named(
+    rides: Rides, compare: Compare
+) -> None:
+    rides.make(range(1, 11))
+    rides.make([11], row=False)
+    rides.make([5], row=False)
+    rides.send()
+    rides.stream.write("noise", b"\xff not a ride")
+    rides.stream.write("noise", b'{"distance_mm": 5}')
+    rides.consume("c", batches=1, batch=12)
+    found = compare()
+    assert (found.phantoms, found.phantom_records) == (1, [("11", 11)])
+    assert (found.doubles, found.double_records) == (1, [("5", 5, 12)])
+    assert (found.unreadable, found.records) == (2, 14)
+    extra = [ride(5), ride(11)]
+    assert drift_of(found.verdicts[0]) == {None: (2, sum(each.distance_mm for each in extra))} | {
+        each.pilot: (
+            sum(1 for other in extra if other.pilot == each.pilot),
+            sum(other.distance_mm for other in extra if other.pilot == each.pilot),
+        )
+        for each in extra
+    }
+
+
+def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
+    rides: Rides, compare: Compare
+) -> None:
+    rides.make(range(1, 41))
+    rides.send()
+    rides.consume("there")
+    rides.consume("behind", batches=1, batch=10)
+    rides.consumer("behind").remove()
+    rides.stream.evict(25)
+    rides.consumer("behind", start=1).seek(11)
+    found = compare()
+    verdicts = {each.name: each for each in found.verdicts}
+    assert (found.first, found.complete) == ({rides.stream.name: 26}, False)
+    assert verdicts["there"].drift == ()
+    assert "offset 11" in str(verdicts["behind"].unjudged)
+    # A row whose record is gone cannot be told from one that nobody was told of.
+    assert (found.records, found.lost) == (15, 25)
+
+
+def test_whoever_stands_beyond_the_end_is_not_judged(rides: Rides, compare: Compare) -> None:
+    rides.make(range(1, 11))
+    rides.send()
+    rides.consume("c")
+    rides.stream.delete()
+    rides.stream.write("ride-1", b'{"id": 1}')
+    (verdict,) = compare().verdicts
+    assert "which ends at 1" in str(verdict.unjudged)
+    assert verdict.drift == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"canon": Canon(table="nowhere")}, "nowhere"),
+        ({"canon": Canon(key="nothing")}, "nothing"),
+        ({"canon": Canon(value="pilot")}, "whole numbers"),
+        ({"keeping": Keeping(table="nowhere")}, "nowhere"),
+        ({"keeping": Keeping(total="nothing")}, "nothing"),
+        ({"consumers": ["nobody"]}, "nobody"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(
+    rides: Rides, compare: Compare, options: Any, says: str
+) -> None:
+    rides.make([1])
+    rides.send()
+    rides.consume("c")
+    with pytest.raises(HeadwaterError) as refused:
+        compare(**options)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_stream_that_was_never_written_is_refused(
+    spark: SparkSession, embedded_url: str, database_url: str, name: str
+) -> None:
+    with pytest.raises(UnknownStream):
+        reconcile(spark, name, db=database_url, url=embedded_url)
