@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[Callable[[IckChannel, Any], Any], list[Any]]] = {
     "n": (lambda c, v: c.reserve(v), [-1, 1.5, "1", None, True, limits.MAX_RESERVE + 1]),
     "not_before": (
         lambda c, v: c.add({"a": 1}, not_before=v),
-        [-1, 1.5, "1", True, dt.datetime.min],
+        [-1, 1.5, "1", True, dt.datetime(2030, 1, 1)],  # noqa: DTZ001  that is what is wrong
     ),
     "score": (lambda c, v: c.add({"a": v}), [float("nan"), "1", None, 2**53 + 1]),
     "batch": (lambda c, v: c.commit(v), [None, [("a", 1)], Batch("another", 1, 0, 1, 1)]),
@@ -400,7 +400,7 @@ def test_what_cannot_be_meant_is_refused_before_it_is_sent(client: Headwater, na
             client.ick_channel(wrong)
     for options in ({"shards": 0}, {"shards": 1025}, {"consumer": "a b"}, {"lease_ms": 0}):
         with pytest.raises(InvalidInput):
-            client.ick_channel(name, **options)  # type: ignore[arg-type]
+            client.ick_channel(name, **options)
     channel.add({"a": 1})
     batch = channel.reserve(1)
     for end in (channel.commit, channel.release):
