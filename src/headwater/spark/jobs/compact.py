@@ -1,0 +1,222 @@
+"""The job ``compact``: the last message of every tag stays, with more tags than fit in memory.
+
+Tasks read the log and Spark finds the last offset of every tag, on disk if need be; then tasks
+rewrite the log in place, each a part of it, by the operations that ``Stream.compact`` uses: the
+same messages stay. The log is written, read, evicted and compacted by others meanwhile. A node that
+somebody else changed under a task's hands is tried again, and then left. A run that dies at any
+moment has done part of the work; the next run does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+from headwater.errors import InvalidInput
+from headwater.inputs import check_name
+from headwater.log import compaction
+from headwater.log.compaction import MARKER_MS
+from headwater.log.extents import borders_call, borders_of
+from headwater.log.handles import StreamHandle
+from headwater.spark.connections import absolute_url, client
+from headwater.spark.failures import telling
+from headwater.spark.jobs.marks import Part, read_marks
+from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.tasks import tasks_at_once
+from headwater.spark.reading.split import TASK_NODES
+from headwater.spark.target import Target
+
+_ATTEMPTS = 3
+_REWRITTEN = "part int, removed long, lost boolean, markers array<long>"
+_Row: TypeAlias = tuple[int, int, bool, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted(Summary):
+    """What a compaction did; of a topic, in all partitions together.
+
+    ``markers`` are those of the ``removed`` messages that marked a tag as deleted. ``left`` parts
+    of the log were changed by somebody else at the same moment: run it again.
+    """
+
+    name: str
+    parts: int
+    removed: int = 0
+    markers: int = 0
+    left: int = 0
+
+    def sentence(self) -> str:
+        """See Summary."""
+        verb = deed(self.dry_run, "remove", "removed")
+        some = f", {counted(self.left, 'part')} left to others" if self.left else ""
+        return f"{verb} {counted(self.removed, 'message')} of {self.name!r}{some}"
+
+
+def compact(
+    spark: SparkSession,
+    stream: str | None = None,
+    *,
+    topic: str | None = None,
+    url: str | None = None,
+    marker_ms: int = MARKER_MS,
+    dry_run: bool = False,
+    report: Report | None = None,
+) -> Compacted:
+    """Keep the last message of every tag of a stream, or of each partition of a topic.
+
+    Offsets stay, as does the unsealed end while somebody writes on. An empty value marks a tag as
+    deleted; the marker goes too once it is older than ``marker_ms`` and every registered reader is
+    past it. May be repeated after a crash at any moment. Raises UnknownStream, UnknownTopic.
+    """
+    began = time.monotonic()
+    if (stream is None) == (topic is None):
+        raise InvalidInput("name either a stream or a topic to compact")
+    name = check_name(stream or topic or "", "stream" if stream else "topic")
+    target = Target(absolute_url(url), name, topic is not None)
+    parts = _parts(target, marker_ms, tasks_at_once(spark), sealing=not dry_run)
+    report = report or Report()
+    found = Compacted(name=name, parts=len(parts), dry_run=dry_run)
+    if parts:
+        with telling():
+            last = _last_of_tags(spark, target.url, parts)
+            if dry_run:
+                with report.tasks(spark, f"looking at {name!r}"):
+                    found = _counted(found, last)
+            else:
+                found = _rewrite(spark, target, found, parts, last, report)
+    return replace(found, seconds=time.monotonic() - began)
+
+
+def _parts(target: Target, marker_ms: int, least: int, *, sealing: bool) -> list[Part]:
+    """Survey every stream, and cut it where nodes end. Raises UnknownStream, UnknownTopic."""
+    run = target.hw.store.run
+    parts: list[Part] = []
+    streams = target.streams()
+    known = 0
+    for place, stream in streams.items():
+        rule = run(compaction.survey(_handle(stream), marker_ms, sealing=sealing))
+        known += rule.created != b"0"
+        if rule.last < rule.first:
+            continue
+        call = borders_call(stream, rule.first, rule.last + 1, TASK_NODES, least)
+        _, borders = borders_of(target.hw.store.ask_all([call])[0])
+        cuts = [rule.first - 1, *(b for b in borders if rule.first <= b < rule.last), rule.last]
+        parts += [Part(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
+    if not known and not (target.is_topic and streams):
+        raise target.unknown()
+    return parts
+
+
+def _handle(stream: str) -> StreamHandle:
+    return StreamHandle(stream, set())
+
+
+def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[Part]) -> DataFrame:
+    """Give a row for every tag of every stream: n messages, the mark of the last, its part."""
+    found = read_marks(spark, url, parts).groupBy("stream", "tag")
+    top = F.max(F.struct("mark", "part")).alias("top")
+    return found.agg(top, F.sum("n").alias("n")).select("top.mark", "top.part", "n")
+
+
+def _counted(found: Compacted, last: DataFrame) -> Compacted:
+    """Say what would go."""
+    spent = F.sum(F.col("mark") % 2)
+    (row,) = last.agg(
+        F.sum("n").alias("n"), F.count("mark").alias("tags"), spent.alias("spent")
+    ).collect()
+    markers = row.spent or 0
+    return replace(found, removed=(row.n or 0) - row.tags + markers, markers=markers)
+
+
+def _rewrite(
+    spark: SparkSession,
+    target: Target,
+    found: Compacted,
+    parts: Sequence[Part],
+    last: DataFrame,
+    report: Report,
+) -> Compacted:
+    """Rewrite all parts, then, if nobody was in the way, take out the markers that may go."""
+    rewritten = _without_older(spark, target.url, parts, last).persist(StorageLevel.DISK_ONLY)
+    try:
+        with report.tasks(spark, f"compacting {found.name!r}"):
+            rows = rewritten.select("removed", "lost", F.size("markers").alias("spent")).collect()
+        removed, left = sum(row.removed for row in rows), sum(row.lost for row in rows)
+        markers = 0
+        if not left and any(row.spent for row in rows):
+            with report.tasks(spark, f"taking markers out of {found.name!r}"):
+                gone = _without_markers(target.url, parts, rewritten).collect()
+            markers, left = sum(row.removed for row in gone), sum(row.lost for row in gone)
+    finally:
+        rewritten.unpersist()
+    if not left:
+        for stream, rule in {part.stream: part.rule for part in parts}.items():
+            handle = _handle(stream)
+            target.hw.store.run(compaction.note_compacted(handle, rule.created, rule.last))
+    return replace(found, removed=removed + markers, markers=markers, left=left)
+
+
+def _without_older(
+    spark: SparkSession, url: str, parts: Sequence[Part], last: DataFrame
+) -> DataFrame:
+    """Take out what is not the last of its tag; a row for each part, with the markers in it."""
+
+    def rewrite(number: int, marks: list[int]) -> _Row:
+        part = parts[number]
+        stay = pa.array([mark // 2 for mark in marks], pa.int64())
+
+        def is_last(batch: pa.RecordBatch) -> pa.BooleanArray:
+            return pc.is_in(batch.column("offset"), stay)
+
+        work = (
+            compaction.rewrite(_handle(part.stream), part.rule, is_last, part.first, part.last)
+            for _ in range(_ATTEMPTS)
+        )
+        return number, *_tried(url, work), [mark // 2 for mark in marks if mark % 2]
+
+    # A part in which nothing is the last of its tag has to be rewritten too: it gets no mark.
+    every = spark.range(len(parts)).selectExpr(
+        "cast(null AS long) AS mark", "cast(id AS int) AS part"
+    )
+    # The number says that there is work for so many tasks, however few bytes tell of it.
+    spread = last.select("mark", "part").union(every).repartition(len(parts), "part")
+    marks = spread.groupBy("part").agg(F.collect_list("mark").alias("marks"))
+    work = F.udf(rewrite, _REWRITTEN, useArrow=False).asNondeterministic()
+    return marks.select(work("part", "marks").alias("done")).select("done.*")
+
+
+def _without_markers(url: str, parts: Sequence[Part], rewritten: DataFrame) -> DataFrame:
+    """Take out the markers that may go, part by part."""
+
+    def remove(number: int, markers: list[int]) -> _Row:
+        part = parts[number]
+        handle = _handle(part.stream)
+        work = (
+            compaction.remove_markers(handle, part.rule, markers, part.first, part.last)
+            for _ in range(_ATTEMPTS)
+        )
+        return number, *_tried(url, work), []
+
+    work = F.udf(remove, _REWRITTEN, useArrow=False).asNondeterministic()
+    found = rewritten.where(F.size("markers") > 0)
+    return found.select(work("part", "markers").alias("done")).select("done.*")
+
+
+def _tried(url: str, work: Iterator[Any]) -> tuple[int, bool]:
+    """Do it until nobody else was in the way, a few times at most; what is done stays done."""
+    removed, lost = 0, True
+    for operation in work:
+        done = client(url).store.run(operation)
+        removed, lost = removed + done.removed, done.lost_race
+        if not lost:
+            break
+    return removed, lost
