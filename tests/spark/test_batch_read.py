@@ -1,21 +1,194 @@
-"""A batch read gives what the log holds, once, in the columns asked for."""
+"""A batch read gives what the log holds, once, in the columns and the range asked for."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Callable
 
-from pyspark.sql import DataFrameReader
+import pytest
+from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
 
-from headwater import Stream
+import headwater
+from headwater import Stream, Topic
 from tests.entries import entries
 
+Source = Callable[..., DataFrameReader]
 
-def test_a_stream_is_read_whole(
-    source: Callable[..., DataFrameReader], make_stream: Callable[..., Stream]
-) -> None:
+
+def offsets(frame: DataFrame) -> list[int]:
+    return sorted(row.offset for row in frame.select("offset").collect())
+
+
+def facts(row: Row) -> tuple[int, str, bytes]:
+    return row.offset, row.tag, bytes(row.value)
+
+
+def test_a_stream_is_read_whole(source: Source, make_stream: Callable[..., Stream]) -> None:
     stream = make_stream(2500)
-    rows = source(stream=stream.name).load().orderBy("offset").collect()
-    assert [(row.offset, row.tag, bytes(row.value)) for row in rows] == [
+    frame = source(stream=stream.name).load().withColumn("time", F.unix_millis("time"))
+    rows = frame.orderBy("offset").collect()
+    assert [facts(row) for row in rows] == [
         (offset, tag, value) for offset, (tag, value) in enumerate(entries(2500), 1)
     ]
     assert {(row.stream, row.partition) for row in rows} == {(stream.name, 0)}
+    message = stream.read(1234, 1)[0]
+    assert message is not None
+    assert rows[1233].time == message.time_ms
+
+
+def test_a_topic_is_read_whole_with_its_partitions(
+    source: Source, make_topic: Callable[..., Topic]
+) -> None:
+    topic = make_topic(2000, partitions=3)
+    rows = source(topic=topic.name, minPartitions=7).load().collect()
+    assert sorted((row.tag, bytes(row.value)) for row in rows) == sorted(entries(2000, tags=50))
+    assert {(row.stream, row.partition) for row in rows} == {
+        (f"{topic.name}/{place}", place) for place in range(3)
+    }
+    assert all(topic.partition_of(row.tag) == row.partition for row in rows)
+
+
+def test_columns_are_those_asked_for_in_that_order(
+    source: Source, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(20)
+    assert source(stream=stream.name).load().columns == [
+        "stream", "partition", "offset", "tag", "value", "time",
+    ]  # fmt: skip
+    frame = source(stream=stream.name, columns="value, offset").load()
+    assert frame.columns == ["value", "offset"]
+    assert sorted((row.offset, bytes(row.value)) for row in frame.collect())[6] == (7, b"value-7")
+    chosen = source(stream=stream.name).schema("tag string, partition int").load()
+    assert {tuple(row) for row in chosen.collect()} == {(f"tag-{i}", 0) for i in range(7)}
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "first", "last"),
+    [
+        ("earliest", "latest", 1, 3000),
+        ("1000", "2001", 1000, 2000),
+        ("latest", "latest", 3001, 3000),
+        ("3001", "3001", 3001, 3000),
+        ('{"0": 2999}', '{"0": "latest"}', 2999, 3000),
+        ("EARLIEST", '{"0": 2}', 1, 1),
+    ],
+)
+def test_offsets_bound_the_read(
+    spark: SparkSession,
+    embedded_url: str,
+    three_thousand: str,
+    starting: str,
+    ending: str,
+    first: int,
+    last: int,
+) -> None:
+    frame = (
+        spark.read.format("headwater")
+        .option("url", embedded_url)
+        .option("stream", three_thousand)
+        .option("startingOffsets", starting)
+        .option("endingOffsets", ending)
+        .option("minPartitions", 4)
+        .load()
+    )
+    assert offsets(frame) == list(range(first, last + 1))
+
+
+def test_times_bound_the_read(source: Source, hw: headwater.Headwater, name: str) -> None:
+    times = [1_700_000_000_000 + 10 * i for i in range(2000)]
+    write_at(hw.stream(name), times)
+    at = dt.datetime.fromtimestamp(times[500] / 1000, dt.UTC)
+    early = source(stream=name, endingTimestamp=times[500]).load()
+    assert offsets(early) == list(range(1, 501))
+    late = source(stream=name, startingOffsets=(at - dt.timedelta(milliseconds=5)).isoformat())
+    assert offsets(late.load()) == list(range(501, 2001))
+    both = source(
+        stream=name,
+        startingOffsets=json.dumps({"0": at.isoformat()}),
+        endingOffsets=json.dumps({"0": 600}),
+    )
+    assert offsets(both.load()) == list(range(501, 600))
+    assert offsets(source(stream=name, startingTimestamp=times[-1] + 1).load()) == []
+
+
+def write_at(stream: Stream, times: list[int]) -> None:
+    import pyarrow as pa
+
+    for start in range(0, len(times), 700):
+        part = times[start : start + 700]
+        tags, values = zip(*entries(len(part), start + 1), strict=True)
+        columns = [pa.array(tags), pa.array(values, pa.binary()), pa.array(part, pa.int64())]
+        stream.append(pa.RecordBatch.from_arrays(columns, names=["tag", "value", "time"]))
+
+
+def test_filters_are_applied_by_the_source_exactly(
+    spark: SparkSession, source: Source, hw: headwater.Headwater, name: str
+) -> None:
+    # Times that go up and down: only a least time may spare offsets.
+    times = [1_700_000_000_000 + 7 * ((i * 37) % 1000) for i in range(1500)]
+    write_at(hw.stream(name), times)
+    middle = dt.datetime.fromtimestamp(times[20] / 1000, dt.UTC)
+    frame = source(stream=name, minPartitions=3).load()
+    everything = spark.createDataFrame(frame.collect(), frame.schema)
+    conditions: list[Column] = [
+        F.col("offset") >= 700,
+        (F.col("offset") > 700) & (F.col("offset") < 720),
+        F.col("offset") <= 3,
+        F.col("offset") == 1500,
+        F.col("offset").isin(5, 900, 7000),
+        ~F.col("offset").isin(5, 900),
+        F.col("offset") > 5000,
+        F.col("tag") == "tag-3",
+        F.col("tag") != "tag-3",
+        F.col("tag").isin("tag-3", "tag-5"),
+        F.col("tag").startswith("tag-3") | (F.col("offset") == 7),
+        F.col("tag").endswith("-6"),
+        F.col("tag").contains("g-1"),
+        F.col("tag") > "tag-4",
+        F.col("time") >= F.lit(middle),
+        F.col("time") < F.lit(middle),
+        (F.col("time") > F.lit(middle)) & (F.col("tag") == "tag-2"),
+        F.col("time") == F.lit(middle),
+        F.col("time").isin(middle, middle + dt.timedelta(milliseconds=7)),
+        F.col("partition") == 0,
+        F.col("partition") == 1,
+        F.col("stream") != name,
+        F.col("value") == b"value-77",
+        F.col("tag").eqNullSafe("tag-1") & F.col("tag").isNotNull(),
+        F.length("tag") == 5,
+    ]
+    for condition in conditions:
+        assert offsets(frame.where(condition)) == offsets(everything.where(condition)), condition
+
+
+def test_a_filter_on_offset_spares_the_tasks_that_cannot_match(
+    source: Source, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(3000)
+    frame = source(stream=stream.name, minPartitions=3).load()
+    assert frame.rdd.getNumPartitions() == 3
+    stream.evict(1500)
+    # Planned anew, and nothing is lost that this query asks for.
+    assert offsets(
+        source(stream=stream.name, startingOffsets=1).load().where("offset > 2000")
+    ) == list(range(2001, 3001))
+
+
+def test_tasks_end_where_nodes_end(source: Source, make_stream: Callable[..., Stream]) -> None:
+    stream = make_stream(10_000, size=1000)
+    frame = source(stream=stream.name, minPartitions=4).load()
+    bounds = frame.groupBy(F.spark_partition_id()).agg(F.min("offset"), F.max("offset")).collect()
+    found = sorted((row[1], row[2]) for row in bounds)
+    assert len(found) == 4
+    assert [low % 1000 for low, _ in found] == [1] * 4
+    assert [high for _, high in found[:-1]] == [low - 1 for low, _ in found[1:]]
+
+
+@pytest.fixture(scope="module")
+def three_thousand(request: pytest.FixtureRequest) -> str:
+    stores = request.getfixturevalue("stores")
+    with headwater.connect(stores.url("embedded")) as hw:
+        hw.stream("three-thousand").write_many(entries(3000))
+    return "three-thousand"

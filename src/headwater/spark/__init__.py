@@ -29,10 +29,15 @@ def require_spark() -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make our formats known to a session that was made elsewhere; may be repeated."""
+    """Make our formats known to a session that was made elsewhere; may be repeated.
+
+    Also makes it safe to hand filters down to Python sources (see ``headwater.spark.scans``).
+    """
     require_spark()
+    from headwater.spark.scans import own_scans
     from headwater.spark.source import HeadwaterSource
     from headwater.spark.table.source import TableSource
 
     for source in (HeadwaterSource, TableSource):
         spark.dataSource.register(source)
+    own_scans(spark)

@@ -56,18 +56,31 @@ def spark_schema(names: Sequence[str]) -> StructType:
     return StructType([StructField(name, _COLUMNS[name][0], nullable=False) for name in names])
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """Give the schema of the record batches that tasks hand over; equal to Spark's own."""
-    return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=False) for name in names])
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Give the schema of the record batches that tasks hand over.
+
+    ``schema`` is ours, or what a user gave instead: some of our columns, in their own types.
+    Raises InvalidInput for others.
+    """
+    fields = []
+    for name, field in zip(check_columns(schema.names), schema.fields, strict=True):
+        kind, arrow = _COLUMNS[name]
+        if field.name != name or field.dataType != kind:
+            raise InvalidInput(
+                f"the schema has {field.name} {field.dataType.simpleString()} where the source has "
+                f"{name} {kind.simpleString()}; leave the schema out and cast what comes"
+            )
+        fields.append(pa.field(name, arrow, nullable=field.nullable))
+    return pa.schema(fields)
 
 
 def hand_over(
-    table: pa.Table, stream: str, partition: int, names: Sequence[str]
+    table: pa.Table, stream: str, partition: int, schema: pa.Schema
 ) -> list[pa.RecordBatch]:
     """Give rows of the log (offset, tag, value, time) as batches for Spark, without a loop."""
     rows = table.num_rows
     columns = []
-    for name in names:
+    for name in schema.names:
         if name == "stream":
             columns.append(pa.chunked_array([pa.repeat(pa.scalar(stream), rows)]))
         elif name == "partition":
@@ -76,6 +89,6 @@ def hand_over(
             columns.append(table.column("time").cast(TIME))
         else:
             columns.append(table.column(name))
-    shaped = pa.Table.from_arrays(columns, schema=arrow_schema(names))
+    shaped = pa.Table.from_arrays(columns, schema=schema)
     batches: list[pa.RecordBatch] = shaped.combine_chunks().to_batches()
     return batches

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from headwater.errors import InvalidInput, UnknownStream
+from headwater.errors import InvalidInput
+from headwater.inputs import check_name
 from headwater.spark import columns
-from headwater.spark.connections import absolute_url, client
 from headwater.spark.options import Options
-from headwater.spark.reading.batch import BatchReader
+from headwater.spark.positions import positions
+from headwater.spark.reading.batch import reader_class
+from headwater.spark.reading.stream import StreamReader
+from headwater.spark.reading.task import Reading
+from headwater.spark.target import target_of
 
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+_STREAM_ONLY = ("maxOffsetsPerTrigger",)
 READ_OPTIONS = (
     "url",
     "stream",
     "topic",
     "columns",
+    "startingOffsets",
+    "startingTimestamp",
+    "minPartitions",
+    "failOnDataLoss",
+    "groupId",
+    *_BATCH_ONLY,
+    *_STREAM_ONLY,
 )
 
 
@@ -29,22 +42,49 @@ class HeadwaterSource(DataSource):
 
     def schema(self) -> StructType:
         """Give the columns that the option ``columns`` asks for."""
-        options = Options(self.options, READ_OPTIONS)
+        options = self._options()
+        target_of(options)
         return columns.spark_schema(columns.check_columns(options.words("columns")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
-        options = Options(self.options, READ_OPTIONS)
-        url = absolute_url(options.text("url"))
-        stream, topic = options.text("stream"), options.text("topic")
-        if (stream is None) == (topic is None):
-            raise InvalidInput("name what to read by one of the options 'stream' and 'topic'")
-        hw = client(url)
-        if stream is not None:
-            streams = {0: stream}
-            if not hw.stream(stream).info().exists:
-                raise UnknownStream(stream)
-        else:
-            assert topic is not None
-            streams = {i: f"{topic}/{i}" for i in range(hw.topic(topic).partitions())}
-        return BatchReader(url, streams, columns.check_columns(schema.names))
+        options = self._options()
+        _refuse(options, _STREAM_ONLY, "a batch read")
+        return reader_class()(
+            self._reading(options, schema),
+            positions(options, "starting"),
+            positions(options, "ending"),
+            options.number("minPartitions") or 1,
+            _group(options),
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        """Plan a streaming read."""
+        options = self._options()
+        _refuse(options, _BATCH_ONLY, "a streaming query")
+        return StreamReader(
+            self._reading(options, schema),
+            positions(options, "starting"),
+            options.number("minPartitions") or 1,
+            options.number("maxOffsetsPerTrigger"),
+            _group(options),
+        )
+
+    def _options(self) -> Options:
+        return Options(self.options, READ_OPTIONS)
+
+    def _reading(self, options: Options, schema: StructType) -> Reading:
+        return Reading(
+            target_of(options), columns.arrow_schema(schema), options.flag("failOnDataLoss", True)
+        )
+
+
+def _refuse(options: Options, names: tuple[str, ...], where: str) -> None:
+    for name in names:
+        if name in options:
+            raise InvalidInput(f"option {name!r} means nothing in {where}; leave it out")
+
+
+def _group(options: Options) -> str | None:
+    group = options.text("groupId")
+    return None if group is None else check_name(group, "reader")

@@ -1,61 +1,121 @@
-"""Reading a stream or topic once, from offset to offset."""
+"""Reading a stream or topic once, from offset to offset.
+
+Where to begin and to end is decided when the read is planned: what is written later is not read,
+and what is evicted before its task comes to it is a loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from headwater.spark import columns
-from headwater.spark.connections import client
+from headwater.errors import InvalidInput
+from headwater.log.extents import Extent
+from headwater.spark.positions import Positions
+from headwater.spark.reading import filters
+from headwater.spark.reading.split import OffsetRange, split
+from headwater.spark.reading.task import Reading
 
-BATCH_ROWS = 64_000
-
-
-@dataclass
-class OffsetRange(InputPartition):
-    """What one task reads: start..stop-1 of a stream."""
-
-    stream: str
-    partition: int
-    start: int
-    stop: int
+_FILTERING_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BatchReader(DataSourceReader):
-    """Reads offset ranges of streams that stand still."""
+    """Plans a read on the driver's side, and is sent to every task of it."""
 
-    def __init__(self, url: str, streams: dict[int, str], wanted: tuple[str, ...]) -> None:
-        self.url = url
-        self.streams = streams
-        self.wanted = wanted
+    def __init__(
+        self,
+        reading: Reading,
+        starting: Positions,
+        ending: Positions,
+        min_partitions: int,
+        group: str | None,
+    ) -> None:
+        self.reading = reading
+        self.starting = starting
+        self.ending = ending
+        self.min_partitions = min_partitions
+        self.group = group
 
     def partitions(self) -> list[InputPartition]:
-        """Plan one task per stream."""
-        hw = client(self.url)
-        parts: list[InputPartition] = []
-        for place, name in self.streams.items():
-            info = hw.stream(name).info()
-            parts.append(OffsetRange(name, place, info.first, info.last + 1))
-        return parts
+        """Settle what is read, and cut it into tasks.
+
+        Raises UnknownStream, UnknownTopic, OffsetOutOfRange, DataLost, InvalidInput.
+        """
+        target = self.reading.target
+        streams = target.streams()
+        self.starting.check(len(streams))
+        self.ending.check(len(streams))
+        extents = target.extents(streams.values())
+        if not any(extent.created for extent in extents):
+            raise target.unknown()
+        ranges = [
+            self._range(place, stream, extent)
+            for (place, stream), extent in zip(streams.items(), extents, strict=True)
+        ]
+        return [*split(target, ranges, self.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Hand over what lies in a range."""
-        assert isinstance(partition, OffsetRange)
-        stream = client(self.url).stream(partition.stream)
-        held: list[pa.RecordBatch] = []
-        rows = 0
-        for batch in stream.scan(partition.start, partition.stop):
-            held.append(batch)
-            rows += batch.num_rows
-            if rows >= BATCH_ROWS:
-                yield from self._shape(held, partition)
-                held, rows = [], 0
-        if held:
-            yield from self._shape(held, partition)
+        """Hand over the rows of one task."""
+        if isinstance(partition, OffsetRange):
+            yield from self.reading.read(partition)
 
-    def _shape(self, held: list[pa.RecordBatch], part: OffsetRange) -> list[pa.RecordBatch]:
-        table = pa.Table.from_batches(held)
-        return columns.hand_over(table, part.stream, part.partition, self.wanted)
+    def _range(self, place: int, name: str, extent: Extent) -> OffsetRange:
+        stream = self.reading.target.hw.stream(name)
+        start = self.starting.resolve(place, stream, extent)
+        stop = self.ending.resolve(place, stream, extent)
+        if start > stop and self.starting.of(place) == start and self.ending.of(place) == stop:
+            raise InvalidInput(
+                f"option {self.starting.option!r} is {start} in stream {name!r}, behind "
+                f"{self.ending.option!r}, which is {stop}; begin before the end"
+            )
+        if self.group is not None:
+            stream.register_reader(self.group, min(start, stop))
+        start, stop = self._narrow(place, name, start, stop)
+        if start < min(stop, extent.first):
+            self.reading.lost(name, start, min(stop, extent.first) - 1)
+            start = extent.first
+        return OffsetRange(name, place, start, max(start, stop), extent.created)
+
+    def _narrow(self, place: int, name: str, start: int, stop: int) -> tuple[int, int]:
+        """Leave out what the conditions cannot match."""
+        conditions = self.reading.conditions
+        if filters.leaves_out(conditions, "partition", place):
+            return start, start
+        if filters.leaves_out(conditions, "stream", name):
+            return start, start
+        first, end = filters.offsets_where(conditions)
+        since = filters.since_ms(conditions)
+        if since is not None and since > 0:
+            first = max(first, self.reading.target.hw.stream(name).offset_at(since))
+        start, stop = max(start, first), min(stop, end)
+        return (start, stop) if start < stop else (start, start)
+
+
+class FilteringReader(BatchReader):
+    """A batch reader that takes filters."""
+
+    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take the filters that can be applied here; give back the others."""
+        taken = []
+        for found in filters_:
+            condition = filters.condition_of(found)
+            if condition is None:
+                yield found
+            else:
+                taken.append(condition)
+        self.reading = replace(self.reading, conditions=tuple(taken))
+
+
+def reader_class() -> type[BatchReader]:
+    """Give the reader that this process may use.
+
+    Spark refuses a reader with ``pushFilters`` when filters are not handed down, which is so unless
+    ``spark.sql.python.filterPushdown.enabled`` is set; it hands them down in a process of its own.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    filtering = _FILTERING_PROCESS in sys.modules or getattr(main, "name", "") == _FILTERING_PROCESS
+    return FilteringReader if filtering else BatchReader

@@ -1,0 +1,136 @@
+"""Filters that Spark hands to the source: which are taken, what they spare, which rows they keep.
+
+A filter that is taken is applied exactly, for Spark does not look again. Conditions on partition
+and stream leave out whole streams, those on offset narrow the range, and a least time narrows it
+too: no message before the first one of that time can match. A greatest time cannot, since a writer
+may give times of its own in any order; it is compared row by row, as tags are, on Arrow columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import datasource as spark
+from pyspark.sql.datasource import Filter
+
+from headwater.inputs import MAX_EXACT, to_ms
+from headwater.spark.columns import TIME
+
+_COMPARISONS: dict[type[Filter], str] = {
+    spark.EqualTo: "equal",
+    spark.EqualNullSafe: "equal",
+    spark.GreaterThan: "greater",
+    spark.GreaterThanOrEqual: "greater_equal",
+    spark.LessThan: "less",
+    spark.LessThanOrEqual: "less_equal",
+    spark.In: "in",
+    spark.StringStartsWith: "starts_with",
+    spark.StringEndsWith: "ends_with",
+    spark.StringContains: "match_substring",
+}
+_PYTHON: dict[str, Callable[[Any, Any], bool]] = {
+    "equal": operator.eq,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "in": lambda value, among: value in among,
+    "starts_with": str.startswith,
+    "ends_with": str.endswith,
+    "match_substring": operator.contains,
+}
+_TYPES: dict[str, type] = {
+    "stream": str,
+    "partition": int,
+    "offset": int,
+    "tag": str,
+    "time": dt.datetime,
+}
+
+
+class Condition(NamedTuple):
+    """One comparison of a column with a value, or with several (``in``)."""
+
+    column: str
+    comparison: str
+    value: Any
+    negated: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Say whether a single value meets it."""
+        return _PYTHON[self.comparison](value, self.value) != self.negated
+
+    def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Say for each row of a column whether it meets the condition."""
+        if self.column == "time":
+            column = column.cast(TIME)
+        if self.comparison == "in":
+            mask = pc.is_in(column, value_set=pa.array(self.value, column.type))
+        elif self.comparison in ("starts_with", "ends_with", "match_substring"):
+            mask = getattr(pc, self.comparison)(column, self.value)
+        else:
+            mask = getattr(pc, self.comparison)(column, pa.scalar(self.value, column.type))
+        return pc.invert(mask) if self.negated else mask
+
+
+def condition_of(found: Filter) -> Condition | None:
+    """Turn a filter into a condition; None when Spark had better apply it itself."""
+    negated = isinstance(found, spark.Not)
+    inner = found.child if isinstance(found, spark.Not) else found
+    comparison = _COMPARISONS.get(type(inner))
+    column = ".".join(getattr(inner, "attribute", ()))
+    kind = _TYPES.get(column)
+    if comparison is None or kind is None:
+        return None
+    value: Any = inner.value  # type: ignore[attr-defined]
+    values = tuple(value) if comparison == "in" else (value,)
+    if any(type(each) is not kind for each in values):
+        return None
+    if kind is dt.datetime and any(each.tzinfo is None for each in values):
+        return None
+    return Condition(column, comparison, values if comparison == "in" else value, negated)
+
+
+def leaves_out(conditions: Iterable[Condition], column: str, value: Any) -> bool:
+    """Say whether no row with that value in that column can match: a whole stream is spared."""
+    return any(one.column == column and not one.holds(value) for one in conditions)
+
+
+def offsets_where(conditions: Iterable[Condition]) -> tuple[int, int]:
+    """Give the first offset that can match, and the one behind the last."""
+    start, stop = 1, MAX_EXACT
+    for one in conditions:
+        if one.column != "offset" or one.negated:
+            continue
+        values = one.value if one.comparison == "in" else (one.value,)
+        least = {"greater": values[0] + 1}.get(one.comparison, min(values))
+        most = {"less": values[0] - 1}.get(one.comparison, max(values))
+        if not one.comparison.startswith("less"):
+            start = max(start, least)
+        if not one.comparison.startswith("greater"):
+            stop = min(stop, most + 1)
+    return start, stop
+
+
+def since_ms(conditions: Iterable[Condition]) -> int | None:
+    """Give the least time that a matching row can have; None when any time can."""
+    bounds = [
+        to_ms(min(one.value) if one.comparison == "in" else one.value)
+        for one in conditions
+        if one.column == "time" and not one.negated and not one.comparison.startswith("less")
+    ]
+    return max(bounds, default=None)
+
+
+def rows_where(conditions: Iterable[Condition], table: pa.Table) -> pa.Table:
+    """Give the rows of the log's table that meet all conditions on what differs between rows."""
+    masks = [
+        one.mask(table.column(one.column)) for one in conditions if one.column in table.schema.names
+    ]
+    return table.filter(reduce(pc.and_, masks)) if masks else table

@@ -1,0 +1,198 @@
+"""Reading a stream or topic on and on: micro-batches from offset to offset.
+
+The position that Spark keeps in its checkpoint holds, for each partition, the next offset and which
+stream it belongs to. So a restart goes on exactly there, what was evicted meanwhile is told with
+its exact offsets, and a stream that was deleted and written anew is not mistaken for the old one.
+To find what is new costs one round trip, whatever the number of partitions of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headwater.errors import OffsetOutOfRange, StreamReplaced
+from headwater.log.extents import Extent
+from headwater.spark.positions import Positions
+from headwater.spark.reading.split import OffsetRange, split
+from headwater.spark.reading.task import Reading
+
+
+class Place(NamedTuple):
+    """Where a query stands in a partition; ``created`` is 0 while the stream is not there yet."""
+
+    next: int
+    created: int
+
+
+Places = dict[int, Place]
+
+
+def _dump(places: Places) -> dict[str, Any]:
+    return {str(partition): place._asdict() for partition, place in sorted(places.items())}
+
+
+def _load(offset: dict[str, Any]) -> Places:
+    return {int(partition): Place(**place) for partition, place in offset.items()}
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver's side, and is sent to every task of them."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        starting: Positions,
+        min_partitions: int,
+        max_offsets: int | None,
+        group: str | None,
+    ) -> None:
+        self.reading = reading
+        self.starting = starting
+        self.min_partitions = min_partitions
+        self.max_offsets = max_offsets
+        self.group = group
+        self._streams: dict[int, str] = {}
+        self._seen: dict[int, Extent] = {}
+        self._until: dict[int, int] | None = None
+        self._registered: dict[int, int] = {}
+
+    # ── Positions ────────────────────────────────────────────────────────────────────────────
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Give where a new query begins. Raises OffsetOutOfRange, InvalidInput."""
+        extents = self._look()
+        if extents:
+            self.starting.check(len(extents))
+        places = {
+            place: Place(self.starting.resolve(place, self._stream(place), extent), extent.created)
+            for place, extent in extents.items()
+        }
+        self._check(places, extents)
+        self._register(places)
+        return _dump(places)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Give how far the next micro-batch may read. Raises DataLost, OffsetOutOfRange, ..."""
+        extents = self._look()
+        places = self._known(start, extents)
+        self._check(places, extents)
+        self._register(places)
+        ends = {
+            place: max(places[place].next, extent.last + 1) for place, extent in extents.items()
+        }
+        if self._until is not None:
+            ends = {
+                place: max(places[place].next, min(end, self._until.get(place, 0)))
+                for place, end in ends.items()
+            }
+        if isinstance(limit, ReadMaxRows):
+            ends = _share(places, extents, ends, limit.max_rows)
+        return _dump({place: Place(end, extents[place].created) for place, end in ends.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Give what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
+        return ReadAllAvailable() if self.max_offsets is None else ReadMaxRows(self.max_offsets)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Give the end of the log as it was last seen, for the progress of the query."""
+        return _dump({p: Place(seen.last + 1, seen.created) for p, seen in self._seen.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of a query that reads what is there now and ends."""
+        self._until = {place: extent.last + 1 for place, extent in self._look().items()}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let retention have what is done; does nothing without a ``groupId``."""
+        self._register(_load(end))
+
+    # ── Tasks ────────────────────────────────────────────────────────────────────────────────
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Cut a micro-batch into tasks."""
+        begins, ranges = _load(start), []
+        for place, (stop, created) in _load(end).items():
+            name = self._stream(place).name
+            begin = begins.get(place, Place(1, created)).next
+            seen = self._seen.get(place)
+            if seen is not None and begin < min(stop, seen.first):
+                self.reading.lost(name, begin, min(stop, seen.first) - 1)
+                begin = min(stop, seen.first)
+            ranges.append(OffsetRange(name, place, begin, stop, created))
+        return [*split(self.reading.target, ranges, self.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Hand over the rows of one task."""
+        if isinstance(partition, OffsetRange):
+            yield from self.reading.read(partition)
+
+    # ── What is known ────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> dict[int, Extent]:
+        """Say where each partition stands; a topic that is not there yet has none."""
+        target = self.reading.target
+        self._streams = self._streams or target.streams()
+        extents = target.extents(self._streams.values())
+        self._seen = dict(zip(self._streams, extents, strict=True))
+        return self._seen
+
+    def _stream(self, place: int) -> Any:
+        target = self.reading.target
+        self._streams = self._streams or target.streams()
+        return target.hw.stream(self._streams.get(place, f"{target.name}/{place}"))
+
+    def _known(self, start: dict[str, Any], extents: dict[int, Extent]) -> Places:
+        """Give where the query stands, also in what came into being since."""
+        places = _load(start)
+        return {place: places.get(place, Place(1, 0)) for place in (*extents, *places)}
+
+    def _check(self, places: Places, extents: dict[int, Extent]) -> None:
+        """Refuse to go on where the log is no longer the one that was read."""
+        for partition, (begin, created) in places.items():
+            name = self._stream(partition).name
+            extent = extents.get(partition, Extent(1, 0, 0))
+            if created not in (0, extent.created):
+                raise StreamReplaced(name)
+            if begin > extent.last + 1:
+                raise OffsetOutOfRange(name, "the position", begin, extent.last)
+            if begin < extent.first and self.reading.fail_on_loss:
+                self.reading.lost(name, begin, extent.first - 1)
+
+    def _register(self, places: Places) -> None:
+        """Tell the log what the query needs next, when it has a name to be known by."""
+        if self.group is None:
+            return
+        for place, (needed, _) in places.items():
+            if self._registered.get(place) != needed:
+                self._stream(place).register_reader(self.group, needed)
+                self._registered[place] = needed
+
+
+def _share(
+    places: Places, extents: dict[int, Extent], ends: dict[int, int], most: int
+) -> dict[int, int]:
+    """Cut what may be read to ``most`` offsets, each partition in proportion to what it has."""
+    begins = {
+        place: min(end, max(places[place].next, extents[place].first))
+        for place, end in ends.items()
+    }
+    waiting = {place: end - begins[place] for place, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    shares = {place: most * size // total for place, size in waiting.items()}
+    rest = most - sum(shares.values())
+    for place in sorted(waiting, key=lambda place: -(most * waiting[place] % total)):
+        if rest and shares[place] < waiting[place]:
+            shares[place] += 1
+            rest -= 1
+    return {place: begins[place] + share for place, share in shares.items()}

@@ -1,0 +1,86 @@
+"""What a task does: fetch the nodes of its range and hand them to Spark, many at a time.
+
+Every reply of the store tells where the stream stands, so a message that was evicted after the
+task was planned is noticed, and told with its exact offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headwater.errors import DataLost, OffsetOutOfRange, StreamReplaced
+from headwater.log import reading
+from headwater.log.handles import StreamHandle
+from headwater.log.reading import Scanned
+from headwater.spark import columns
+from headwater.spark.reading.filters import Condition, rows_where
+from headwater.spark.reading.split import OffsetRange
+from headwater.spark.target import Target
+
+# The JVM takes a batch as a whole, at some cost: few large ones are quicker, until they are larger
+# than its caches.
+BATCH_ROWS = 64_000
+BATCH_BYTES = 16 * 1024 * 1024
+
+logger = logging.getLogger("headwater.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How tasks read: from where, which columns, which rows, and whether a loss is an error."""
+
+    target: Target
+    schema: pa.Schema
+    fail_on_loss: bool
+    conditions: tuple[Condition, ...] = ()
+
+    def lost(self, stream: str, first: int, last: int) -> None:
+        """Raise DataLost for evicted offsets, or warn when losses are to be passed over."""
+        error = DataLost(stream, first, last)
+        if self.fail_on_loss:
+            raise error
+        logger.warning("passed over offsets %d to %d of %r: evicted", first, last, stream)
+
+    def read(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Yield what lies in a range as batches for Spark.
+
+        Raises DataLost, OffsetOutOfRange or StreamReplaced when it is not what was planned.
+        """
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in self._scan(part):
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield from self._shape(held, part)
+                held, rows, size = [], 0, 0
+        if held:
+            yield from self._shape(held, part)
+
+    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+        run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
+        at = part.start
+        while at and at < part.stop:
+            scanned = run(reading.scan_part(handle, at, part.stop))
+            self._check(part, at, scanned)
+            yield from scanned.batches
+            at = scanned.next
+
+    def _check(self, part: OffsetRange, at: int, scanned: Scanned) -> None:
+        if scanned.created != part.created:
+            raise StreamReplaced(part.stream)
+        if scanned.first > at:
+            self.lost(part.stream, at, min(scanned.first, part.stop) - 1)
+        if scanned.last < part.stop - 1:
+            raise OffsetOutOfRange(part.stream, "the end to read", part.stop, scanned.last)
+
+    def _shape(self, held: list[pa.RecordBatch], part: OffsetRange) -> list[pa.RecordBatch]:
+        table = rows_where(self.conditions, pa.Table.from_batches(held))
+        if not table.num_rows:
+            return []
+        return columns.hand_over(table, part.stream, part.partition, self.schema)
