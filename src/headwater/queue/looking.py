@@ -218,11 +218,13 @@ def item(
     entry: bytes, state: State, priority: int, attempt: int, due_ms: int | None, place: str
 ) -> QueueItem:
     """Make an item of an entry; one that is damaged is shown as it was found."""
-    at = value_at(entry) if entry else 0
+    at = value_at(entry) if len(entry) > 16 else 0
     try:
-        number = int(entry[1:17])
+        number = int(entry[:16])
         expires = int(entry[17:30]) if at == 30 else None
     except ValueError:
+        at = 0
+    if not at:
         return QueueItem("", entry, "damaged", priority, attempt, 0, due_ms, None, place)
     return QueueItem(
         str(number), entry[at:], state, priority, attempt, number // 1000, due_ms, expires, place

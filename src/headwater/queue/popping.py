@@ -23,8 +23,9 @@ log = logging.getLogger("headwater.queue")
 WAIT_SLICE_MS = 1000
 # What one call gives at most; the server is not held up for longer by one consumer.
 CALL_MESSAGES = 4096
-_ID = slice(1, 17)
 _MORTAL = ord("t")
+# The places of a parcel, as receipts end.
+_PLACES = tuple(f".{place}" for place in range(1, 65))
 
 
 def pop(
@@ -110,19 +111,30 @@ def _deliveries(reply: list[Any]) -> list[Delivery]:
     for place in range(3, len(reply), 2):
         head, entries = reply[place].decode(), reply[place + 1]
         attempt = int(head.split(":")[2])
+        # Written out, because a pop makes many of them; value_at says what the numbers are.
         if head[0] == ":":
             found += [
-                Delivery(entry[_ID].decode(), entry[value_at(entry) :], attempt, "")
+                Delivery(
+                    entry[:16].decode(),
+                    entry[30 if entry[16] == _MORTAL else 17 :],
+                    attempt,
+                    "",
+                )
                 for entry in entries
             ]
         else:
             found += [
-                Delivery(entry[_ID].decode(), entry[value_at(entry) :], attempt, f"{head}.{i}")
-                for i, entry in enumerate(entries, 1)
+                Delivery(
+                    entry[:16].decode(),
+                    entry[30 if entry[16] == _MORTAL else 17 :],
+                    attempt,
+                    head + place,
+                )
+                for entry, place in zip(entries, _PLACES, strict=False)
             ]
     return found
 
 
 def value_at(entry: bytes) -> int:
     """Say where the value of an entry begins."""
-    return 30 if entry[0] == _MORTAL else 17
+    return 30 if entry[16] == _MORTAL else 17

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import NamedTuple, TypedDict
 
@@ -31,12 +31,15 @@ class WorkerOptions(TypedDict, total=False):
 class Terms:
     """How many messages are handled at once, how long each is held, and when it is tried again."""
 
-    def __init__(self, concurrency: int, ack_ms: int) -> None:
+    def __init__(
+        self, concurrency: int, ack_ms: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.concurrency = check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
         self.ack_ms = check_ms(ack_ms, "ack_ms", 100)
         self.settings = QueueSettings()
         self._done = 0
-        self._since = time.monotonic()
+        self._clock = clock
+        self._since = clock()
         self.room = 2 * concurrency
 
     @property
@@ -47,11 +50,11 @@ class Terms:
     def note(self, done: int) -> None:
         """Take note of messages that are done, and hold as many as a moment's work ahead."""
         self._done += done
-        took = time.monotonic() - self._since
+        took = self._clock() - self._since
         if took >= AHEAD_S:
             per_moment = int(self._done * AHEAD_S / took)
             self.room = min(max(per_moment, 2 * self.concurrency), MOST_AHEAD)
-            self._done, self._since = 0, time.monotonic()
+            self._done, self._since = 0, self._clock()
         elif self._done >= self.room:
             # Quicker than a moment: there may be much more to come.
             self.room = min(2 * self.room, MOST_AHEAD)

@@ -62,7 +62,7 @@ redis.register_function{
     queue.levels, queue.generation = '', queue.us
     if args[1] == 'all' then
       redis.call('UNLINK', K, K .. ':waiters', K .. ':producers', K .. ':answers')
-    elseif not queue.new then
+    else
       save_queue(queue)
     end
     return { total, queue.new and 0 or 1 }

@@ -48,7 +48,7 @@ local function settle_letters(keys, args, keep)
     more = left > 0 and #oldest == DEAD_STEPS
   end
   if keep then serve_waiters(queue) end
-  if not queue.new then save_queue(queue) end
+  save_queue(queue)
   return { most - left, more and 1 or 0 }
 end
 

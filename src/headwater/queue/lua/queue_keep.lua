@@ -15,7 +15,7 @@ local function drop_outlived(queue, level)
     local entries = redis.call('LRANGE', key, 0, queue.largest > 65536 and 0 or 63)
     local over = 0
     for _, entry in ipairs(entries) do
-      if string.byte(entry, 1) ~= 116 or (tonumber(string.sub(entry, 18, 30)) or math.huge) > queue.now then
+      if string.byte(entry, 17) ~= 116 or (tonumber(string.sub(entry, 18, 30)) or math.huge) > queue.now then
         break
       end
       over = over + 1
@@ -43,7 +43,7 @@ redis.register_function{
     local returned = queue.again - before
     serve_waiters(queue)
     local forgotten = forget_producers(keys[1], queue.now - tonumber(args[1]))
-    if not queue.new then save_queue(queue) end
+    save_queue(queue)
     return { returned, buried, outlived, forgotten, more and 1 or 0 }
   end,
   flags = { 'allow-oom' },

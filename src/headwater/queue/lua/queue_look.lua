@@ -21,7 +21,7 @@ end
 
 local function page_of_list(key, at, count, bytes)
   local start = at == '' and 0 or first_after(redis.call('LLEN', key), function(place)
-    return string.sub(redis.call('LINDEX', key, place), 2, 17) > at
+    return string.sub(redis.call('LINDEX', key, place), 1, 16) > at
   end)
   local found, last = {}, nil
   while #found < count and bytes > 0 do
@@ -33,7 +33,7 @@ local function page_of_list(key, at, count, bytes)
       start = start + 1
     end
   end
-  return found, last and string.sub(last, 2, 17) or ''
+  return found, last and string.sub(last, 1, 16) or ''
 end
 
 local function page_of_parcels(K, key, at, count, bytes)
@@ -98,7 +98,7 @@ redis.register_function{
 local function oldest_of(queue, level)
   local found = {}
   local head = redis.call('LINDEX', set_key(queue, 'ready', level), 0)
-  local us = head and tonumber(string.sub(head, 2, 17))
+  local us = head and tonumber(string.sub(head, 1, 16))
   if us then found[1] = math.floor(us / 1000) end
   for _, set in ipairs({ 'held', 'again', 'later' }) do
     local score = tonumber(redis.call('ZRANGE', set_key(queue, set, level), 0, 0, 'WITHSCORES')[2] or nil)
@@ -123,7 +123,7 @@ redis.register_function{
       end
     end
     local counts = {}
-    for i = 1, 10 do counts[i] = queue[FIELDS[i]] end
+    for i = 1, 10 do counts[i] = queue[COUNTS[i]] end
     local marks = redis.call('HMGET', K, 'mark_before', 'mark')
     return {
       queue.now, queue.levels, queue.paused and 1 or 0, queue.settings, queue.new and 0 or 1,

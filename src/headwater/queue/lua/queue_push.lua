@@ -13,10 +13,10 @@
 ]]
 local function entry_maker(queue, ttl)
   if ttl == '' then
-    return function(number, value) return 'm' .. number .. value end
+    return function(number, value) return number .. 'm' .. value end
   end
   local ends = string.format('%013.0f', queue.now + tonumber(ttl))
-  return function(number, value) return 't' .. number .. ends .. value end
+  return function(number, value) return number .. 't' .. ends .. value end
 end
 
 local function store_entries(queue, level, delay, entries)
@@ -26,7 +26,7 @@ local function store_entries(queue, level, delay, entries)
   use_level(queue, level)
   queue.pushed = queue.pushed + #entries
   if delay > 0 then
-    for _, part in ipairs(cut(entries)) do add_parcel(queue, 'later', level, 0, part, queue.now + delay) end
+    for _, part in ipairs(cut(entries, size_of(entries))) do add_parcel(queue, 'later', level, 0, part, queue.now + delay) end
     return poke_waiter(queue, queue.now + delay)
   end
   local key = set_key(queue, 'ready', level)

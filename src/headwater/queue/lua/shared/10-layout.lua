@@ -2,7 +2,7 @@
   Where a queue keeps what. K is the queue's key, "hw:q:{<name>}"; every other key of the queue
   begins with K and so lies in the same slot of a cluster.
 
-    K                hash  last (the newest number), levels, paused, settings, counts, ...,
+    K                hash  counts (packed: see COUNTS), levels, paused, settings, marks for rates,
                            and one field w:<waiter> for each blocked consumer
     K:ready:<level>  list  entries, in the order in which they were pushed
     K:later:<level>  zset  parcels that are delayed, by the time at which they come due
@@ -16,9 +16,9 @@
     K:dedupe:<n>:<key>     string, until the window is over: the id that was given for a key
     K:producers K:answers  what producers were answered
 
-  An *entry* is one message and never changes: "m" and its number, or "t", its number and the time
-  at which its life ends; then the value. A number has 16 digits: the microsecond of the push, moved
-  on where two would be equal. It is the message's id, and tells its age.
+  An *entry* is one message and never changes: its number and "m"; or its number, "t" and the time at
+  which its life ends (13 digits); then the value. A number has 16 digits: the microsecond of the
+  push, moved on where two would be equal. It is the message's id, and tells its age.
 
   A *parcel* is up to 64 entries of one level that share a time: they were handed out together, or
   become due together. So handing out 50 messages that must be acknowledged costs one record and
@@ -34,23 +34,30 @@ local PARCEL_MESSAGES = 64
 local PARCEL_BYTES = 32768
 local CALL_BYTES = 4194304
 local MARK_MS = 10000
-local FIELDS = {
+-- Numbers that nearly every call reads and changes; one field, because each lookup costs.
+-- last: the newest number given; held, later, again, dead: messages in those sets; largest: bytes of
+-- the largest entry since the queue was empty; marked: when rates were last marked; generation: of
+-- dedupe keys.
+local COUNTS = {
   'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'held', 'later', 'again', 'dead',
-  'largest', 'marked', 'generation', 'paused', 'levels', 'settings',
+  'largest', 'marked', 'generation',
 }
-local COUNTED = 13
+local COUNTS_FORM = '>ddddddddddddd'
 
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
-  local found = redis.call('HMGET', K, unpack(FIELDS))
-  local queue, before, us = { key = K }, {}, server_us()
-  for i = 1, COUNTED do
-    local number = tonumber(found[i] or 0)
-    queue[FIELDS[i]], before[i] = number, number
+  local found, us = redis.call('HMGET', K, 'counts', 'levels', 'paused', 'settings'), server_us()
+  local queue = {
+    key = K, us = us, now = math.floor(us / 1000), before = found[1] or '', new = not found[1],
+    levels = found[2] or '', levels_before = found[2] or '', paused = found[3] == '1',
+    settings = found[4] or '', last = 0, pushed = 0, popped = 0, acked = 0, expired = 0, damaged = 0,
+    held = 0, later = 0, again = 0, dead = 0, largest = 0, marked = 0, generation = 0,
+  }
+  if found[1] then
+    queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged, queue.held,
+      queue.later, queue.again, queue.dead, queue.largest, queue.marked, queue.generation =
+      struct.unpack(COUNTS_FORM, found[1])
   end
-  queue.paused, queue.levels, queue.settings = found[14] == '1', found[15] or '', found[16] or ''
-  queue.new, queue.before, queue.levels_before = not found[1], before, queue.levels
-  queue.us, queue.now = us, math.floor(us / 1000)
   return queue
 end
 
@@ -62,20 +69,16 @@ local function set_mark(queue)
 end
 
 local function save_queue(queue)
-  if queue.pushed > 0 and queue.now >= queue.marked + MARK_MS then set_mark(queue) end
-  local words, before = {}, queue.before
-  for i = 1, COUNTED do
-    local number = queue[FIELDS[i]]
-    if number ~= before[i] then
-      words[#words + 1] = FIELDS[i]
-      words[#words + 1] = number
-    end
-  end
+  if queue.last == 0 then return end
+  if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
+  local counts = struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
+    queue.expired, queue.damaged, queue.held, queue.later, queue.again, queue.dead, queue.largest,
+    queue.marked, queue.generation)
   if queue.levels ~= queue.levels_before then
-    words[#words + 1] = 'levels'
-    words[#words + 1] = queue.levels
+    redis.call('HSET', queue.key, 'counts', counts, 'levels', queue.levels)
+  elseif counts ~= queue.before then
+    redis.call('HSET', queue.key, 'counts', counts)
   end
-  if #words > 0 then redis.call('HSET', queue.key, unpack(words)) end
 end
 
 -- Gives so many numbers in a row; returns the first. Numbers grow with time and are never equal.

@@ -30,10 +30,14 @@ local function add_parcel(queue, set, level, attempt, entries, score)
   return member
 end
 
--- Cuts entries into parcels of a bearable size: each is rewritten whole when a part of it leaves.
-local function cut(entries)
+local function size_of(entries)
   local size = 0
   for i = 1, #entries do size = size + #entries[i] end
+  return size
+end
+
+-- Cuts entries into parcels of a bearable size: each is rewritten whole when a part of it leaves.
+local function cut(entries, size)
   if #entries <= PARCEL_MESSAGES and (size <= PARCEL_BYTES or #entries == 1) then return { entries } end
   local parts, part, room = {}, {}, PARCEL_BYTES
   for i = 1, #entries do
@@ -56,32 +60,37 @@ end
 
 local function is_entry(entry)
   if type(entry) ~= 'string' then return false end
-  local kind, first = string.byte(entry, 1, 2)
-  local last = string.byte(entry, 17)
-  if not last or first < 48 or first > 57 or last < 48 or last > 57 then return false end
-  if kind == 109 then return true end
-  return kind == 116 and string.find(entry, '^%d%d%d%d%d%d%d%d%d%d%d%d%d', 18) ~= nil
+  if not string.find(entry, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d[mt]') then return false end
+  return string.byte(entry, 17) == 109 or string.find(entry, '^%d%d%d%d%d%d%d%d%d%d%d%d%d', 18) ~= nil
 end
 
 -- Leaves out what is damaged and what has outlived its time; most often all may stay.
+-- Returns what is left, and its size.
 local function sift(queue, entries)
-  local sound = true
+  -- Every entry of a pop passes here: a name that is looked up once counts.
+  local byte, sound, size = string.byte, true, 0
   for i = 1, #entries do
-    if string.byte(entries[i], 1) ~= 109 or not is_entry(entries[i]) then sound = false break end
+    local entry = entries[i]
+    local last, kind = byte(entry, 16, 17)
+    if kind ~= 109 or last < 48 or last > 57 then
+      sound = false
+      break
+    end
+    size = size + #entry
   end
-  if sound then return entries end
+  if sound then return entries, size end
   local kept = {}
   for i = 1, #entries do
     local entry = entries[i]
     if not is_entry(entry) then
       put_aside(queue, entry, 1)
-    elseif string.byte(entry, 1) == 116 and tonumber(string.sub(entry, 18, 30)) <= queue.now then
+    elseif byte(entry, 17) == 116 and tonumber(string.sub(entry, 18, 30)) <= queue.now then
       queue.expired = queue.expired + 1
     else
       kept[#kept + 1] = entry
     end
   end
-  return kept
+  return kept, size_of(kept)
 end
 
 -- Opens the record of a parcel: its entries, and their deadlines if they vary; places that cannot

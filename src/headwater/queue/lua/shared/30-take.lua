@@ -14,8 +14,10 @@ local RESERVE_MS = 2000
 -- Returns how many messages were given up, and whether there may be more to do.
 local function lapse(queue, level, most)
   if queue.held == 0 then return 0, false end
-  local key, tries = set_key(queue, 'held', level), most_attempts(queue)
+  local key = set_key(queue, 'held', level)
   local lapsed = redis.call('ZRANGE', key, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+  if #lapsed == 0 then return 0, false end
+  local tries = most_attempts(queue)
   local again, dead, buried, doomed, returned = {}, {}, 0, 0, 0
   for i = 1, #lapsed, 2 do
     local parcel, score = parse_member(lapsed[i]), tonumber(lapsed[i + 1])
@@ -62,8 +64,8 @@ local function new_bag(room, ack, reserve)
   return { room = room, bytes = CALL_BYTES, wade = WADE_STEPS, ack = ack, reserve = reserve }
 end
 
-local function hand_out(queue, level, attempt, entries, bag)
-  for _, part in ipairs(cut(entries)) do
+local function hand_out(queue, level, attempt, entries, size, bag)
+  for _, part in ipairs(cut(entries, size)) do
     local n = #bag
     if bag.reserve then
       bag[n + 1] = add_parcel(queue, 'again', level, attempt, part, queue.now + RESERVE_MS)
@@ -73,9 +75,8 @@ local function hand_out(queue, level, attempt, entries, bag)
       bag[n + 1] = '::' .. (attempt + 1)
     end
     bag[n + 2] = part
-    for i = 1, #part do bag.bytes = bag.bytes - #part[i] end
   end
-  bag.room = bag.room - #entries
+  bag.room, bag.bytes = bag.room - #entries, bag.bytes - size
   if not bag.reserve then queue.popped = queue.popped + #entries end
 end
 
@@ -104,9 +105,9 @@ local function take_parcel(queue, set, parcel, score, bag)
       before = before - #entry
     end
   end
-  local sound = sift(queue, chosen)
+  local sound, size = sift(queue, chosen)
   bag.wade = bag.wade - (#chosen - #sound)
-  if #sound > 0 then hand_out(queue, parcel.level, parcel.attempt, sound, bag) end
+  if #sound > 0 then hand_out(queue, parcel.level, parcel.attempt, sound, size, bag) end
   shrink_parcel(queue, set, parcel, entries, nil, score)
 end
 
@@ -140,7 +141,7 @@ local function take_ready(queue, level, bag, until_ms)
     local seen = #entries
     if until_ms then
       for i = 1, seen do
-        local us = tonumber(string.sub(entries[i], 2, 17))
+        local us = tonumber(string.sub(entries[i], 1, 16))
         if us and us / 1000 > until_ms then
           for j = seen, i, -1 do entries[j] = nil end
           break
@@ -149,9 +150,9 @@ local function take_ready(queue, level, bag, until_ms)
     end
     local taken = #entries
     if taken > 0 then
-      local sound = sift(queue, entries)
+      local sound, size = sift(queue, entries)
       bag.wade = bag.wade - (taken - #sound)
-      if #sound > 0 then hand_out(queue, level, 0, sound, bag) end
+      if #sound > 0 then hand_out(queue, level, 0, sound, size, bag) end
       redis.call('LTRIM', key, taken, -1)
     end
     if taken < step then return true end

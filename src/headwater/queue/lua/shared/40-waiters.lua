@@ -25,9 +25,12 @@ end
 
 -- Gives the first in line that still lives, when it plans to look again, and what it asked for.
 local function first_in_line(queue)
-  while true do
+  while not queue.nobody_waits do
     local waiter = redis.call('ZRANGE', queue.key .. ':waiters', 0, 0)[1]
-    if not waiter then return nil end
+    if not waiter then
+      queue.nobody_waits = true
+      return nil
+    end
     local ends, count, ack =
       string.match(redis.call('HGET', queue.key, 'w:' .. waiter) or '', '^(%d+):(%d+):(%d*)$')
     if ends and tonumber(ends) + WAITER_GRACE_MS >= queue.now then

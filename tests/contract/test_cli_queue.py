@@ -1,0 +1,99 @@
+"""Queues by command: every verb, for people and for programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.commands import run
+from tests.conftest import Stores
+
+
+@pytest.fixture
+def url(stores: Stores) -> str:
+    return stores.url("plain")
+
+
+def test_a_message_goes_in_and_out(url: str, name: str) -> None:
+    pushed = run(url, "queue", "push", name, "a", "b", "--json").rows
+    assert [row["queue"] for row in pushed] == [name, name]
+    first = run(url, "queue", "pop", name, "--json").row
+    assert first == {"id": pushed[0]["id"], "value": "a", "attempt": 1, "receipt": None}
+    taken = run(url, "queue", "pop", name, "--ack-ms", "60000", "--json").row
+    assert run(url, "queue", "stats", name, "--json").row["unacked"] == 1
+    assert run(url, "queue", "ack", name, taken["receipt"], "--json").row == {"count": 1}
+    assert run(url, "queue", "ack", name, taken["receipt"]).out == "acknowledged: 0\n"
+    nothing = run(url, "queue", "pop", name)
+    assert (nothing.out, nothing.err) == ("", "nothing to pop\n")
+    assert "not a receipt" in run(url, "queue", "ack", name, "x").err
+
+
+def test_lines_are_messages(url: str, name: str) -> None:
+    told = run(url, "queue", "push", name, "--batch", "2", stdin=b"a\nb\n\xff\n")
+    assert told.out == "pushed 3 messages\n"
+    rows = run(url, "queue", "peek", name, "--json").rows
+    assert [row["value"] for row in rows] == ["a", "b", "/w=="]
+    assert rows[2]["encoding"] == "base64"
+    assert run(url, "queue", "push", name, "--json", stdin=b"").row["pushed"] == 0
+
+
+def test_options_of_push_do_what_they_say(url: str, name: str) -> None:
+    run(url, "queue", "push", name, "late", "--delay-ms", "600000", "--ttl-ms", "900000")
+    run(url, "queue", "push", name, "low", "--priority", "-1")
+    first = run(url, "queue", "push", name, "once", "--dedupe", "k").out
+    assert run(url, "queue", "push", name, "twice", "--dedupe", "k").out == first
+    assert run(url, "queue", "push", name, "a", "b", "--dedupe", "k").code == 2
+    ready = run(url, "queue", "peek", name, "--json").rows
+    assert [(row["value"], row["priority"]) for row in ready] == [("once", 0), ("low", -1)]
+    (late,) = run(url, "queue", "peek", name, "--state", "delayed", "--json").rows
+    assert late["expires_ms"] - late["due_ms"] == 300_000
+    assert "once" in run(url, "queue", "pop", name, "-c", "5", "--ack-ms", "60000").out
+    shown = run(url, "queue", "list").out
+    assert name in shown
+
+
+def test_dead_letters_are_shown_brought_back_and_discarded(url: str, name: str) -> None:
+    settings = run(url, "queue", "configure", name, "--max-attempts", "1", "--json").row
+    assert settings["max_attempts"] == 1
+    run(url, "queue", "push", name, "a", "b", "c")
+    receipts = [
+        row["receipt"]
+        for row in run(url, "queue", "pop", name, "-c", "3", "--ack-ms", "60000", "--json").rows
+    ]
+    assert run(url, "queue", "nack", name, *receipts).out == "given back: 3\n"
+    letters = run(url, "queue", "dead", name, "--json").rows
+    assert [letter["value"] for letter in letters] == ["a", "b", "c"]
+    assert "given up" in run(url, "queue", "dead", name).out
+    assert run(url, "queue", "redrive", name, letters[1]["id"], "--json").row == {"count": 1}
+    assert run(url, "queue", "discard", name, letters[0]["id"]).out == "discarded: 1\n"
+    assert run(url, "queue", "redrive", name).out == "brought back: 1\n"
+    values = [row["value"] for row in run(url, "queue", "pop", name, "-c", "9", "--json").rows]
+    assert values == ["b", "c"]
+
+
+def test_a_queue_is_paused_purged_and_deleted(url: str, name: str) -> None:
+    run(url, "queue", "push", name, "a")
+    assert run(url, "queue", "pause", name).out == "paused\n"
+    assert run(url, "queue", "pause", name).out == "paused, as before\n"
+    assert run(url, "queue", "pop", name).out == ""
+    assert "paused" in run(url, "queue", "stats", name).out
+    assert run(url, "queue", "resume", name, "--json").row == {"state": "runs", "changed": True}
+    assert run(url, "queue", "purge", name, "--json").row == {"queue": name, "purged": 1}
+    told = run(url, "queue", "configure", name, "--backoff", "exponential", "--backoff-ms", "5")
+    assert "exponential" in told.out
+    assert "exponential, 5 ms up to" in run(url, "queue", "stats", name).out
+    assert run(url, "queue", "delete", name).out == "deleted\n"
+    for verb in ("stats", "peek", "pop", "dead", "purge", "delete"):
+        refused = run(url, "queue", verb, name)
+        assert refused.code == 1
+        assert (
+            refused.err
+            == f"error: there is no queue {name!r}; push to it first or check the name\n"
+        )
+
+
+def test_the_housekeeper_tells_what_it_did_to_queues(url: str, name: str) -> None:
+    run(url, "queue", "push", name, "a", "b")
+    run(url, "queue", "pop", name, "-c", "2", "--ack-ms", "1")
+    told = run(url, "keep", "--once", "--queue", name)
+    assert told.out == f"{name}: 2 messages were not acknowledged in time and come again\n"
+    assert run(url, "keep", "--once", "--queue", name, "--json").out == ""
