@@ -14,8 +14,9 @@ from typing import Any
 
 from headwater.client import member_name
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels, settle
 from headwater.ick.single import IckHandle
+from headwater.ick.types import KeptChannel
 from headwater.log import housekeeping
 from headwater.log.aio_stream import AsyncGroup, AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
@@ -113,10 +114,21 @@ class AsyncHeadwater:
         """See Headwater.keep."""
         if not streams:
             await self.keep_queues()
+            await self.keep_channels()
         return [
             await self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
             for name in streams or await self.streams()
         ]
+
+    async def keep_channels(self, *channels: str) -> list[KeptChannel]:
+        """See Headwater.keep_channels."""
+        found = []
+        for name in channels or await self.ick_channels():
+            handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
+            layout = await self.store.run(settle(handle))
+            if layout is not None:
+                found.append(KeptChannel(name, layout.settled, layout.leases))
+        return found
 
     async def keep_queues(self, *queues: str) -> list[KeptQueue]:
         """See Headwater.keep_queues."""

@@ -8,8 +8,9 @@ import socket
 from types import TracebackType
 
 from headwater.ick.ick import Ick, IckChannel
-from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels, settle
 from headwater.ick.single import IckHandle
+from headwater.ick.types import KeptChannel
 from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_streams, list_topics
 from headwater.log.housekeeping import Kept
@@ -110,14 +111,29 @@ class Headwater:
 
         Seals, gives up what expired, applies retention, compacts where asked for, and forgets
         producers and members that are gone. Any number of clients may do it at once. Without
-        names, queues are kept as well; ``keep_queues`` says what that did.
+        names, queues and channels are kept as well; ``keep_queues`` and ``keep_channels`` say what
+        that did.
         """
         if not streams:
             self.keep_queues()
+            self.keep_channels()
         return [
             self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
             for name in streams or self.streams()
         ]
+
+    def keep_channels(self, *channels: str) -> list[KeptChannel]:
+        """Bring changes of the number of shards forward, of the named channels or of all.
+
+        Says what became of each that is being changed; consumers do the same as they reserve.
+        """
+        found = []
+        for name in channels or self.ick_channels():
+            handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
+            layout = self.store.run(settle(handle))
+            if layout is not None:
+                found.append(KeptChannel(name, layout.settled, layout.leases))
+        return found
 
     def keep_queues(self, *queues: str) -> list[KeptQueue]:
         """Do the housekeeping of the named queues, or of all, once; says what was done to each.

@@ -34,6 +34,7 @@
     │   ├── ArchiveDamaged        a file of an archive is missing or not as it was written
     │   └── TargetNotEmpty        a restore would write behind messages that are not its own
     ├── IckError                  a dirty list refuses by its own rules
+    │   ├── UnknownIck            nothing was ever added under that name
     │   ├── NotAnIck              something else lies under a key of an Ick
     │   ├── LeaseLost             another consumer has taken a shard over
     │   └── LayoutLost            the shards of a channel are closed, and no other layout is named
@@ -392,6 +393,14 @@ class ArchiveDamaged(SparkError):
 
 class IckError(HeadwaterError):
     """A dirty list refuses by its own rules."""
+
+
+class UnknownIck(IckError):
+    """There is no Ick under that key, or no channel of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no dirty list {name!r}; add to it first or check the name")
+        self.name = name
 
 
 class NotAnIck(IckError):

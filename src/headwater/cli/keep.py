@@ -58,7 +58,8 @@ def keep(
 ) -> None:
     """Seal, apply retention, compact where asked for, give up what expired, forget who is gone.
 
-    Of queues: let come again what was not acknowledged in time, or give it up.
+    Of queues: let come again what was not acknowledged in time, or give it up. Of channels of dirty
+    lists: bring a change of their shards to its end.
 
     Runs until Ctrl-C or SIGTERM, and prints a line for each change. Any number may run at once.
     """
@@ -77,6 +78,10 @@ def keep(
                     if told.wait(0):
                         break
                     _tell_of_queue(hw.keep_queues(name)[0], as_json)
+                for name in () if some else hw.ick_channels():
+                    if told.wait(0):
+                        break
+                    _keep_channel(hw, name, as_json)
             except (AccessDenied, LibraryTooNew, StoreTooOld):
                 raise
             except StoreError as error:
@@ -113,6 +118,15 @@ def _keep(hw: Headwater, name: str, as_json: bool) -> bool:
     if kept.fault is not None:
         output.warn(f"error: stream {name!r}: {kept.fault}")
     return kept.fault is None
+
+
+def _keep_channel(hw: Headwater, name: str, as_json: bool) -> None:
+    """Bring a change of the number of shards forward, and tell when it is over."""
+    for kept in hw.keep_channels(name):
+        if kept.settled and as_json:
+            output.show_json({"channel": kept.channel, "change": "resharded", "count": 1})
+        elif kept.settled:
+            output.say(f"{kept.channel}: brought a change of its shards to the end")
 
 
 def _tell(kept: Kept, as_json: bool) -> None:

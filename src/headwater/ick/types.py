@@ -125,6 +125,18 @@ class ChannelStats:
         return self.shards + self.left_behind
 
 
+class KeptChannel(NamedTuple):
+    """A channel whose number of shards is being changed, and what housekeeping made of it.
+
+    ``settled`` says that the change is over; else ``leases`` shards of the layout before are still
+    leased, which is waited for.
+    """
+
+    channel: str
+    settled: bool
+    leases: int
+
+
 class Layout(NamedTuple):
     """How many shards a channel has.
 
