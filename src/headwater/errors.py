@@ -26,6 +26,7 @@
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
     │   ├── InputChanged          what a job reads is not what it began with
+    │   ├── JobForgotten          the log no longer knows which writes of a job arrived
     │   ├── SparkFailed           Spark gave up a piece of work for a reason of its own
     │   ├── JobOvertaken          another process of a job's name has moved its position
     │   ├── UnknownArchive        there is no archive of the stream at that place
@@ -320,6 +321,19 @@ class InputChanged(SparkError):
             "under another name, which begins anew"
         )
         self.job = job
+
+
+class JobForgotten(SparkError):
+    """A job stood still for so long that the log may not know which of its writes arrived."""
+
+    def __init__(self, job: str, journal: str) -> None:
+        super().__init__(
+            f"{job} stood still for too long: the log may have forgotten whether its last chunk "
+            f"arrived; look at the end of what it wrote, note that chunk as 'done' in stream "
+            f"{journal!r} if it is there, and run it again"
+        )
+        self.job = job
+        self.journal = journal
 
 
 class SparkFailed(SparkError):
