@@ -94,13 +94,16 @@ def partition_of(tag: str, partitions: int) -> int:
     return crc32(tag.encode()) % partitions
 
 
-def spread(batch: pa.RecordBatch, partitions: int) -> dict[int, pa.RecordBatch]:
-    """Sort rows by partition; each distinct tag is hashed once."""
-    encoded = batch.column("tag").dictionary_encode()
-    of_tag = pa.array(
-        [partition_of(tag, partitions) for tag in encoded.dictionary.to_pylist()], pa.int32()
-    )
-    places = of_tag.take(encoded.indices)
+def places_of(tags: pa.Array, partitions: int) -> pa.Array:
+    """Give the partition of each tag; each distinct one is hashed once."""
+    encoded = tags.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    places = pa.array([partition_of(tag, partitions) for tag in distinct], pa.int32())
+    return places.take(encoded.indices)
+
+
+def spread(batch: pa.RecordBatch, places: pa.Array) -> dict[int, pa.RecordBatch]:
+    """Sort rows by the partition of each, keeping their order."""
     return {
         place: batch.filter(pc.equal(places, place))
         for place in sorted(places.unique().to_pylist())
@@ -129,7 +132,8 @@ def append(
     node.check_batch(batch)
     streams = yield from topic.open()
     offsets = {}
-    for place, part in spread(batch, len(streams)).items():
+    places = places_of(batch.column("tag"), len(streams))
+    for place, part in spread(batch, places).items():
         stream = streams[place]
         offsets[place] = yield from writing.append(stream, part, backlog, producer, sequence)
     return offsets

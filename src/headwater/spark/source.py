@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
-from headwater.spark import columns
+from headwater.spark import columns, log_sink
 from headwater.spark.options import Options
 from headwater.spark.positions import positions
 from headwater.spark.reading.batch import reader_class
@@ -69,6 +75,16 @@ class HeadwaterSource(DataSource):
             options.number("maxOffsetsPerTrigger"),
             _group(options),
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Plan a batch write."""
+        options = log_sink.write_options(self.options)
+        return log_sink.batch_writer(options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """Plan the writes of a streaming query."""
+        options = log_sink.write_options(self.options)
+        return log_sink.stream_writer(options, schema, overwrite)
 
     def _options(self) -> Options:
         return Options(self.options, READ_OPTIONS)

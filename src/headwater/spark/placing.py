@@ -1,0 +1,57 @@
+"""Rows of a DataFrame as messages of the log: a node's columns, and the partition of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.errors import InvalidInput
+from headwater.log import topics
+
+
+def place_rows(batch: pa.RecordBatch, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Give the rows for each partition, in their order; 0 partitions are a stream."""
+    messages = _messages(batch)
+    if not partitions:
+        yield 0, messages
+        return
+    places = _places(batch, messages.column("tag"), partitions)
+    yield from topics.spread(messages, places).items()
+
+
+def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give tag and value as a node has them; no row is touched."""
+    value = batch.column("value")
+    if value.null_count:
+        raise InvalidInput(
+            f"{value.null_count} of the rows have a value that is null; the log takes none: drop "
+            "them by .where('value IS NOT NULL'), or give an empty value"
+        )
+    if "tag" in batch.schema.names:
+        tag = batch.column("tag")
+        if tag.null_count:
+            raise InvalidInput(
+                f"{tag.null_count} of the rows have a tag that is null; use "
+                ".withColumn('tag', coalesce('tag', lit('')))"
+            )
+    else:
+        tag = pa.repeat(pa.scalar("", pa.string()), batch.num_rows)
+    columns = [tag.cast(pa.string()), value.cast(pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["tag", "value"])
+
+
+def _places(batch: pa.RecordBatch, tags: pa.Array, partitions: int) -> pa.Array:
+    """Give the partition of each row: what the column says, else that of its tag."""
+    if "partition" not in batch.schema.names:
+        return topics.places_of(tags, partitions)
+    given = batch.column("partition")
+    least, most = pc.min_max(given).as_py().values()
+    if least is not None and (least < 0 or most >= partitions):
+        raise InvalidInput(
+            f"a row has partition {least if least < 0 else most}, and the topic has {partitions}, "
+            "counted from 0; correct the column, or drop it to place rows by their tags"
+        )
+    given = given.cast(pa.int32())
+    return pc.coalesce(given, topics.places_of(tags, partitions)) if given.null_count else given

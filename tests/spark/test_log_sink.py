@@ -1,0 +1,310 @@
+"""What is written to a stream or topic is there once, whole and in order, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
+
+import headwater
+from headwater import Headwater, InvalidInput, Stream, Topic
+from headwater.log.topics import partition_of
+from headwater.spark import log_sink
+from headwater.spark.failures import meaning
+from headwater.spark.source import HeadwaterSource
+from headwater.spark.target import Target
+from tests.conftest import Stores
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 3, first: int = 0) -> DataFrame:
+    """Rows with the values first, first + 1, ... in order over the tasks."""
+    rows = spark.range(first, first + count, 1, tasks)
+    tag = f.concat(f.lit("tag-"), (f.col("id") % 50).cast("string"))
+    return rows.select(tag.alias("tag"), f.col("id").cast("string").alias("value"))
+
+
+@pytest.fixture
+def sink(store_url: str) -> Callable[..., DataFrameWriter]:
+    """Begin a batch write to the store: ``sink(rows, stream=name).save()``."""
+
+    def sink(rows: DataFrame, **options: object) -> DataFrameWriter:
+        writer = rows.write.format("headwater").mode("append").option("url", store_url)
+        for key, value in options.items():
+            writer = writer.option(key, str(value))
+        return writer
+
+    return sink
+
+
+def values(stream: Stream) -> list[int]:
+    return [int(m.value) for m in stream.read(1, 1_000_000) if m]
+
+
+def staged(hw: Headwater, name: str) -> list[str]:
+    """Name what is staged beside streams whose names begin so."""
+    pages = hw.store.command("KEYS", f"hw:s:{{{name}*:staged:*")
+    return [key.decode() for page in pages for key in page]
+
+
+# ── Batch ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("count", "tasks"), [(0, 1), (1, 1), (7, 3), (40_500, 3)])
+def test_rows_are_in_the_stream_in_the_order_of_the_tasks(
+    spark: SparkSession,
+    sink: Callable[..., DataFrameWriter],
+    hw: Headwater,
+    name: str,
+    count: int,
+    tasks: int,
+) -> None:
+    sink(numbers(spark, count, tasks), stream=name).save()
+    stream = hw.stream(name)
+    assert values(stream) == list(range(count))
+    assert [m.tag for m in stream.read(1, 60) if m] == [f"tag-{i % 50}" for i in range(count)][:60]
+    assert staged(hw, name) == []
+    if count > 40_000:
+        info = stream.info()
+        assert info.sealed == info.last, "they were nodes when they came"
+        assert info.nodes <= count // 1000 + tasks
+
+
+def test_binary_values_and_no_tags_are_taken(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    rows = spark.sql("SELECT X'00FF' AS value UNION ALL SELECT X'' AS value").coalesce(1)
+    sink(rows, stream=name).save()
+    found = hw.stream(name).read(1, 10)
+    assert sorted((m.tag, m.value) for m in found if m) == [("", b""), ("", b"\x00\xff")]
+
+
+def test_rows_of_a_topic_go_by_their_tags(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    sink(numbers(spark, 5000), topic=name, partitions=3).save()
+    topic = hw.topic(name, 3)
+    found = []
+    for place in range(3):
+        messages = [m for m in topic.partition(place).read(1, 10_000) if m]
+        assert {partition_of(m.tag, 3) for m in messages} == {place}
+        order = [int(m.value) for m in messages]
+        assert order == sorted(order), "the order within a partition is kept"
+        found += order
+    assert sorted(found) == list(range(5000))
+
+
+def test_rows_of_a_topic_may_name_their_partition(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    topic: Topic = hw.topic(name, 4)
+    where = "CASE WHEN id % 3 = 0 THEN NULL ELSE id % 4 END"
+    rows = spark.range(0, 300, 1, 1).selectExpr(
+        "CAST(id AS string) AS value", "'t' AS tag", f"CAST({where} AS int) AS partition"
+    )
+    sink(rows, topic=name).save()
+    home = partition_of("t", 4)
+    for place in range(4):
+        wanted = [i for i in range(300) if (home if i % 3 == 0 else i % 4) == place]
+        assert values(topic.partition(place)) == wanted
+
+
+def test_very_large_rows_are_cut_to_what_can_be_sent(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    rows = spark.range(0, 30, 1, 1).selectExpr("repeat(CAST(id % 10 AS string), 5000000) AS value")
+    sink(rows, stream=name).save()
+    stream = hw.stream(name)
+    assert stream.info().last == 30
+    for place in range(1, 31):
+        (message,) = stream.read(place, 1)
+        assert message is not None
+        assert message.value[:1] == b"%d" % ((place - 1) % 10)
+        assert len(message.value) == 5_000_000
+
+
+def test_a_batch_with_producer_and_sequence_may_be_repeated(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    for _ in range(2):
+        sink(numbers(spark, 3000), stream=name, producer="nightly", sequence=7).save()
+    sink(numbers(spark, 10, first=3000), stream=name, producer="nightly", sequence=8).save()
+    assert values(hw.stream(name)) == list(range(3010))
+    assert staged(hw, name) == []
+
+
+def test_without_them_each_write_is_one_of_its_own(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    for _ in range(2):
+        sink(numbers(spark, 10, 1), stream=name).save()
+    assert values(hw.stream(name)) == [*range(10), *range(10)]
+
+
+def test_a_task_that_fails_leaves_nothing(
+    spark: SparkSession, sink: Callable[..., DataFrameWriter], hw: Headwater, name: str
+) -> None:
+    rows = numbers(spark, 30_000).withColumn(
+        "value", f.expr("IF(value = '29999', raise_error('no more'), value)")
+    )
+    with pytest.raises(PySparkException, match="no more"):
+        sink(rows, stream=name).save()
+    assert not hw.stream(name).info().exists
+
+
+# ── What is refused, in one line, before anything runs ───────────────────────────────────────
+
+
+def refusal(attempt: Callable[[], Any]) -> str:
+    with pytest.raises(PySparkException) as caught:
+        attempt()
+    return str(meaning(caught.value))
+
+
+STRING, INT = StringType(), IntegerType()
+WRONG: list[tuple[dict[str, DataType], dict[str, str], str]] = [
+    ({"value": INT}, {"stream": "s"}, "column 'value' must be binary or string, not int"),
+    ({"tag": STRING}, {"stream": "s"}, "no column 'value' among ['tag']"),
+    ({"value": STRING, "tag": INT}, {"stream": "s"}, "column 'tag' must be string, not int"),
+    ({"value": STRING, "partition": INT}, {"stream": "s"}, "'partition' is for a topic"),
+    ({"value": STRING, "other": INT}, {"stream": "s"}, "column 'other' has no place in the log"),
+    ({"value": STRING}, {}, "add .option('stream', ...)"),
+    ({"value": STRING}, {"stream": "s", "topic": "t"}, "give one of them"),
+    ({"value": STRING}, {"stream": "br{ace}"}, "must not contain"),
+    ({"value": STRING}, {"stream": "s", "partitions": "3"}, "'partitions' is for a topic"),
+    ({"value": STRING}, {"stream": "s", "producer": "p"}, "go together"),
+    ({"value": STRING}, {"stream": "s", "sequence": "-1", "producer": "p"}, "from 0 to"),
+    ({"value": STRING}, {"stream": "s", "strema": "x"}, "did you mean 'stream'?"),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "words"), WRONG)
+def test_what_cannot_be_written_is_refused_before_anything_runs(
+    embedded_url: str, columns: dict[str, DataType], options: dict[str, str], words: str
+) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    source = HeadwaterSource({"url": embedded_url, **options})
+    with pytest.raises(InvalidInput) as caught:
+        source.writer(schema, False)
+    assert words in str(caught.value)
+
+
+def test_a_refusal_is_one_line_on_the_driver(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    twice = spark.sql("SELECT 'x' AS value, 'y' AS value").write.format("headwater")
+    twice = twice.mode("append").options(url=embedded_url, stream=name)
+    assert refusal(twice.save) == "column 'value' is there twice; name each once"
+
+
+def test_a_log_is_not_overwritten(embedded_url: str) -> None:
+    schema = StructType([StructField("value", STRING)])
+    source = HeadwaterSource({"url": embedded_url, "stream": "s", "checkpointLocation": "/c"})
+    for plan in (source.writer, source.streamWriter):
+        with pytest.raises(InvalidInput, match="a log is only added to"):
+            plan(schema, True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"value": pa.array([None], pa.string())}, "a value that is null"),
+        ({"value": ["x"], "tag": pa.array([None], pa.string())}, "a tag that is null"),
+        ({"value": ["x" * 17_000_000]}, "a value may have 16777216 bytes, not 17000000"),
+        ({"value": ["x"], "tag": ["t" * 5000]}, "a tag may have 4096 bytes, not 5000"),
+        ({"value": ["x"] * 2, "partition": [0, 7]}, "a row has partition 7, and the topic has 3"),
+    ],
+)
+def test_a_row_that_the_log_does_not_take_is_refused_with_a_cure(
+    stores: Stores, embedded_url: str, name: str, columns: dict[str, Any], words: str
+) -> None:
+    sink = log_sink.Sink(Target(embedded_url, name, True), 3)
+    good = pa.record_batch({"value": ["good"] * 3000})
+    with pytest.raises(InvalidInput) as caught:
+        log_sink.stage_rows(sink, [good, pa.record_batch(columns)], "a")
+    assert words in str(caught.value)
+    with headwater.connect(stores.url("embedded")) as hw:
+        assert staged(hw, name) == []
+
+
+def test_such_a_row_fails_the_write(
+    spark: SparkSession, embedded_url: str, hw: Headwater, name: str
+) -> None:
+    rows = spark.sql("SELECT CAST(NULL AS string) AS value").write.format("headwater")
+    rows = rows.mode("append").options(url=embedded_url, stream=name)
+    assert "a value that is null" in refusal(rows.save)
+    assert not hw.stream(name).info().exists
+
+
+# ── Streaming ────────────────────────────────────────────────────────────────────────────────
+
+
+class Copy:
+    """A streaming query from one stream to another that can be stopped and started again."""
+
+    def __init__(self, spark: SparkSession, url: str, place: Path, source: str) -> None:
+        self._spark, self._url, self._place, self._source = spark, url, place, source
+
+    def run(self, most: int = 1000, **target: object) -> None:
+        """Bring over all that is there now."""
+        rows = (
+            self._spark.readStream.format("headwater")
+            .options(url=self._url, stream=self._source, columns="tag,value")
+            .option("maxOffsetsPerTrigger", most)
+            .load()
+        )
+        query = (
+            rows.writeStream.format("headwater")
+            .options(url=self._url, checkpointLocation=str(self._place))
+            .options(**{key: str(value) for key, value in target.items()})
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(90)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, store_url: str, tmp_path: Path, name: str) -> Copy:
+    return Copy(spark, store_url, tmp_path / "checkpoint", name)
+
+
+def test_a_query_writes_each_row_once_and_in_order(copy: Copy, hw: Headwater, name: str) -> None:
+    source, out = hw.stream(name), hw.stream(f"{name}-out")
+    source.write_many([("t", b"%d" % i) for i in range(2500)])
+    copy.run(stream=out.name)
+    assert values(out) == list(range(2500))
+    copy.run(stream=out.name)
+    source.write_many([("t", b"%d" % i) for i in range(2500, 2600)])
+    copy.run(stream=out.name)
+    assert values(out) == list(range(2600))
+    assert staged(hw, name) == []
+
+
+def test_an_epoch_that_spark_repeats_is_published_once(
+    copy: Copy, hw: Headwater, name: str, tmp_path: Path
+) -> None:
+    source, topic = hw.stream(name), hw.topic(f"{name}-out", 3)
+    source.write_many([(f"t{i % 20}", b"%d" % i) for i in range(3000)])
+    copy.run(most=1000, topic=topic.name)
+    commits = tmp_path / "checkpoint" / "commits"
+    for left in commits.glob("*2*"):
+        left.unlink()
+    copy.run(most=1000, topic=topic.name)
+    found = sorted(n for place in range(3) for n in values(topic.partition(place)))
+    assert found == list(range(3000))
+    assert staged(hw, name) == []
+
+
+def test_in_a_query_producer_and_sequence_mean_nothing(
+    copy: Copy, hw: Headwater, name: str
+) -> None:
+    hw.stream(name).write("t", b"1")
+    with pytest.raises(PySparkException) as caught:
+        copy.run(stream="out", producer="p")
+    assert "means nothing in a streaming query" in str(meaning(caught.value))
