@@ -16,6 +16,7 @@ import pytest
 
 import headwater
 from headwater import errors, outbox
+from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.store import embedded, rights
 from headwater.store.library import library
@@ -31,6 +32,7 @@ HANDLES = (
     headwater.Ick,
     headwater.IckChannel,
 )
+QUEUES = (headwater.Queue, headwater.QueueWorker)
 PARTS_OF_THE_OUTBOX = (
     outbox.Outbox,
     outbox.Streamer,
@@ -94,6 +96,7 @@ def public_methods(kind: type) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "page"),
     [(kind, "python.md") for kind in HANDLES]
+    + [(kind, "queue.md") for kind in QUEUES]
     + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -127,6 +130,9 @@ def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> Non
         (headwater.GroupInfo, "python.md"),
         (headwater.Kept, "python.md"),
         (headwater.Retention, "python.md"),
+        (headwater.QueueStats, "queue.md"),
+        (headwater.QueueSettings, "queue.md"),
+        (headwater.KeptQueue, "queue.md"),
         (outbox.Status, "outbox.md"),
         (outbox.Checkpoint, "outbox.md"),
         (outbox.Progress, "outbox.md"),
@@ -143,7 +149,12 @@ def test_the_reference_tells_of_every_fact(kind: Any, page: str) -> None:
 def test_the_reference_states_every_limit() -> None:
     page = (REFERENCE / "limits.md").read_text("utf-8")
     stated = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d,]+)", page, flags=re.MULTILINE))
-    held = {name: f"{number:,}" for name, number in vars(limits).items() if name.isupper()}
+    held = {
+        name: f"{number:,}"
+        for module in (limits, ick_limits)
+        for name, number in vars(module).items()
+        if name.isupper() and not name.startswith("_")
+    }
     assert stated == held
 
 

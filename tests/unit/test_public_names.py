@@ -22,9 +22,10 @@ PAIRS: list[tuple[type, type]] = [
     (headwater.TopicGroup, aio.AsyncTopicGroup),
     (headwater.Ick, aio.AsyncIck),
     (headwater.IckChannel, aio.AsyncIckChannel),
+    (headwater.Queue, aio.AsyncQueue),
 ]
 # These only make an object; with both clients nothing is sent yet, or it is sent with first use.
-IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel"}
+IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel", "queue", "worker"}
 
 # What other people's code calls: more may be added, nothing of this may change.
 FIXED: dict[Callable[..., Any], str] = {
@@ -53,6 +54,17 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Group.extend: "*offsets * retry_ms",
     headwater.Group.seek: "offset",
     headwater.Group.info: "",
+    headwater.Headwater.queue: "name",
+    headwater.Queue.push: "value * delay_ms=0",
+    headwater.Queue.push_many: "values * delay_ms=0",
+    headwater.Queue.pop: "count=1 * ack_ms=None block_ms=None",
+    headwater.Queue.ack: "*deliveries",
+    headwater.Queue.nack: "*deliveries * delay_ms=0",
+    headwater.Queue.extend: "*deliveries * ack_ms",
+    headwater.Queue.stats: "",
+    headwater.Queue.dead: "count=100",
+    headwater.Queue.redrive: "",
+    headwater.Queue.purge: "",
     headwater.Topic.write: "tag value * backlog=None",
     headwater.Topic.write_many: "entries * backlog=None producer=None sequence=None",
     headwater.Topic.group: "name start='first' * max_pending=None dead_letters=None",
@@ -64,6 +76,7 @@ FIXED: dict[Callable[..., Any], str] = {
     headwater.Ick.delete: "",
 }
 FIELDS: dict[type, tuple[str, ...]] = {
+    headwater.Delivery: ("id", "value", "attempt", "receipt"),
     headwater.Message: ("offset", "tag", "value", "time_ms", "attempt"),
     headwater.StreamInfo: ("first", "last", "length", "bytes"),
     headwater.GroupInfo: ("next", "ack_offset", "pending", "lag", "missed"),
