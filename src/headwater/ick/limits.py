@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
+from headwater import inputs
 from headwater.errors import InvalidInput
-from headwater.inputs import MAX_EXACT, check_int
+from headwater.inputs import check_int
 from headwater.store.call import Argument
 
 Member: TypeAlias = "str | bytes"
@@ -66,10 +67,10 @@ def spell_score(score: float) -> Argument:
     if isinstance(score, bool) or not isinstance(score, int | float):
         raise InvalidInput(f"a score must be an int or a float, not {score!r}")
     if isinstance(score, int):
-        if abs(score) > MAX_EXACT + 1 and not _is_exact(score):
+        if abs(score) > inputs.MAX_EXACT + 1 and not _is_exact(score):
             raise InvalidInput(
-                f"the score {score} would be rounded: whole numbers are exact up to {MAX_EXACT}; "
-                "use milliseconds or microseconds, not nanoseconds"
+                f"the score {score} would be rounded: whole numbers are exact up to "
+                f"{inputs.MAX_EXACT}; use milliseconds or microseconds, not nanoseconds"
             )
         return score
     if math.isnan(score):
