@@ -1,0 +1,229 @@
+"""The job ``backfill``: a table, a query or files into a stream or a topic, each row once.
+
+The input is cut into chunks, and the plan is kept in a journal before anything is written. Each
+chunk is one write with the backfill as its producer and its place as the sequence: all of it
+arrives or nothing, and a repeat changes nothing. A run that dies at any moment is gone on with by
+the next run of that name; when the input is another one by then, it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql import types as t
+
+from headwater.errors import InvalidInput
+from headwater.inputs import MAX_EXACT, check_int, check_name
+from headwater.spark.connections import absolute_url, client
+from headwater.spark.failures import telling
+from headwater.spark.jobs.intake import FilesIntake, Intake, TableIntake
+from headwater.spark.jobs.journal import Journal, Plan
+from headwater.spark.jobs.progress import Report, Summary, counted, deed
+
+CHUNK_ROWS = 500_000
+_NESTED = (t.StructType, t.ArrayType, t.MapType)
+
+
+class Target(Protocol):
+    """Where a backfill goes."""
+
+    def facts(self) -> dict[str, str]:
+        """Give what must be the same when a backfill goes on."""
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """Bring rows of the input into the columns that the target takes."""
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
+        """Write all rows, in order, or none; a repeat of a sequence changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """A stream or a topic; ``kind`` says which."""
+
+    url: str
+    kind: str
+    name: str
+
+    def facts(self) -> dict[str, str]:
+        """See Target."""
+        return {self.kind: self.name}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """See Target: the columns tag and value."""
+        tags = F.lit("") if tag is None else _column(rows, tag).cast("string")
+        return rows.select(tags.alias("tag"), _value(rows, value).alias("value"))
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
+        """See Target."""
+        options = {"url": self.url, self.kind: self.name}
+        options |= {"producer": producer, "sequence": str(sequence)}
+        rows.write.format("headwater").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfilled(Summary):
+    """What a backfill did; ``rows`` and ``chunks`` are those of this run, ``before`` of others."""
+
+    name: str
+    source: str
+    target: str
+    rows: int = 0
+    chunks: int = 0
+    before: int = 0
+    journal: str
+
+    def sentence(self) -> str:
+        """See Summary."""
+        verb = deed(self.dry_run, "write", "wrote")
+        before = f" ({self.before:,} were there already)" if self.before else ""
+        return f"{verb} {counted(self.rows, 'row')} of {self.source} to {self.target}{before}"
+
+
+def backfill(
+    spark: SparkSession,
+    name: str,
+    *,
+    db: str | None = None,
+    table: str | None = None,
+    query: str | None = None,
+    files: str | Sequence[str] = (),
+    format: str = "parquet",
+    schema: str | None = None,
+    options: Mapping[str, str] | None = None,
+    stream: str | None = None,
+    topic: str | None = None,
+    url: str | None = None,
+    tag: str | None = None,
+    value: str | None = None,
+    order_by: str | None = None,
+    chunk_rows: int = CHUNK_ROWS,
+    dry_run: bool = False,
+    report: Report | None = None,
+) -> Backfilled:
+    """Write every row of a table, a query or files to a stream or topic, once.
+
+    ``db`` with ``table`` or ``query`` names a table; ``files`` with ``format`` (and ``schema`` and
+    ``options`` of Spark's reader) files. ``tag`` and ``value`` name columns; without a tag it is
+    empty, without a value it is the whole row as JSON, and a value that is null is empty, which
+    marks its tag as deleted. Rows come in the order of ``order_by``, a table's by default in that
+    of its primary key; files without it in no order. Chunks have about ``chunk_rows`` rows; a file
+    is not cut unless there is an order.
+
+    ``name`` is what it goes on by after a crash; a name that is done writes nothing more. Raises
+    InputChanged when the input is not the one that it began with, InvalidInput, JobForgotten.
+    """
+    began = time.monotonic()
+    check_name(name, "backfill")
+    check_int(chunk_rows, "chunk_rows", 1, MAX_EXACT)
+    paths = [files] if isinstance(files, str) else list(files)
+    target = _target(absolute_url(url), stream, topic)
+    report = report or Report()
+    with telling():
+        intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
+        _check_columns(intake.columns(), tag, value)
+        journal = Journal(client(target.url), name)
+        facts = intake.facts() | target.facts() | {"tag": tag, "value": value}
+        plan = journal.read()
+        if plan is None:
+            with report.tasks(spark, f"cutting {intake.describe()} into chunks"):
+                plan = Plan(facts, intake.cut(chunk_rows))
+            plan = plan if dry_run else journal.begin(plan)
+        journal.check(plan, facts)
+        found = Backfilled(
+            name=name,
+            source=intake.describe(),
+            target=f"{target.kind} {target.name!r}",
+            journal=journal.stream.name,
+            dry_run=dry_run,
+            before=sum(plan.chunks[place].rows for place in journal.done),
+        )
+        found = _run(found, plan, journal, intake, target, tag, value, report)
+    return replace(found, seconds=time.monotonic() - began)
+
+
+def _run(
+    found: Backfilled,
+    plan: Plan,
+    journal: Journal,
+    intake: Intake,
+    target: Target,
+    tag: str | None,
+    value: str | None,
+    report: Report,
+) -> Backfilled:
+    """Write the chunks that are not done, in order."""
+    to_do = [place for place in range(len(plan.chunks)) if place not in journal.done]
+    rows = sum(plan.chunks[place].rows for place in to_do)
+    if not found.dry_run:
+        with report.step(f"backfilling {found.target}", plan.rows) as step:
+            step.advance(found.before)
+            for place in to_do:
+                chunk = plan.chunks[place]
+                shaped = target.shape(intake.read(chunk), tag, value)
+                journal.begin_chunk(place)
+                target.write(shaped, journal.producer, place + 1)
+                journal.end_chunk(place)
+                step.advance(chunk.rows)
+    return replace(found, rows=rows, chunks=len(to_do))
+
+
+def _target(url: str, stream: str | None, topic: str | None) -> LogTarget:
+    if (stream is None) == (topic is None):
+        raise InvalidInput("name either a stream or a topic to write to")
+    kind = "stream" if stream is not None else "topic"
+    return LogTarget(url, kind, check_name(stream or topic or "", kind))
+
+
+def _intake(
+    spark: SparkSession,
+    name: str,
+    db: str | None,
+    table: str | None,
+    query: str | None,
+    paths: list[str],
+    kind: str,
+    schema: str | None,
+    options: Mapping[str, str] | None,
+    order_by: str | None,
+) -> Intake:
+    """Find out what is to be read."""
+    job = f"backfill {name!r}"
+    named = table is not None or query is not None
+    if named == bool(paths):
+        raise InvalidInput("name what to read: a table or a query of a database, or files")
+    if paths:
+        return FilesIntake(spark, job, kind, paths, order_by, schema, options or {})
+    if db is None:
+        raise InvalidInput("name the database of the table by db, as sqlite:///file")
+    return TableIntake(spark, job, db, table, query, order_by)
+
+
+def _check_columns(names: list[str], tag: str | None, value: str | None) -> None:
+    for what, name in (("tag", tag), ("value", value)):
+        if name is not None and name not in names:
+            raise InvalidInput(
+                f"there is no column {name!r} for the {what}; there are {', '.join(names)}"
+            )
+
+
+def _column(rows: DataFrame, name: str) -> Column:
+    return rows["`" + name.replace("`", "``") + "`"]
+
+
+def _value(rows: DataFrame, name: str | None) -> Column:
+    """Give the value of a message: the bytes of a column, or the whole row as JSON."""
+    if name is None:
+        whole = F.struct(*(_column(rows, each) for each in rows.columns))
+        return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
+    column, kind = _column(rows, name), rows.schema[name].dataType
+    if isinstance(kind, _NESTED):
+        column = F.to_json(column, {"ignoreNullFields": "false"})
+    elif not isinstance(kind, t.BinaryType):
+        column = column.cast("string")
+    return F.coalesce(column.cast("binary"), F.lit(b""))
