@@ -18,6 +18,7 @@ import headwater
 from headwater import errors, outbox
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
+from headwater.queue import limits as queue_limits
 from headwater.store import embedded, rights
 from headwater.store.library import library
 from tests.pages import ROOT, blocks, pages, run_page
@@ -156,6 +157,13 @@ def test_the_reference_states_every_limit() -> None:
         if name.isupper() and not name.startswith("_")
     }
     assert stated == held
+
+
+def test_the_reference_states_every_limit_of_queues() -> None:
+    page = (REFERENCE / "queue.md").read_text("utf-8")
+    stated = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d,]+)", page, flags=re.MULTILINE))
+    held = {name: f"{n:,}" for name, n in vars(queue_limits).items() if name.isupper()}
+    assert stated == {name: number for name, number in held.items() if name != "MAX_EXACT"}
 
 
 def test_the_reference_draws_the_tree_of_errors() -> None:

@@ -13,6 +13,7 @@ from headwater.errors import HeadwaterError, StoreError
 from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
 from headwater.queue.work import (
+    BUSY_LOOK_MS,
     LOOK_MS,
     NOT_BEGUN,
     Outcome,
@@ -97,10 +98,10 @@ class AsyncQueueWorker:
         if len(self._held) > room // 2:
             self._room.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), LOOK_MS / 1000)
+                await asyncio.wait_for(self._room.wait(), BUSY_LOOK_MS / 1000)
             return
-        free = room - len(self._held)
-        deliveries = await self._queue.pop(free, ack_ms=self._terms.ack_ms, block_ms=LOOK_MS)
+        free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
+        deliveries = await self._queue.pop(free, ack_ms=self._terms.ack_ms, block_ms=look_ms)
         for delivery in deliveries:
             self._held[delivery.receipt] = delivery
             self._work.put_nowait(delivery)

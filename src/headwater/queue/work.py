@@ -14,6 +14,8 @@ from headwater.queue.types import Delivery, QueueSettings
 MOST_AT_ONCE = 10_000
 # A pop that waits comes back this often, to look whether the worker shall stop.
 LOOK_MS = 500
+# The same while it holds messages, which it must then give back at once.
+BUSY_LOOK_MS = 100
 # How much work is held ahead, and how much at most, so that quick handlers need few round trips.
 AHEAD_S = 0.05
 MOST_AHEAD = 1000

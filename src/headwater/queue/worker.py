@@ -18,6 +18,7 @@ from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
 from headwater.queue.work import (
+    BUSY_LOOK_MS,
     LOOK_MS,
     NOT_BEGUN,
     Outcome,
@@ -108,10 +109,10 @@ class QueueWorker:
             room = self._terms.room
             # A few large pops instead of many small ones: wait until half of the room is free.
             if len(self._held) > room // 2:
-                self._changed.wait(LOOK_MS / 1000)
+                self._changed.wait(BUSY_LOOK_MS / 1000)
                 return
-            free = room - len(self._held)
-        deliveries = self._queue.pop(free, ack_ms=self._terms.ack_ms, block_ms=LOOK_MS)
+            free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
+        deliveries = self._queue.pop(free, ack_ms=self._terms.ack_ms, block_ms=look_ms)
         with self._changed:
             self._held.update((delivery.receipt, delivery) for delivery in deliveries)
         for delivery in deliveries:
