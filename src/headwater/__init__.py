@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.errors import (
     AccessDenied,
+    AllReplicasFailed,
     ArchiveDamaged,
     ArchiveMismatch,
     ArchiveTaken,
@@ -43,6 +44,7 @@ from headwater.errors import (
     PositionLost,
     QueryRefused,
     QueueError,
+    QuorumFailed,
     RowRefused,
     SparkError,
     SparkFailed,
@@ -54,6 +56,7 @@ from headwater.errors import (
     StoreUnreachable,
     StreamReplaced,
     TargetNotEmpty,
+    TimelineError,
     TransactionEnded,
     UnknownArchive,
     UnknownGroup,
@@ -105,6 +108,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied",
     "Added",
+    "AllReplicasFailed",
     "ArchiveDamaged",
     "ArchiveMismatch",
     "ArchiveTaken",
@@ -159,6 +163,7 @@ __all__ = [
     "QueueSettings",
     "QueueStats",
     "QueueWorker",
+    "QuorumFailed",
     "Redriven",
     "Reserved",
     "Retained",
@@ -177,6 +182,7 @@ __all__ = [
     "StreamInfo",
     "StreamReplaced",
     "TargetNotEmpty",
+    "TimelineError",
     "Topic",
     "TopicGroup",
     "TopicMessage",

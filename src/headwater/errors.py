@@ -41,6 +41,9 @@
     │   └── LayoutLost            the shards of a channel are closed, and no other layout is named
     ├── QueueError                a queue refuses by its own rules
     │   └── UnknownQueue          the queue was never pushed to
+    ├── TimelineError             a farm cannot do what it is asked
+    │   ├── QuorumFailed          too few clusters took a write
+    │   └── AllReplicasFailed     no cluster that was asked could read a key
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -477,6 +480,46 @@ class UnknownQueue(QueueError):
     def __init__(self, queue: str) -> None:
         super().__init__(f"there is no queue {queue!r}; push to it first or check the name")
         self.queue = queue
+
+
+class TimelineError(HeadwaterError):
+    """A farm cannot do what it is asked."""
+
+
+class QuorumFailed(TimelineError):
+    """Too few clusters took a write; those that did keep it, and a repeat does no harm.
+
+    ``answered`` of ``clusters`` took all of it, ``needed`` would have been enough. ``causes`` are
+    the errors of the others.
+    """
+
+    def __init__(self, answered: int, needed: int, clusters: int, causes: list[StoreError]) -> None:
+        super().__init__(
+            f"{answered} of {clusters} clusters took the write, {needed} are needed "
+            f"({'; '.join(sorted({str(cause).partition(';')[0] for cause in causes}))}); "
+            "write the same again when more of them serve"
+        )
+        self.answered = answered
+        self.needed = needed
+        self.clusters = clusters
+        self.causes = causes
+
+
+class AllReplicasFailed(TimelineError):
+    """For some keys no cluster that was asked could answer; they may well hold elements.
+
+    ``keys`` are those keys, ``asked`` is how many clusters were asked, ``causes`` are their errors.
+    """
+
+    def __init__(self, keys: list[bytes], asked: int, causes: list[StoreError]) -> None:
+        super().__init__(
+            f"none of {asked} clusters could read {len(keys)} of the keys, {keys[0]!r} among them "
+            f"({'; '.join(sorted({str(cause).partition(';')[0] for cause in causes}))}); "
+            "read again when one of them serves"
+        )
+        self.keys = keys
+        self.asked = asked
+        self.causes = causes
 
 
 class TargetNotEmpty(SparkError):

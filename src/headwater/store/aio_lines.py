@@ -18,6 +18,7 @@ import redis.exceptions
 from hiredis import pack_command
 
 from headwater.store import faults
+from headwater.store.call import Key
 from headwater.store.lines import (
     ASKING,
     CONNECT_TIMEOUT_S,
@@ -33,7 +34,7 @@ from headwater.store.url import Address
 class AsyncLine(Protocol):
     """How commands reach the server or the cluster that an address names; see Line."""
 
-    async def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See Line."""
 
     async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -58,7 +59,7 @@ class AsyncServerLine:
 
     async def send(
         self,
-        key: str,  # noqa: ARG002  one server has every key
+        key: Key,  # noqa: ARG002  one server has every key
         command: tuple[Any, ...],
         *,
         fresh: bool,
@@ -151,7 +152,7 @@ class AsyncClusterLine:
         self._slots = SlotMap(nodes)
         self._lines: dict[Node, AsyncServerLine] = {}
 
-    async def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See Line."""
         if self._slots.stale:
             await self._learn()

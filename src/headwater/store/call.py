@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Argument: TypeAlias = "str | bytes | int"
+# Keys of ours are text; those of a timeline are whatever bytes its users chose.
+Key: TypeAlias = "str | bytes"
 
 
 class Call(NamedTuple):
@@ -23,11 +25,11 @@ class Call(NamedTuple):
     """
 
     function: str
-    key: str
+    key: Key
     args: tuple[Argument, ...] = ()
     read_only: bool = False
     repeatable: bool = False
-    also: tuple[str, ...] = ()
+    also: tuple[Key, ...] = ()
 
 
 class Wait(NamedTuple):

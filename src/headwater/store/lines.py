@@ -21,6 +21,7 @@ from hiredis import pack_command
 
 from headwater.errors import StoreError
 from headwater.store import faults
+from headwater.store.call import Key
 from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.url import Address
 
@@ -63,13 +64,13 @@ def _shake_hands(connection: Any) -> None:
 class Line(Protocol):
     """How commands reach the server or the cluster that an address names."""
 
-    def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """Run one command and give its reply; ``fresh`` asks for a connection known to be alive.
 
         Raises Unsent when it surely did not happen for want of a connection.
         """
 
-    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """Run commands, each with its key, and give their replies; one round trip per server.
 
         Raises the first fault; what became of the other commands is unknown then.
@@ -95,7 +96,7 @@ class ServerLine:
 
     def send(
         self,
-        key: str,  # noqa: ARG002  one server has every key
+        key: Key,  # noqa: ARG002  one server has every key
         command: tuple[Any, ...],
         *,
         fresh: bool,
@@ -124,7 +125,7 @@ class ServerLine:
         self._idle.append(connection)
         return reply
 
-    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See Line."""
         connection = self._take(fresh=True)
         try:
@@ -188,7 +189,7 @@ class ClusterLine:
         self._slots = SlotMap(nodes)
         self._lines: dict[Node, ServerLine] = {}
 
-    def send(self, key: str, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See Line."""
         if self._slots.stale:
             self._learn()
@@ -201,7 +202,7 @@ class ClusterLine:
                 node = self._slots.redirect(error, node, moved=not asking)
         raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
 
-    def send_all(self, commands: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See Line."""
         if self._slots.stale:
             self._learn()

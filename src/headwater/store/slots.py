@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError
 
+from headwater.store.call import Key
+
 Node: TypeAlias = tuple[str, int]
 
 # A redirection may be out of date itself while slots move; more than a few are a circle.
@@ -51,9 +53,9 @@ class SlotMap:
         self._candidates = deque(known)
         self.stale = not ranges
 
-    def owner(self, key: str) -> Node:
+    def owner(self, key: Key) -> Node:
         """Name the server of a key; raises ClusterDownError when no server has its slot."""
-        slot = key_slot(key.encode())
+        slot = key_slot(key.encode() if isinstance(key, str) else key)
         found = self._owners.get(slot)
         if found is None:
             for first, last, node in self._ranges:

@@ -16,7 +16,7 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Look, Operation, Wait
+from headwater.store.call import Call, Clock, Key, Look, Operation, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
@@ -190,9 +190,13 @@ def _for_node(request: Call | Wait) -> tuple[Any, ...]:
     """
     if isinstance(request, Wait):
         return request.command
-    return _fcall(request, request.also or (f"{request.key}:",))
+    return _fcall(request, request.also or (_beside(request.key),))
 
 
-def _fcall(call: Call, also: tuple[str, ...]) -> tuple[Any, ...]:
+def _beside(key: Key) -> Key:
+    return f"{key}:" if isinstance(key, str) else key + b":"
+
+
+def _fcall(call: Call, also: tuple[Key, ...]) -> tuple[Any, ...]:
     verb = "FCALL_RO" if call.read_only else "FCALL"
     return (verb, call.function, 1 + len(also), call.key, *also, *call.args)

@@ -1,0 +1,1 @@
+"""One copy of all timelines, spread over the instances of a pool."""

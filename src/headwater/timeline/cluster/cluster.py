@@ -1,0 +1,123 @@
+"""A cluster: insert, delete, select and score over the instances of a pool, one copy of the data.
+
+Every change is one atomic call for each instance that is concerned (several when a batch is large),
+and may be repeated. Instances are asked side by side; one that fails takes only its own keys along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from headwater.errors import StoreError
+from headwater.timeline.cluster.calls import (
+    Change,
+    Known,
+    Page,
+    Window,
+    read_known,
+    score_calls,
+    select_calls,
+    sets_of,
+    write_calls,
+)
+from headwater.timeline.pool.instance import Instance
+from headwater.timeline.pool.pool import Pool
+from headwater.timeline.records import Written
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple):
+    """What became of a write: the figures of what was done, and the keys for which it failed."""
+
+    written: Written
+    failed: dict[bytes, StoreError]
+
+
+class Cluster:
+    """One copy of all timelines; each key keeps its newest ``max_size`` elements."""
+
+    def __init__(self, pool: Pool, max_size: int) -> None:
+        self.pool = pool
+        self._max_size = max_size
+
+    async def write(self, changes: Mapping[bytes, Change], horizon: float) -> Outcome:
+        """Merge operations into their keys; below the horizon nothing is kept or taken."""
+
+        async def work(instance: Instance, keys: list[bytes]) -> Written:
+            share = changes if len(keys) == len(changes) else {key: changes[key] for key in keys}
+            written = Written()
+            for call in write_calls(share, self._max_size, horizon):
+                written = written.plus(await instance.ask(call))
+            return written
+
+        written, failed = Written(), {}
+        for keys, result in await self._spread(changes, work):
+            if isinstance(result, StoreError):
+                failed.update(dict.fromkeys(keys, result))
+            else:
+                written = written.plus(result)
+        return Outcome(written, failed)
+
+    async def select(
+        self, keys: Sequence[bytes], window: Window, *, deleted: bool = False
+    ) -> dict[bytes, Page | StoreError]:
+        """Give a page of each key, or why there is none; of its tombstones when ``deleted``."""
+
+        async def work(instance: Instance, keys: list[bytes]) -> list[Page]:
+            sets = [sets_of(key)[deleted] for key in keys]
+            pages: list[Page] = []
+            for call in select_calls(sets, window):
+                pages += [Page(raw, window.limit) for raw in await instance.ask(call)]
+            return pages
+
+        return _by_key(await self._spread(keys, work))
+
+    async def score(
+        self, asked: Mapping[bytes, Sequence[bytes]]
+    ) -> dict[bytes, Known | StoreError]:
+        """Tell what is known of members, by key, or why that cannot be told."""
+
+        async def work(instance: Instance, keys: list[bytes]) -> list[Known]:
+            share = {key: asked[key] for key in keys}
+            known: list[Known] = []
+            for call in score_calls(share, self._max_size):
+                known += map(read_known, await instance.ask(call))
+            return known
+
+        return _by_key(await self._spread(asked, work))
+
+    async def _spread(
+        self, keys: Iterable[bytes], work: Callable[[Instance, list[bytes]], Awaitable[T]]
+    ) -> list[tuple[list[bytes], T | StoreError]]:
+        """Have each instance do its share; gives the keys of each with its result or failure."""
+
+        async def attempt(instance: Instance, share: list[bytes]) -> T | StoreError:
+            try:
+                return await work(instance, share)
+            except StoreError as error:
+                return error
+
+        shares = self.pool.split(keys)
+        if len(shares) == 1:
+            return [(shares[0][1], await attempt(*shares[0]))]
+        results = await asyncio.gather(*(attempt(*share) for share in shares))
+        return [(share, result) for (_, share), result in zip(shares, results, strict=True)]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.pool.close()
+
+
+def _by_key(
+    results: list[tuple[list[bytes], list[T] | StoreError]],
+) -> dict[bytes, T | StoreError]:
+    found: dict[bytes, T | StoreError] = {}
+    for keys, result in results:
+        if isinstance(result, StoreError):
+            found.update(dict.fromkeys(keys, result))
+        else:
+            found.update(zip(keys, result, strict=True))
+    return found

@@ -1,0 +1,61 @@
+"""The merge law of timelines, without I/O: what is true of a member, and what a key keeps.
+
+A member's state is its newest operation: a higher score wins, and of equal scores the delete. That
+is a maximum, so the order, number and grouping of operations do not matter. A key keeps the newest
+``max_size`` of its states by (score, member), inserts and deletes counted together, and none below
+the horizon. Both keep an upper end of one order in which a state only ever rises; hence whatever
+falls out can never be part of a later result, and keeping commutes with merging:
+
+    kept(merge(kept(a), kept(b))) == kept(merge(a, b))
+
+The functions in the server mirror this law; unions of reads, repairs and tests use it from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+NO_HORIZON = -math.inf
+
+
+class State(NamedTuple):
+    """The newest operation on a member; of two states the greater is the truth."""
+
+    score: float
+    deleted: bool
+
+
+# Where an element stands in its key; the newest is the greatest.
+Place: TypeAlias = "tuple[float, bytes]"
+# What is known of a key: the states of its members.
+States: TypeAlias = "dict[bytes, State]"
+
+
+def newest(states: Iterable[State | None]) -> State | None:
+    """Merge what several replicas know of a member; None is not knowing it."""
+    return max((state for state in states if state is not None), default=None)
+
+
+def merge(replicas: Iterable[Mapping[bytes, State]]) -> States:
+    """Merge what several replicas know of a key."""
+    merged: States = {}
+    for replica in replicas:
+        for member, state in replica.items():
+            known = merged.get(member)
+            if known is None or state > known:
+                merged[member] = state
+    return merged
+
+
+def kept(states: Mapping[bytes, State], max_size: int, horizon: float = NO_HORIZON) -> States:
+    """Give what a key keeps of states that were merged into it."""
+    living = [item for item in states.items() if item[1].score >= horizon]
+    living.sort(key=lambda item: (item[1].score, item[0]), reverse=True)
+    return dict(living[:max_size])
+
+
+def behind(replica: Mapping[bytes, State], truth: Mapping[bytes, State]) -> States:
+    """Give the states that a replica must be told of to know all that is true."""
+    return {member: state for member, state in truth.items() if replica.get(member) != state}

@@ -1,0 +1,88 @@
+--[[
+  The merge law of timelines, where the data lies. A timeline K is two sorted sets, as Roshi keeps
+  them, and nothing beside them:
+
+    K+    members whose newest operation is an insert, by its score
+    K-    members whose newest operation is a delete, by its score: tombstones
+
+  A higher score wins; of equal scores the delete. A member is in one of the sets at most. Both sets
+  together keep the newest elements of a key, by (score, member), and a delete counts like an
+  insert: what falls out once is below everything that is kept, and can never come back in.
+
+  Scores travel as the server or the client spells them, since Lua would cut digits; as numbers they
+  are compared only. One table holds all of this, because a library has few local names.
+]]
+local timeline = {
+  -- Lua unpacks fewer than 8000 values; a pair is a score and a member.
+  PAIRS = 3500,
+}
+
+-- Members are compared as bytes, as sorted sets do; Lua's own comparison goes by the locale.
+function timeline.before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+function timeline.older(score, member, than_score, than_member)
+  local s, t = tonumber(score), tonumber(than_score)
+  if s ~= t then return s < t end
+  return timeline.before(member, than_member)
+end
+
+function timeline.size(adds, deletes)
+  return redis.call('ZCARD', adds) + redis.call('ZCARD', deletes)
+end
+
+-- The oldest element that a full key keeps, as { member, score }; nil while there is room.
+function timeline.floor(adds, deletes, most)
+  if timeline.size(adds, deletes) < most then return nil end
+  local a = redis.call('ZRANGE', adds, 0, 0, 'WITHSCORES')
+  local d = redis.call('ZRANGE', deletes, 0, 0, 'WITHSCORES')
+  if not a[1] then return d end
+  if not d[1] then return a end
+  return timeline.older(a[2], a[1], d[2], d[1]) and a or d
+end
+
+-- Drop the oldest of both sets together until `most` are left; gives how many that were.
+function timeline.trim(adds, deletes, most)
+  local over = math.max(timeline.size(adds, deletes) - most, 0)
+  local left = over
+  while left > 0 do
+    local step = math.min(left, timeline.PAIRS)
+    local a = redis.call('ZRANGE', adds, 0, step - 1, 'WITHSCORES')
+    local d = redis.call('ZRANGE', deletes, 0, step - 1, 'WITHSCORES')
+    local i, j = 0, 0
+    while i + j < step do
+      local x, y = a[2 * i + 1], d[2 * j + 1]
+      if not y or (x and timeline.older(a[2 * i + 2], x, d[2 * j + 2], y)) then
+        i = i + 1
+      else
+        j = j + 1
+      end
+    end
+    if i > 0 then redis.call('ZREMRANGEBYRANK', adds, 0, i - 1) end
+    if j > 0 then redis.call('ZREMRANGEBYRANK', deletes, 0, j - 1) end
+    left = left - step
+  end
+  return over
+end
+
+-- How many of a set come before (score, member), newest first; with `too`, itself included.
+function timeline.newer(set, score, member, too)
+  local low = redis.call('ZCOUNT', set, '(' .. score, '+inf')
+  local high = low + redis.call('ZCOUNT', set, score, score)
+  -- Of any number of equal scores, the place is found by halving.
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local found = redis.call('ZRANGE', set, middle, middle, 'REV')[1]
+    if timeline.before(member, found) or (too and found == member) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end

@@ -1,0 +1,53 @@
+--[[
+  hw_timeline_select: a page of each of some sets, newest first; equal scores by member, descending.
+  A page begins behind the start and ends before the stop, which need not be elements of the set.
+  KEYS   K+ of each timeline to select from; K- for its tombstones
+  ARGV   1 how many to pass over   2 how many at most   3 score of the start, '' for none
+         4 its member   5 score of the stop, '' for none   6 its member
+  Reply  for each set { member, score, ... }
+  Cost   for each set O(log size + elements), with a start or a stop O(log² size + elements)
+]]
+redis.register_function{
+  function_name = 'hw_timeline_select',
+  callback = function(keys, args)
+    local offset, limit = tonumber(args[1]), tonumber(args[2])
+    local pages = {}
+    for i, set in ipairs(keys) do
+      local first = offset
+      if args[3] ~= '' then first = first + timeline.newer(set, args[3], args[4], true) end
+      local stop = first + limit
+      if args[5] ~= '' then stop = math.min(stop, timeline.newer(set, args[5], args[6], false)) end
+      pages[i] = first < stop and redis.call('ZRANGE', set, first, stop - 1, 'REV', 'WITHSCORES') or {}
+    end
+    return pages
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_timeline_score: what is known of members: the score of their newest operation, and its kind.
+  KEYS   1 K+   2 K-   3 the next K+   ...
+  ARGV   1 most elements of a key   2.. for each key: how many members, then the members
+  Reply  for each key { score of the oldest element it keeps, its member, then for each member its
+         score in K+ and its score in K- }; '' stands for none, and a key with room has no oldest
+  Cost   O(members · log size)
+]]
+redis.register_function{
+  function_name = 'hw_timeline_score',
+  callback = function(keys, args)
+    local most, at, known = tonumber(args[1]), 2, {}
+    for k = 1, #keys, 2 do
+      local floor = timeline.floor(keys[k], keys[k + 1], most) or { '', '' }
+      local found = { floor[2], floor[1] }
+      local count = tonumber(args[at])
+      for i = at + 1, at + count do
+        found[#found + 1] = redis.call('ZSCORE', keys[k], args[i]) or ''
+        found[#found + 1] = redis.call('ZSCORE', keys[k + 1], args[i]) or ''
+      end
+      at = at + count + 1
+      known[#known + 1] = found
+    end
+    return known
+  end,
+  flags = { 'no-writes' },
+}

@@ -1,0 +1,1 @@
+"""The lowest layer of a farm: which instance has a key, and how to reach it without waiting."""

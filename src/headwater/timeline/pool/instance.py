@@ -1,0 +1,91 @@
+"""One server of a cluster, asked with little patience: a farm has others that can answer.
+
+It is connected with its first use, so that a farm opens although servers are down. A call that gets
+no answer within ``timeout_ms`` fails, and for a short while after a failure calls fail at once, but
+for one that tries again: a dead server costs a farm one slow call now and then, not each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from headwater.errors import InvalidInput, OutcomeUnknown, StoreError, StoreUnreachable
+from headwater.store.aio import AsyncStore
+from headwater.store.call import Call
+from headwater.store.directory import default_directory
+from headwater.store.url import resolve
+
+# Time to replace a connection that broke, by a server that is there again; no more.
+PATIENCE_S: Final = 0.02
+REST_S: Final = 0.25
+
+
+def check_url(text: str) -> str:
+    """Accept host:port or the URL of one server; gives the URL."""
+    url = text if "://" in text or text.startswith("embedded:") else f"redis://{text}"
+    if resolve(url, default_directory()).kind == "cluster":
+        raise InvalidInput(
+            "an instance of a farm is one server, not a Redis Cluster; name its servers, each by "
+            "host:port or redis://host:port, separated by commas"
+        )
+    return url
+
+
+class Instance:
+    """A server by its URL; ``where`` names it without its password."""
+
+    def __init__(
+        self, url: str, timeout_ms: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.url = check_url(url)
+        self.where = resolve(self.url, default_directory()).safe
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._store: AsyncStore | None = None
+        self._opening = asyncio.Lock()
+        self._rests_until = 0.0
+        self._closed = False
+
+    async def ask(self, call: Call) -> Any:
+        """Run a call that may be repeated; raises StoreError when it did not surely happen."""
+        now = self._clock()
+        if now < self._rests_until:
+            raise StoreUnreachable(self.where, "it did not serve a moment ago")
+        if self._rests_until:
+            # Others wait for what this one finds.
+            self._rests_until = now + self._timeout_s
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                store = self._store or await self._open()
+                reply = await store.ask(call, PATIENCE_S)
+        except TimeoutError:
+            self._rests_until = self._clock() + REST_S
+            raise StoreUnreachable(
+                self.where, f"no answer within {self._timeout_s * 1000:.0f} ms"
+            ) from None
+        except (StoreUnreachable, OutcomeUnknown):
+            self._rests_until = self._clock() + REST_S
+            raise
+        except StoreError:
+            # It answered, though not as wished: other calls may fare better.
+            self._rests_until = 0.0
+            raise
+        self._rests_until = 0.0
+        return reply
+
+    async def _open(self) -> AsyncStore:
+        async with self._opening:
+            if self._closed:
+                raise StoreError(f"the farm that asks {self.where} is closed; open it again")
+            if self._store is None:
+                self._store = await AsyncStore.open(self.url)
+            return self._store
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        if self._store is not None:
+            await self._store.close()

@@ -1,0 +1,159 @@
+"""What goes into a timeline and comes out: keys, members, scores, records, cursors; checked here.
+
+Keys and members are bytes. A str stands for its UTF-8 bytes. Who asks for a key as bytes gets its
+members as bytes; who asks for it as str gets members as str where they are UTF-8, and else as
+bytes. So whatever comes out can be given again, and no two keys or members fall together.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from headwater.errors import InvalidInput
+from headwater.inputs import check_int
+
+Key: TypeAlias = "str | bytes"
+Member: TypeAlias = "str | bytes"
+Tuple: TypeAlias = "tuple[Key, float, Member]"
+# A member with its score, as a server gives it.
+Row: TypeAlias = "tuple[bytes, float]"
+
+MAX_KEY_BYTES: Final = 64 * 1024
+MAX_MEMBER_BYTES: Final = 1024 * 1024
+MAX_SIZE: Final = 1_000_000
+DEFAULT_SIZE: Final = 10_000
+
+
+class Record(NamedTuple):
+    """An element of a timeline."""
+
+    key: Key
+    score: float
+    member: Member
+
+
+class Cursor(NamedTuple):
+    """A place in a timeline, from which a page begins or at which it ends; itself excluded.
+
+    As text it is the score's IEEE-754 bits as a decimal number, ``A``, and the member in URL-safe
+    base64. It need not be an element that exists.
+    """
+
+    score: float
+    member: bytes
+
+    def __str__(self) -> str:
+        (bits,) = struct.unpack(">Q", struct.pack(">d", self.score))
+        return f"{bits}A{base64.urlsafe_b64encode(self.member).decode()}"
+
+    @classmethod
+    def of(cls, record: Record) -> Cursor:
+        """Give the cursor of a record: a page that starts there goes on behind it."""
+        return cls(record.score, encode(record.member, "member"))
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Read a cursor's text; raises InvalidInput when it is none."""
+        bits, mark, member = text.partition("A") if isinstance(text, str) else ("", "", "")
+        try:
+            if not (mark and bits.isascii() and bits.isdecimal()):
+                raise ValueError
+            (score,) = struct.unpack(">d", struct.pack(">Q", int(bits)))
+            padded = member + "=" * (-len(member) % 4)
+            found = base64.b64decode(padded, altchars=b"-_", validate=True)
+        except (ValueError, struct.error, binascii.Error):
+            raise InvalidInput(
+                f"{text!r} is not a cursor; give one as an answer brought it, or "
+                "str(Cursor(score, member))"
+            ) from None
+        return cls(check_score(score), found)
+
+
+Place: TypeAlias = "Cursor | Record | tuple[float, Member] | str | None"
+
+
+def check_place(place: Place, what: str) -> Cursor | None:
+    """Accept a cursor as text, as a Cursor or (score, member), or as the record it points to."""
+    if place is None:
+        return None
+    if isinstance(place, str):
+        return Cursor.parse(place)
+    if isinstance(place, Record):
+        return Cursor.of(place)
+    if not isinstance(place, tuple) or len(place) != 2:
+        raise InvalidInput(f"{what} must be a cursor, a record or (score, member), not {place!r}")
+    return Cursor(check_score(place[0]), encode(place[1], "member"))
+
+
+class Written(NamedTuple):
+    """What became of a batch, as the cluster counted it that applied the most.
+
+    ``applied`` changed something, ``unchanged`` came too late to or again, ``rejected`` are older
+    than all that is kept: these three count operations. ``trimmed`` are elements that went because
+    their key was over its size, ``forgotten`` those that went because they are below the horizon.
+    """
+
+    applied: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    trimmed: int = 0
+    forgotten: int = 0
+
+    def plus(self, other: Iterable[int]) -> Written:
+        """Add the figures of another part of the batch."""
+        return Written(*map(sum, zip(self, other, strict=True)))
+
+
+def encode(text: str | bytes, what: str) -> bytes:
+    """Spell a key or member as the bytes that it is."""
+    most = MAX_KEY_BYTES if what == "key" else MAX_MEMBER_BYTES
+    if isinstance(text, str):
+        try:
+            text = text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"the {what} {text!r} has half a surrogate pair; give it as bytes"
+            ) from None
+    if not isinstance(text, bytes):
+        raise InvalidInput(f"a {what} must be str or bytes, not {type(text).__name__}")
+    if len(text) > most:
+        raise InvalidInput(f"a {what} has {len(text)} bytes, {most} are allowed; shorten it")
+    return text
+
+
+def decode(member: bytes) -> Member:
+    """Give a member as text, or as it is when it is not UTF-8."""
+    try:
+        return member.decode()
+    except UnicodeDecodeError:
+        return member
+
+
+def check_score(score: float) -> float:
+    """Accept a number that a double holds exactly; minus zero is zero."""
+    if type(score) is float and math.isfinite(score):
+        return score + 0.0
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise InvalidInput(f"a score must be an int or a float, not {score!r}")
+    try:
+        number = float(score)
+    except OverflowError:
+        raise InvalidInput(f"the score {score} is too large for a double; scale it down") from None
+    if not math.isfinite(number):
+        raise InvalidInput(f"a score must be finite, not {score}, which has no place in order")
+    if number != score:
+        raise InvalidInput(
+            f"the score {score} would be rounded: doubles hold whole numbers exactly up to 2**53; "
+            "use milliseconds or microseconds, not nanoseconds"
+        )
+    return number + 0.0
+
+
+def check_max_size(max_size: int) -> int:
+    """Accept how many elements a key keeps."""
+    return check_int(max_size, "max_size", 1, MAX_SIZE)
