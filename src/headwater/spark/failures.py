@@ -1,11 +1,12 @@
 """What a failed piece of Spark's work means: the error of ours within, or Spark's own in one line.
 
 Errors that are raised in a task, in a plan or in the function of a micro-batch reach the driver as
-text inside an error of Spark. ``telling`` brings them back.
+text inside an error of Spark. ``one_line`` keeps that text short, ``telling`` brings them back.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,19 @@ def meaning(error: BaseException) -> HeadwaterError:
             found.args = (message,)
             return found
     return SparkFailed(_SPARKS_OWN.sub("", text).strip() or repr(error))
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Let Spark tell an error of ours by its words alone, whatever the session's settings are.
+
+    For what runs in Spark's Python processes, which end with the error.
+    """
+    try:
+        yield
+    except HeadwaterError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 @contextmanager

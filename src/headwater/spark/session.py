@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from headwater.spark.java import prepare_java
@@ -25,7 +26,6 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # One line for a mistake in an option, instead of the stack of the process that noticed.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
-    "spark.log.level": "ERROR",
 }
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -57,7 +57,10 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings: dict[str, object] = dict(_SETTINGS)
     if not submitted:
-        settings["spark.driver.extraJavaOptions"] = _JAVA_OPTIONS
+        quiet = files("headwater.spark").joinpath("log4j2.properties")
+        settings["spark.driver.extraJavaOptions"] = (
+            f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{quiet}"
+        )
         if (master or "local").startswith("local"):
             settings |= _LOCAL_SETTINGS
     settings |= conf

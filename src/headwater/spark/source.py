@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.spark import columns, log_sink
+from headwater.spark.failures import one_line
 from headwater.spark.options import Options
 from headwater.spark.positions import positions
 from headwater.spark.reading.batch import reader_class
@@ -46,12 +47,14 @@ class HeadwaterSource(DataSource):
         """Give the name for ``format``."""
         return "headwater"
 
+    @one_line()
     def schema(self) -> StructType:
         """Give the columns that the option ``columns`` asks for."""
         options = self._options()
         target_of(options)
         return columns.spark_schema(columns.check_columns(options.words("columns")))
 
+    @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
         options = self._options()
@@ -64,6 +67,7 @@ class HeadwaterSource(DataSource):
             _group(options),
         )
 
+    @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         """Plan a streaming read."""
         options = self._options()

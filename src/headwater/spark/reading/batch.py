@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.errors import InvalidInput
 from headwater.log.extents import Extent
+from headwater.spark.failures import one_line
 from headwater.spark.positions import Positions
 from headwater.spark.reading import filters
 from headwater.spark.reading.split import OffsetRange, split
@@ -40,6 +41,7 @@ class BatchReader(DataSourceReader):
         self.min_partitions = min_partitions
         self.group = group
 
+    @one_line()
     def partitions(self) -> list[InputPartition]:
         """Settle what is read, and cut it into tasks.
 

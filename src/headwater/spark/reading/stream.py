@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.errors import OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
+from headwater.spark.failures import one_line
 from headwater.spark.positions import Positions
 from headwater.spark.reading.split import OffsetRange, split
 from headwater.spark.reading.task import Reading
@@ -68,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ── Positions ────────────────────────────────────────────────────────────────────────────
 
+    @one_line()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         """Give where a new query begins. Raises OffsetOutOfRange, InvalidInput."""
         extents = self._look()
@@ -81,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._register(places)
         return _dump(places)
 
+    @one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Give how far the next micro-batch may read. Raises DataLost, OffsetOutOfRange, ..."""
         extents = self._look()
@@ -107,16 +110,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the end of the log as it was last seen, for the progress of the query."""
         return _dump({p: Place(seen.last + 1, seen.created) for p, seen in self._seen.items()})
 
+    @one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of a query that reads what is there now and ends."""
         self._until = {place: extent.last + 1 for place, extent in self._look().items()}
 
+    @one_line()
     def commit(self, end: dict[str, Any]) -> None:
         """Let retention have what is done; does nothing without a ``groupId``."""
         self._register(_load(end))
 
     # ── Tasks ────────────────────────────────────────────────────────────────────────────────
 
+    @one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut a micro-batch into tasks."""
         begins, ranges = _load(start), []

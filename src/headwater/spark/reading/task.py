@@ -17,6 +17,7 @@ from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import Scanned
 from headwater.spark import columns
+from headwater.spark.failures import one_line
 from headwater.spark.reading.filters import Condition, rows_where
 from headwater.spark.reading.split import OffsetRange
 from headwater.spark.target import Target
@@ -52,15 +53,16 @@ class Reading:
         """
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in self._scan(part):
-            held.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+        with one_line():
+            for batch in self._scan(part):
+                held.append(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield from self._shape(held, part)
+                    held, rows, size = [], 0, 0
+            if held:
                 yield from self._shape(held, part)
-                held, rows, size = [], 0, 0
-        if held:
-            yield from self._shape(held, part)
 
     def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())

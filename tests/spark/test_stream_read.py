@@ -1,0 +1,137 @@
+"""A streaming query reads every message once, across restarts, and says what it cannot read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from headwater import Stream, Topic
+from tests.entries import entries
+from tests.servers import until
+from tests.spark.harvest import Harvest
+
+
+@pytest.fixture
+def harvest(spark: SparkSession, store_url: str, name: str, tmp_path: Path) -> Harvest:
+    return Harvest(spark, tmp_path, store_url, stream=name)
+
+
+def test_available_now_reads_what_is_there_and_a_restart_goes_on(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(1500)
+    query = harvest.run(maxOffsetsPerTrigger=600)
+    assert [p["numInputRows"] for p in query.recentProgress] == [600, 600, 300]
+    assert harvest.offsets() == list(range(1, 1501))
+    stream.write_many(entries(250, 1501))
+    harvest.run(minPartitions=3)
+    rows = harvest.rows()
+    assert [(row.tag, bytes(row.value)) for row in rows] == entries(1750)
+    assert [row.offset for row in rows] == list(range(1, 1751))
+
+
+def test_a_topic_is_read_over_all_partitions(
+    spark: SparkSession,
+    store_url: str,
+    tmp_path: Path,
+    make_topic: Callable[..., Topic],
+    name: str,
+) -> None:
+    harvest = Harvest(spark, tmp_path, store_url, topic=name)
+    # Neither the topic nor a message is there yet.
+    harvest.run()
+    assert harvest.rows() == []
+    topic = make_topic(1000, partitions=3)
+    query = harvest.run(maxOffsetsPerTrigger=400)
+    assert [p["numInputRows"] for p in query.recentProgress] == [400, 400, 200]
+    topic.write_many(entries(300, 1001, tags=50))
+    harvest.run()
+    rows = harvest.rows()
+    assert sorted((row.tag, bytes(row.value)) for row in rows) == sorted(entries(1300, tags=50))
+    assert {row.stream for row in rows} == {f"{name}/{place}" for place in range(3)}
+    assert [info.last for info in topic.info()] == [
+        max(row.offset for row in rows if row.partition == place) for place in range(3)
+    ]
+
+
+def test_a_query_waits_for_a_stream_that_is_not_there_yet(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    query = harvest.start()
+    try:
+        stream = make_stream(10)
+        until(lambda: harvest.offsets() == list(range(1, 11)))
+        stream.write("late", b"")
+        until(lambda: harvest.offsets() == list(range(1, 12)))
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+
+def test_startingoffsets_only_decide_where_a_new_query_begins(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(100)
+    harvest.run(startingOffsets="latest")
+    stream.write_many(entries(5, 101))
+    harvest.run(startingOffsets="earliest")
+    assert harvest.offsets() == [101, 102, 103, 104, 105]
+
+
+def test_holes_that_compaction_left_are_no_loss(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(2000, tags=3)
+    harvest.run(maxOffsetsPerTrigger=900, startingOffsets=json.dumps({"0": 500}))
+    stream.write_many(entries(2000, 2001, tags=3))
+    stream.compact()
+    harvest.run(maxOffsetsPerTrigger=900)
+    assert harvest.offsets() == [*range(500, 2001), 3998, 3999, 4000]
+
+
+def test_evicted_messages_are_a_loss_that_is_told_exactly(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(100)
+    harvest.run()
+    stream.write_many(entries(200, 101))
+    stream.evict(150)
+    with pytest.raises(StreamingQueryException, match=r"offsets 101 to 150 of stream .* evicted"):
+        harvest.run()
+    harvest.run(failOnDataLoss=False)
+    assert harvest.offsets() == [*range(1, 101), *range(151, 301)]
+
+
+def test_a_stream_that_was_deleted_is_not_mistaken_for_the_old_one(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(100)
+    harvest.run()
+    stream.delete()
+    with pytest.raises(StreamingQueryException, match="deleted and written anew"):
+        harvest.run()
+    stream.write_many(entries(300))
+    with pytest.raises(StreamingQueryException, match="deleted and written anew"):
+        harvest.run()
+    assert len(harvest.offsets()) == 100
+
+
+def test_retention_waits_for_a_query_with_a_group_id(
+    harvest: Harvest, make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(1000)
+    harvest.options["groupId"] = "totals"
+    harvest.run(startingOffsets=301, maxOffsetsPerTrigger=500)
+    assert stream.info().readers == {"totals": 1001}
+    stream.write_many(entries(500, 1001))
+    assert stream.retain(max_count=0).held_by == "totals"
+    assert stream.info().first == 1001
+    stream.forget_reader("totals")
+    harvest.run()
+    assert stream.info().readers == {"totals": 1501}
+    assert harvest.offsets() == list(range(301, 1501))
