@@ -54,7 +54,12 @@ def _resume(operation: Operation[Any], error: Exception) -> Operation[Any]:
     try:
         request = operation.throw(error)
         while True:
-            request = operation.send((yield request))
+            try:
+                reply = yield request
+            except (Refusal, StoreError) as again:
+                request = operation.throw(again)
+            else:
+                request = operation.send(reply)
     except StopIteration as end:
         return end.value
 
