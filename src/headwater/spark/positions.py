@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput, OffsetOutOfRange
 from headwater.inputs import MAX_EXACT, to_ms
 from headwater.log.extents import Extent
-from headwater.log.stream import Stream
 from headwater.spark.options import Options
+from headwater.spark.target import Target
 
 WORDS: tuple[Literal["earliest", "latest"], ...] = ("earliest", "latest")
 
@@ -55,7 +55,7 @@ class Positions(NamedTuple):
                 f"{partitions}, counted from 0"
             )
 
-    def resolve(self, partition: int, stream: Stream, extent: Extent) -> int:
+    def resolve(self, partition: int, target: Target, stream: str, extent: Extent) -> int:
         """Give the offset that is meant in one partition.
 
         Raises OffsetOutOfRange when the stream ends before it. An offset that was evicted is given
@@ -67,9 +67,9 @@ class Positions(NamedTuple):
         if position == "latest":
             return extent.last + 1
         if isinstance(position, Time):
-            return stream.offset_at(position.ms)
+            return target.offset_at(stream, position.ms)
         if position > extent.last + 1:
-            raise OffsetOutOfRange(stream.name, f"option {self.option!r}", position, extent.last)
+            raise OffsetOutOfRange(stream, f"option {self.option!r}", position, extent.last)
         return position
 
 

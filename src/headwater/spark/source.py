@@ -28,6 +28,7 @@ READ_OPTIONS = (
     "url",
     "stream",
     "topic",
+    "archive",
     "columns",
     "startingOffsets",
     "startingTimestamp",

@@ -9,6 +9,9 @@ from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.inputs import check_name
 from headwater.log.extents import Extent, extent_call, extent_of, partitions_of
+from headwater.spark.archive.history import archived_partitions, first_at, whole_extents
+from headwater.spark.archive.manifest import Archive, Manifest
+from headwater.spark.archive.place import absolute_place
 from headwater.spark.connections import absolute_url, client
 from headwater.spark.options import Options
 
@@ -20,6 +23,8 @@ class Target:
     url: str
     name: str
     is_topic: bool
+    # The place of an archive, which is read as the beginning of the log.
+    archive: str | None = None
 
     @property
     def hw(self) -> Headwater:
@@ -31,6 +36,8 @@ class Target:
         if not self.is_topic:
             return {0: self.name}
         partitions = self.hw.store.run(partitions_of(self.name))
+        if not partitions and self.archive is not None:
+            partitions = archived_partitions(self.archive, self.name)
         return {place: f"{self.name}/{place}" for place in range(partitions)}
 
     def unknown(self) -> UnknownStream | UnknownTopic:
@@ -38,9 +45,26 @@ class Target:
         return UnknownTopic(self.name) if self.is_topic else UnknownStream(self.name)
 
     def extents(self, streams: Iterable[str]) -> list[Extent]:
-        """Say where streams stand now; one round trip to each server."""
-        replies = self.hw.store.ask_all([extent_call(stream) for stream in streams])
-        return [extent_of(reply) for reply in replies]
+        """Say where streams stand now, with their archive; one round trip to each server."""
+        calls = [extent_call(stream) for stream in streams]
+
+        def look() -> list[Extent]:
+            return [extent_of(reply) for reply in self.hw.store.ask_all(calls)]
+
+        if self.archive is None:
+            return look()
+        return whole_extents([Archive(self.archive, stream) for stream in streams], look)
+
+    def manifest(self, stream: str) -> Manifest | None:
+        """Give what is archived of a stream; None when there is nothing."""
+        return None if self.archive is None else Archive(self.archive, stream).load()
+
+    def offset_at(self, stream: str, time_ms: int) -> int:
+        """Give the offset of the first message at or after a time, archived or not."""
+        in_log = self.hw.stream(stream).offset_at(time_ms)
+        if self.archive is None:
+            return in_log
+        return first_at(Archive(self.archive, stream), time_ms, in_log)
 
 
 def target_of(options: Options) -> Target:
@@ -52,4 +76,10 @@ def target_of(options: Options) -> Target:
     if name is None:
         raise InvalidInput("nothing to read is named; add .option('stream', ...) or 'topic'")
     check_name(name, "topic" if topic else "stream")
-    return Target(absolute_url(options.text("url")), name, topic is not None)
+    archive = options.text("archive")
+    return Target(
+        absolute_url(options.text("url")),
+        name,
+        topic is not None,
+        None if archive is None else absolute_place(archive),
+    )

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headwater.log.extents import Extent
 from headwater.spark.archive.manifest import Archive, File, Manifest
+from headwater.spark.archive.place import archived_streams
 from headwater.spark.archive.reading import offset_at
 
 # About a second's work for a task.
@@ -84,3 +85,13 @@ def first_at(archive: Archive, time_ms: int, in_log: int) -> int:
     manifest = archive.load()
     found = None if manifest is None else offset_at(archive.directory, manifest, time_ms)
     return in_log if found is None else min(found, in_log)
+
+
+def archived_partitions(place: str, topic: str) -> int:
+    """Say how many partitions a topic had when it was archived; 0 when it never was."""
+    counts = [
+        Archive(place, name).require().partitions or 0
+        for name in archived_streams(place)
+        if name.rpartition("/")[0] == topic
+    ]
+    return max(counts, default=0)

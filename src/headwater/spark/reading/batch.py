@@ -66,20 +66,21 @@ class BatchReader(DataSourceReader):
             yield from self.reading.read(partition)
 
     def _range(self, place: int, name: str, extent: Extent) -> OffsetRange:
-        stream = self.reading.target.hw.stream(name)
-        start = self.starting.resolve(place, stream, extent)
-        stop = self.ending.resolve(place, stream, extent)
+        target = self.reading.target
+        start = self.starting.resolve(place, target, name, extent)
+        stop = self.ending.resolve(place, target, name, extent)
         if start > stop and self.starting.of(place) == start and self.ending.of(place) == stop:
             raise InvalidInput(
                 f"option {self.starting.option!r} is {start} in stream {name!r}, behind "
                 f"{self.ending.option!r}, which is {stop}; begin before the end"
             )
         if self.group is not None:
-            stream.register_reader(self.group, min(start, stop))
+            target.hw.stream(name).register_reader(self.group, min(start, stop))
         start, stop = self._narrow(place, name, start, stop)
         if start < min(stop, extent.first):
             self.reading.lost(name, start, min(stop, extent.first) - 1)
             start = extent.first
+        self.reading.tell_gaps(name, start, stop)
         return OffsetRange(name, place, start, max(start, stop), extent.created)
 
     def _narrow(self, place: int, name: str, start: int, stop: int) -> tuple[int, int]:
@@ -92,7 +93,7 @@ class BatchReader(DataSourceReader):
         first, end = filters.offsets_where(conditions)
         since = filters.since_ms(conditions)
         if since is not None and since > 0:
-            first = max(first, self.reading.target.hw.stream(name).offset_at(since))
+            first = max(first, self.reading.target.offset_at(name, since))
         start, stop = max(start, first), min(stop, end)
         return (start, stop) if start < stop else (start, start)
 

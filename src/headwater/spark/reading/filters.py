@@ -128,6 +128,26 @@ def since_ms(conditions: Iterable[Condition]) -> int | None:
     return max(bounds, default=None)
 
 
+def until_ms(conditions: Iterable[Condition]) -> int:
+    """Give the greatest time that a matching row can have."""
+    bounds = [
+        to_ms(max(one.value) if one.comparison == "in" else one.value)
+        for one in conditions
+        if one.column == "time" and not one.negated and not one.comparison.startswith("greater")
+    ]
+    return min(bounds, default=MAX_EXACT)
+
+
+def tags_where(conditions: Iterable[Condition]) -> frozenset[str] | None:
+    """Give the only tags that a matching row can have; None when there may be others."""
+    named = [
+        frozenset(one.value if one.comparison == "in" else (one.value,))
+        for one in conditions
+        if one.column == "tag" and not one.negated and one.comparison in ("equal", "in")
+    ]
+    return reduce(frozenset.intersection, named) if named else None
+
+
 def rows_where(conditions: Iterable[Condition], table: pa.Table) -> pa.Table:
     """Give the rows of the log's table that meet all conditions on what differs between rows."""
     masks = [

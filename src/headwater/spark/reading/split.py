@@ -14,6 +14,8 @@ from pyspark.sql.datasource import InputPartition
 
 from headwater.log.extents import borders_call, borders_of
 from headwater.log.limits import NODE_MESSAGES
+from headwater.spark.archive.history import divide
+from headwater.spark.archive.manifest import File
 from headwater.spark.target import Target
 
 # About half a million messages: some tenths of a second, against milliseconds to start a task.
@@ -29,6 +31,8 @@ class OffsetRange(InputPartition):
     start: int
     stop: int
     created: int
+    # The files that hold it, when it is read from an archive.
+    files: tuple[File, ...] = ()
 
     @property
     def size(self) -> int:
@@ -44,27 +48,42 @@ def split(target: Target, ranges: Sequence[OffsetRange], least: int) -> list[Off
     ranges = [span for span in ranges if span.size > 0]
     total = sum(span.size for span in ranges)
     shares = [-(-least * span.size // total) for span in ranges]
+    archived = {
+        span: _of_archive(target, span, share) for span, share in zip(ranges, shares, strict=True)
+    }
+    parts = {span: [live] if live.size else [] for span, (_, live) in archived.items()}
     large = [
-        (span, share)
-        for span, share in zip(ranges, shares, strict=True)
-        if share > 1 or span.size > TASK_NODES * NODE_MESSAGES
+        (span, live, share)
+        for (span, (_, live)), share in zip(archived.items(), shares, strict=True)
+        if live.size and (share > 1 or live.size > TASK_NODES * NODE_MESSAGES)
     ]
     replies = target.hw.store.ask_all(
         [
-            borders_call(span.stream, span.start, span.stop, TASK_NODES, share)
-            for span, share in large
+            borders_call(live.stream, live.start, live.stop, TASK_NODES, share)
+            for _, live, share in large
         ]
     )
-    parts = {span: [span] for span in ranges}
-    for (span, share), reply in zip(large, replies, strict=True):
+    for (span, live, share), reply in zip(large, replies, strict=True):
         _, borders = borders_of(reply)
         if len(borders) + 1 < share:
-            borders = _even(span, share)
-        cuts = [span.start, *(border + 1 for border in borders), span.stop]
+            borders = _even(live, share)
+        cuts = [live.start, *(border + 1 for border in borders), live.stop]
         parts[span] = [
-            replace(span, start=start, stop=stop) for start, stop in pairwise(cuts) if start < stop
+            replace(live, start=start, stop=stop) for start, stop in pairwise(cuts) if start < stop
         ]
-    return [part for span in ranges for part in parts[span]]
+    return [part for span in ranges for part in (*archived[span][0], *parts[span])]
+
+
+def _of_archive(
+    target: Target, span: OffsetRange, least: int
+) -> tuple[list[OffsetRange], OffsetRange]:
+    """Give what is read from the archive, cut into tasks, and what is left to the log."""
+    manifest = target.manifest(span.stream)
+    if manifest is None:
+        return [], span
+    parts, goes_on = divide(manifest, span.start, span.stop, least)
+    ranges = [replace(span, start=part.start, stop=part.stop, files=part.files) for part in parts]
+    return ranges, replace(span, start=goes_on)
 
 
 def _even(span: OffsetRange, parts: int) -> list[int]:

@@ -72,11 +72,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         """Give where a new query begins. Raises OffsetOutOfRange, InvalidInput."""
-        extents = self._look()
+        extents, target = self._look(), self.reading.target
         if extents:
             self.starting.check(len(extents))
         places = {
-            place: Place(self.starting.resolve(place, self._stream(place), extent), extent.created)
+            place: Place(
+                self.starting.resolve(place, target, self._stream(place).name, extent),
+                extent.created,
+            )
             for place, extent in extents.items()
         }
         self._check(places, extents)
@@ -133,6 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if seen is not None and begin < min(stop, seen.first):
                 self.reading.lost(name, begin, min(stop, seen.first) - 1)
                 begin = min(stop, seen.first)
+            self.reading.tell_gaps(name, begin, stop)
             ranges.append(OffsetRange(name, place, begin, stop, created))
         return [*split(self.reading.target, ranges, self.min_partitions)]
 

@@ -7,7 +7,7 @@ task was planned is noticed, and told with its exact offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +17,11 @@ from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import Scanned
 from headwater.spark import columns
+from headwater.spark.archive.manifest import Archive, File
+from headwater.spark.archive.parquet import Wanted
+from headwater.spark.archive.reading import ALL, scan
 from headwater.spark.failures import one_line
+from headwater.spark.reading import filters
 from headwater.spark.reading.filters import Condition, rows_where
 from headwater.spark.reading.split import OffsetRange
 from headwater.spark.target import Target
@@ -46,6 +50,12 @@ class Reading:
             raise error
         logger.warning("passed over offsets %d to %d of %r: evicted", first, last, stream)
 
+    def tell_gaps(self, stream: str, start: int, stop: int) -> None:
+        """Raise DataLost, or warn, for what was evicted before it could be archived."""
+        manifest = self.target.manifest(stream)
+        for first, last in manifest.gaps_between(start, stop - 1) if manifest else ():
+            self.lost(stream, first, last)
+
     def read(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield what lies in a range as batches for Spark.
 
@@ -65,19 +75,51 @@ class Reading:
                 yield from self._shape(held, part)
 
     def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+        if part.files:
+            needed = {"offset", *self.schema.names, *(one.column for one in self.conditions)}
+            names = [name for name in ALL if name in needed]
+            yield from self._archived(part, part.files, part.start, part.stop - 1, names)
+            return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
         at = part.start
         while at and at < part.stop:
             scanned = run(reading.scan_part(handle, at, part.stop))
-            self._check(part, at, scanned)
+            self._check(part, scanned)
+            if scanned.first > at:
+                yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
             yield from scanned.batches
             at = scanned.next
 
-    def _check(self, part: OffsetRange, at: int, scanned: Scanned) -> None:
+    def _archived(
+        self, part: OffsetRange, files: Sequence[File], first: int, last: int, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns of first..last from files of the archive, without what cannot match."""
+        assert self.target.archive is not None
+        conditions = self.conditions
+        wanted = Wanted(
+            first,
+            last,
+            filters.since_ms(conditions) or 0,
+            filters.until_ms(conditions),
+            filters.tags_where(conditions),
+        )
+        directory = Archive(self.target.archive, part.stream).directory
+        yield from scan(directory, files, wanted, names)
+
+    def _evicted(self, part: OffsetRange, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Read evicted offsets from the archive, if they came there since; tell of the others."""
+        manifest = self.target.manifest(part.stream)
+        if manifest is not None and manifest.created == part.created and manifest.last >= first:
+            end = min(last, manifest.last)
+            self.tell_gaps(part.stream, first, end + 1)
+            yield from self._archived(part, manifest.between(first, end), first, end, ALL)
+            first = end + 1
+        if first <= last:
+            self.lost(part.stream, first, last)
+
+    def _check(self, part: OffsetRange, scanned: Scanned) -> None:
         if scanned.created != part.created:
             raise StreamReplaced(part.stream)
-        if scanned.first > at:
-            self.lost(part.stream, at, min(scanned.first, part.stop) - 1)
         if scanned.last < part.stop - 1:
             raise OffsetOutOfRange(part.stream, "the end to read", part.stop, scanned.last)
 

@@ -1,0 +1,148 @@
+"""The archiver: finds out what is new in streams, has it written, and makes versions that say so.
+
+Files come first, then a version of the manifest that names them; only then does anything count as
+archived, and only then may the log forget it. An archiver that dies at any moment has archived
+what its last version says, and the next one goes on from there: files that no version names are
+written again, or lie unread. It is a registered reader of its streams, so retention waits for it;
+what was evicted all the same is kept as an exact gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TypeAlias
+
+from headwater.client import Headwater
+from headwater.log.extents import Extent
+from headwater.spark.archive.manifest import Archive, Manifest
+from headwater.spark.archive.writing import Written, write_range
+from headwater.spark.connections import client
+from headwater.spark.reading.split import OffsetRange, split
+from headwater.spark.target import Target
+
+# Does a piece of work for each range, perhaps many at once, and gives the results in their order.
+Do: TypeAlias = "Callable[[Callable[[OffsetRange], Written], Sequence[OffsetRange]], list[Written]]"
+
+
+def reader_name(place: str) -> str:
+    """Name the archiver of a place among the readers of a stream."""
+    return f"archive:{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
+
+
+@dataclass(slots=True)
+class StreamArchiver:
+    """One stream: its archive, the newest version, that of the beginning, and where the log is."""
+
+    archive: Archive
+    before: Manifest
+    manifest: Manifest
+    extent: Extent
+    partition: int
+
+    @property
+    def reader(self) -> str:
+        """The name by which the log knows this archiver."""
+        return reader_name(self.archive.place)
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Give what was evicted before it could be archived."""
+        first, last = self.manifest.last + 1, self.extent.first - 1
+        return [(first, last)] if first <= last else []
+
+    def range(self) -> OffsetRange:
+        """Give what is to be archived."""
+        start = max(self.manifest.last + 1, self.extent.first)
+        stop = max(self.extent.last + 1, start)
+        return OffsetRange(self.archive.stream, self.partition, start, stop, self.extent.created)
+
+    def register(self, hw: Headwater) -> None:
+        """Tell the log what this archiver needs next."""
+        hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
+
+    def commit(self, hw: Headwater, written: Sequence[Written]) -> None:
+        """Make the next version: what was missing before, and what is written now."""
+        gaps = [*self.missing(), *(gap for part in written for gap in part.gaps)]
+        files = [file for part in written for file in part.files]
+        last = written[-1].last if written else self.extent.first - 1
+        manifest = self.manifest.with_more(last, files, gaps)
+        self.archive.commit(manifest)
+        self.manifest = manifest
+        self.register(hw)
+
+    def evict(self, hw: Headwater) -> int:
+        """Let the log forget what is archived and needed by nobody; returns how many messages."""
+        return hw.stream(self.archive.stream).evict(self.manifest.last, past_readers=False)
+
+    def would_evict(self, hw: Headwater) -> int:
+        """Say how many offsets could be evicted once everything is archived."""
+        stream = hw.stream(self.archive.stream)
+        facts = stream.info()
+        needed = [at for reader, at in facts.readers.items() if reader != self.reader]
+        needed += [stream.group(group).info().ack_offset for group in facts.groups]
+        return max(min([facts.last + 1, *needed]) - facts.first, 0)
+
+
+class Archiver:
+    """Archives what a stream or topic holds at this moment beyond its archive at a place.
+
+    Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveDamaged.
+    """
+
+    def __init__(self, target: Target, place: str) -> None:
+        self.target = target
+        self.place = place
+        self.streams = self._look()
+
+    def _look(self) -> list[StreamArchiver]:
+        names = self.target.streams()
+        archives = [Archive(self.place, name) for name in names.values()]
+        # The manifests first: since then, the log may only have grown.
+        manifests = [archive.load() for archive in archives]
+        extents = self.target.extents(names.values())
+        if not any(extent.created for extent in extents):
+            raise self.target.unknown()
+        topic = (self.target.name, len(names)) if self.target.is_topic else (None, None)
+        found = []
+        for place, archive, newest, extent in zip(names, archives, manifests, extents, strict=True):
+            if newest is not None:
+                newest.check_stream(archive.directory.shown, extent.created, extent.last)
+            manifest = newest or Manifest(
+                stream=archive.stream, created=extent.created, topic=topic[0], partitions=topic[1]
+            )
+            if extent.created:
+                found.append(StreamArchiver(archive, manifest, manifest, extent, place))
+        return found
+
+    def run(self, do: Do, tasks_of_a_round: int) -> Iterator[int]:
+        """Archive it all, in rounds that each end with a version; yields offsets done so far.
+
+        Raises ArchiveTaken when another archiver of the same place was faster.
+        """
+        hw = self.target.hw
+        for stream in self.streams:
+            # Whatever comes, retention waits from now on.
+            stream.register(hw)
+        by_name = {stream.archive.stream: stream for stream in self.streams}
+        parts = split(self.target, [stream.range() for stream in self.streams], 1)
+        work = partial(_write, self.target.url, self.place)
+        for start in range(0, len(parts), tasks_of_a_round):
+            some = parts[start : start + tasks_of_a_round]
+            written = do(work, some)
+            for name, group in groupby(
+                zip(some, written, strict=True), lambda each: each[0].stream
+            ):
+                by_name[name].commit(hw, [one for _, one in group])
+            yield sum(part.size for part in some)
+        for stream in self.streams:
+            if stream.missing():
+                stream.commit(hw, [])
+
+
+def _write(url: str, place: str, part: OffsetRange) -> Written:
+    """Do what a task does."""
+    archive = Archive(place, part.stream)
+    return write_range(client(url), archive, part.created, part.start, part.stop - 1)

@@ -1,0 +1,112 @@
+"""The job ``archive``: what is new in a stream to Parquet, so that the log may forget it.
+
+Tasks write the files; how an archiver keeps its promises is told in headwater.spark.archive.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from headwater.errors import InvalidInput
+from headwater.inputs import check_name
+from headwater.spark.archive.archiver import Archiver
+from headwater.spark.archive.place import absolute_place, safe_place
+from headwater.spark.connections import absolute_url
+from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
+from headwater.spark.target import Target
+
+# So many tasks for each that runs at a time make a round, which ends with a version.
+_TASKS_OF_A_ROUND = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived(Summary):
+    """What an archiver did; of a topic, in all partitions together."""
+
+    name: str
+    place: str
+    offsets: int = 0
+    messages: int = 0
+    files: int = 0
+    bytes: int = 0
+    gaps: tuple[tuple[str, int, int], ...] = ()
+    evicted: int = 0
+    # Offset up to which everything is archived now, by stream.
+    archived_up_to: dict[str, int]
+
+    def sentence(self) -> str:
+        """See Summary."""
+        verb = deed(self.dry_run, "archive", "archived")
+        of = counted(self.offsets, "offset") if self.dry_run else counted(self.messages, "message")
+        evicted = f", evicted {counted(self.evicted, 'message')}" if self.evicted else ""
+        lost = sum(last - first + 1 for _, first, last in self.gaps)
+        gone = f", {counted(lost, 'offset')} evicted too early" if lost else ""
+        return f"{verb} {of} of {self.name!r}{gone}{evicted}"
+
+
+def archive(
+    spark: SparkSession,
+    stream: str | None = None,
+    *,
+    topic: str | None = None,
+    to: str | os.PathLike[str],
+    url: str | None = None,
+    evict: bool = False,
+    dry_run: bool = False,
+    report: Report | None = None,
+) -> Archived:
+    """Archive all that a stream, or each partition of a topic, holds beyond its archive.
+
+    ``to`` is the place of the archive: a directory, or a URI that pyarrow.fs opens; it may hold
+    archives of many streams. ``evict`` lets the log forget what is archived, as far as no group
+    and no other reader needs it. May be repeated after a crash at any moment, and as often as one
+    likes. Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveTaken, ArchiveDamaged.
+    """
+    began = time.monotonic()
+    if (stream is None) == (topic is None):
+        raise InvalidInput("name either a stream or a topic to archive")
+    name = check_name(stream or topic or "", "stream" if stream else "topic")
+    target, place = Target(absolute_url(url), name, topic is not None), absolute_place(to)
+    archiver = Archiver(target, place)
+    streams = archiver.streams
+    found = Archived(
+        name=name,
+        place=safe_place(place),
+        dry_run=dry_run,
+        offsets=sum(each.range().size for each in streams),
+        gaps=tuple((each.archive.stream, *gap) for each in streams for gap in each.missing()),
+        archived_up_to={each.archive.stream: each.manifest.last for each in streams},
+    )
+    if dry_run:
+        evicted = sum(each.would_evict(target.hw) for each in streams) if evict else 0
+    else:
+        found = _run(spark, archiver, found, report or Report())
+        evicted = sum(each.evict(target.hw) for each in streams) if evict else 0
+    return replace(found, evicted=evicted, seconds=time.monotonic() - began)
+
+
+def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: Report) -> Archived:
+    tasks = _TASKS_OF_A_ROUND * tasks_at_once(spark)
+    with report.step(f"archiving {found.name}", found.offsets, "offset") as step:
+        for offsets in archiver.run(partial(in_tasks, spark), tasks):
+            step.advance(offsets)
+    streams = archiver.streams
+    new = [file for each in streams for file in each.manifest.files[len(each.before.files) :]]
+    return replace(
+        found,
+        messages=sum(file.rows for file in new),
+        files=len(new),
+        bytes=sum(file.bytes for file in new),
+        gaps=tuple(
+            (each.archive.stream, *gap)
+            for each in streams
+            for gap in each.manifest.gaps_between(each.before.last + 1, each.manifest.last)
+        ),
+        archived_up_to={each.archive.stream: each.manifest.last for each in streams},
+    )

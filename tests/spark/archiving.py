@@ -1,0 +1,70 @@
+"""An archiver without a cluster around it, readers of the source, and what they should find.
+
+Planners and tasks of the source are plain objects: here they run in this process, as fast as a
+property test needs it. That Spark runs them in the same way is shown by the tests of the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headwater.spark.archive.archiver import Archiver
+from headwater.spark.archive.writing import Written
+from headwater.spark.connections import absolute_url
+from headwater.spark.reading.split import OffsetRange
+from headwater.spark.source import HeadwaterSource
+from headwater.spark.target import Target
+
+
+class Row(NamedTuple):
+    """A message as the source gives it."""
+
+    offset: int
+    tag: str
+    value: bytes
+    time_ms: int
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    found: list[Row] = []
+    for batch in batches:
+        times = batch.column("time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        columns = [batch.column(name).to_pylist() for name in ("offset", "tag", "value")]
+        found += map(Row, *columns, times.to_pylist())
+    return found
+
+
+def one_by_one(
+    work: Callable[[OffsetRange], Written], parts: Sequence[OffsetRange]
+) -> list[Written]:
+    return [work(part) for part in parts]
+
+
+def run_archiver(
+    url: str, stream: str, place: str, do: Any = one_by_one, *, evict: bool = False
+) -> Archiver:
+    """Archive what is new in a stream, two tasks to a round."""
+    archiver = Archiver(Target(absolute_url(url), stream, is_topic=False), place)
+    for _ in archiver.run(do, 2):
+        pass
+    if evict:
+        for each in archiver.streams:
+            each.evict(archiver.target.hw)
+    return archiver
+
+
+def read_batch(**options: str) -> list[Row]:
+    """Do what Spark does for a batch read, task after task."""
+    source = HeadwaterSource(options)
+    reader = source.reader(source.schema())
+    parts = reader.partitions()
+    return [row for part in parts for row in rows_of(reader.read(part))]
+
+
+def stream_reader(**options: str) -> Any:
+    """Do what Spark does when a streaming query starts."""
+    source = HeadwaterSource(options)
+    return source.streamReader(source.schema())
