@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from headwater.errors import InvalidInput
+from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_int
 
 Key: TypeAlias = "str | bytes"
@@ -35,6 +35,23 @@ class Record(NamedTuple):
     key: Key
     score: float
     member: Member
+
+
+class Selected(dict[Key, list[Record]]):
+    """Elements by key, as it was asked for; a key without elements has an empty list.
+
+    ``failures`` are the errors of clusters that could not answer when others could: such an answer
+    is ``partial``, and may lack elements that only those clusters have.
+    """
+
+    def __init__(self, found: dict[Key, list[Record]], failures: list[StoreError]) -> None:
+        super().__init__(found)
+        self.failures = failures
+
+    @property
+    def partial(self) -> bool:
+        """Whether a cluster that was asked did not answer for some key."""
+        return bool(self.failures)
 
 
 class Cursor(NamedTuple):
@@ -88,6 +105,25 @@ def check_place(place: Place, what: str) -> Cursor | None:
     if not isinstance(place, tuple) or len(place) != 2:
         raise InvalidInput(f"{what} must be a cursor, a record or (score, member), not {place!r}")
     return Cursor(check_score(place[0]), encode(place[1], "member"))
+
+
+class Repaired(NamedTuple):
+    """What a repair of whole keys found and did.
+
+    Of ``elements``, inserted or deleted, ``differing`` were not the same on all clusters, and
+    ``written`` were brought to a cluster that lacked them. ``failures`` counts, for each key, the
+    clusters that could not be read or written.
+    """
+
+    keys: int = 0
+    elements: int = 0
+    differing: int = 0
+    written: int = 0
+    failures: int = 0
+
+    def plus(self, other: Iterable[int]) -> Repaired:
+        """Add the figures of other keys."""
+        return Repaired(*map(sum, zip(self, other, strict=True)))
 
 
 class Written(NamedTuple):

@@ -42,15 +42,26 @@ class Window(NamedTuple):
 class Page:
     """What a cluster has of a key in a window, newest first; read when it is looked at."""
 
-    def __init__(self, raw: list[bytes], limit: int) -> None:
+    def __init__(self, raw: list[bytes], *, whole: bool) -> None:
         self.raw = raw
-        # Less than was asked for: the window holds no more.
-        self.whole = len(raw) < 2 * limit
+        # The window holds no more than this.
+        self.whole = whole
 
     @cached_property
     def rows(self) -> list[Row]:
         """Members with their scores."""
         return list(zip(self.raw[::2], map(float, self.raw[1::2]), strict=True))
+
+    def plus(self, further: Page) -> Page:
+        """Add the page that follows this one."""
+        return Page(self.raw + further.raw, whole=further.whole)
+
+    def above(self, horizon: float) -> Page:
+        """Leave out what is below the horizon; nothing that counts comes after it."""
+        if horizon == NO_HORIZON or not self.raw or float(self.raw[-1]) >= horizon:
+            return self
+        kept = sum(score >= horizon for _, score in self.rows)
+        return Page(self.raw[: 2 * kept], whole=True)
 
 
 class Known(NamedTuple):

@@ -70,7 +70,9 @@ class Cluster:
             sets = [sets_of(key)[deleted] for key in keys]
             pages: list[Page] = []
             for call in select_calls(sets, window):
-                pages += [Page(raw, window.limit) for raw in await instance.ask(call)]
+                pages += [
+                    Page(raw, whole=len(raw) < 2 * window.limit) for raw in await instance.ask(call)
+                ]
             return pages
 
         return _by_key(await self._spread(keys, work))

@@ -1,0 +1,28 @@
+"""Timelines: last-writer-wins sets, newest first, on a farm of clusters that repairs itself.
+
+from headwater.timeline import Farm
+
+with Farm.open("h:1,h:2;h:3,h:4") as farm:
+    farm.insert([("ada", 17.0, "ride-1")])
+    print(farm.select(["ada"]))
+"""
+
+from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.farm.sync import Farm
+from headwater.timeline.law import State
+from headwater.timeline.metrics import Metrics, NoMetrics, Tally
+from headwater.timeline.records import Cursor, Record, Repaired, Selected, Written
+
+__all__ = [
+    "AsyncFarm",
+    "Cursor",
+    "Farm",
+    "Metrics",
+    "NoMetrics",
+    "Record",
+    "Repaired",
+    "Selected",
+    "State",
+    "Tally",
+    "Written",
+]

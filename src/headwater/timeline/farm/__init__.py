@@ -1,0 +1,1 @@
+"""Copies of all timelines on several clusters: quorum writes, read strategies, repairs."""

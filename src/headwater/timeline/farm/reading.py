@@ -1,0 +1,228 @@
+"""How a farm reads: whom it asks, whose answers it waits for, and how it unites them.
+
+    SendOneReadOne           one cluster, at random; no union, no repair
+    SendAllReadAll           all clusters; the union of all answers by the merge law
+    SendAllReadFirstLinger   all clusters; the first answer for each key, while the others are
+                             waited for in the background and compared
+    SendVarReadFirstLinger   the same for up to so many keys a second; beyond that one cluster, and
+                             all of them when it fails or takes too long
+
+A key for which no cluster could answer is an error, never an empty answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headwater.errors import AllReplicasFailed, StoreError
+from headwater.timeline.cluster.calls import Page, Window
+from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.background import Background
+from headwater.timeline.farm.options import Options
+from headwater.timeline.farm.rates import Bucket
+from headwater.timeline.farm.repairing import Repairer
+from headwater.timeline.farm.uniting import Answers, Uniting
+from headwater.timeline.records import Row
+
+
+class Query(NamedTuple):
+    """What is asked for: keys, a window of each, and the horizon below which nothing counts."""
+
+    keys: list[bytes]
+    window: Window
+    horizon: float
+
+    @property
+    def full_window(self) -> Window:
+        """The window from its beginning: ranks differ where clusters do, so none is passed over."""
+        return self.window._replace(offset=0, limit=self.window.offset + self.window.limit)
+
+
+class Answer(NamedTuple):
+    """Rows by key, the errors of clusters that did not answer, and how long was waited for them."""
+
+    rows: dict[bytes, list[Row]]
+    failures: list[StoreError]
+    blocked_s: float
+
+
+class Reader:
+    """Reads from clusters by one of the strategies; asks for repairs where they differ."""
+
+    def __init__(
+        self,
+        clusters: Sequence[Cluster],
+        options: Options,
+        repairer: Repairer,
+        background: Background,
+        choose: Callable[[Sequence[Cluster]], Cluster] = random.choice,
+    ) -> None:
+        self._clusters = list(clusters)
+        self._options = options
+        self._metrics = options.metrics
+        self._repairer = repairer
+        self._background = background
+        self._choose = choose
+        self._permits = Bucket(options.read_rate)
+
+    async def read(self, query: Query) -> Answer:
+        """Answer a query; raises AllReplicasFailed."""
+        began = time.perf_counter()
+        self._metrics.count("select_call")
+        self._metrics.count("select_keys", len(query.keys))
+        try:
+            answer = await self._by_strategy(query)
+        finally:
+            elapsed = time.perf_counter() - began
+            self._metrics.time("select_duration", elapsed)
+        self._metrics.time("select_blocking_duration", answer.blocked_s)
+        self._metrics.time("select_overhead_duration", elapsed - answer.blocked_s)
+        self._metrics.count("select_returned", sum(map(len, answer.rows.values())))
+        return answer
+
+    async def _by_strategy(self, query: Query) -> Answer:
+        strategy = self._options.read_strategy
+        if strategy == "SendOneReadOne":
+            return await self._read_one(query)
+        if strategy == "SendAllReadAll":
+            return await self._read_all(query)
+        if strategy == "SendAllReadFirstLinger":
+            return await self._read_first(query, send_all=True)
+        granted = self._permits.take(len(query.keys))
+        word = "granted" if granted else "rejected"
+        self._metrics.count(f"select_send_all_permit_{word}")
+        return await self._read_first(query, send_all=granted)
+
+    async def _read_one(self, query: Query) -> Answer:
+        wait = _Waiting(self, query, query.window)
+        wait.send([self._choose(self._clusters)], query.keys)
+        await wait.finish()
+        answers = wait.answers()
+        rows = {key: next(iter(pages.values())).rows for key, pages in answers.pages.items()}
+        return Answer(rows, [], wait.blocked_s)
+
+    async def _read_all(self, query: Query) -> Answer:
+        wait = _Waiting(self, query, query.full_window)
+        wait.send(self._clusters, query.keys)
+        await wait.finish()
+        answers = wait.answers()
+        uniting = Uniting(answers, query.full_window, query.horizon)
+        rows = await uniting.rows()
+        self._ask_for_repairs(uniting.disputed)
+        offset = query.window.offset
+        if offset:
+            rows = {key: found[offset:] for key, found in rows.items()}
+        return Answer(rows, answers.failures, wait.blocked_s)
+
+    async def _read_first(self, query: Query, *, send_all: bool) -> Answer:
+        wait = _Waiting(self, query, query.full_window)
+        chosen = self._clusters if send_all else [self._choose(self._clusters)]
+        wait.send(chosen, query.keys)
+        if not send_all:
+            await wait.first_answers(self._options.promote_after_ms / 1000)
+            if wait.unanswered:
+                self._metrics.count("select_send_all_promotion")
+                others = [cluster for cluster in self._clusters if cluster not in chosen]
+                wait.send(others, list(wait.unanswered))
+        await wait.first_answers(None)
+        answers, blocked_s = wait.answers(), wait.blocked_s
+        self._background.start(self._linger(wait, query.horizon))
+        offset = query.window.offset
+        rows = {
+            key: next(iter(pages.values())).rows[offset:] for key, pages in answers.pages.items()
+        }
+        return Answer(rows, list(answers.failures), blocked_s)
+
+    async def _linger(self, wait: _Waiting, horizon: float) -> None:
+        """Wait for the answers that nobody waits for, and compare them all."""
+        await wait.finish()
+        self._ask_for_repairs(Uniting(wait.answers(), wait.window, horizon).differences())
+
+    def _ask_for_repairs(self, disputed: dict[bytes, list[bytes]]) -> None:
+        if disputed:
+            self._metrics.count("select_repair_needed", sum(map(len, disputed.values())))
+            self._repairer.request(disputed)
+
+    async def ask(
+        self, cluster: Cluster, keys: list[bytes], window: Window
+    ) -> dict[bytes, Page | StoreError]:
+        """Ask one cluster, and count what it gives."""
+        self._metrics.count("select_send_to")
+        found = await cluster.select(keys, window)
+        errors = sum(isinstance(page, StoreError) for page in found.values())
+        if errors:
+            self._metrics.count("select_partial_error", errors)
+        rows = sum(len(page.raw) // 2 for page in found.values() if isinstance(page, Page))
+        self._metrics.count("select_retrieved", rows)
+        return found
+
+    def time(self, name: str, seconds: float) -> None:
+        """Note how long a part of a read took."""
+        self._metrics.time(name, seconds)
+
+
+class _Waiting:
+    """The answers to one query, as they come."""
+
+    def __init__(self, reader: Reader, query: Query, window: Window) -> None:
+        self._reader = reader
+        self._horizon = query.horizon
+        self.window = window
+        self._pages: dict[bytes, dict[Cluster, Page]] = {key: {} for key in query.keys}
+        self.unanswered = dict.fromkeys(query.keys)
+        self._failures: list[StoreError] = []
+        self._asked: set[Cluster] = set()
+        self._tasks: dict[asyncio.Task[dict[bytes, Page | StoreError]], Cluster] = {}
+        self._began = time.perf_counter()
+        self._heard = False
+        self.blocked_s = 0.0
+
+    def send(self, clusters: Sequence[Cluster], keys: list[bytes]) -> None:
+        """Ask clusters for keys."""
+        for cluster in clusters:
+            self._asked.add(cluster)
+            work = self._reader.ask(cluster, keys, self.window)
+            self._tasks[asyncio.get_running_loop().create_task(work)] = cluster
+
+    async def first_answers(self, within_s: float | None) -> None:
+        """Wait until every key has an answer, nothing is to come, or the time is over."""
+        deadline = None if within_s is None else time.perf_counter() + within_s
+        while self.unanswered and self._tasks:
+            left = None if deadline is None else deadline - time.perf_counter()
+            if left is not None and left <= 0:
+                break
+            await self._step(left)
+
+    async def finish(self) -> None:
+        """Wait for all answers."""
+        while self._tasks:
+            await self._step(None)
+
+    async def _step(self, timeout_s: float | None) -> None:
+        done, _ = await asyncio.wait(
+            self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        self.blocked_s = time.perf_counter() - self._began
+        for task in done:
+            cluster = self._tasks.pop(task)
+            failures: dict[int, StoreError] = {}
+            for key, page in task.result().items():
+                if isinstance(page, StoreError):
+                    failures[id(page)] = page
+                else:
+                    self._pages[key][cluster] = page.above(self._horizon)
+                    self.unanswered.pop(key, None)
+            self._failures += failures.values()
+            if not self._heard and len(failures) < len(task.result()):
+                self._heard = True
+                self._reader.time("select_first_response_duration", self.blocked_s)
+
+    def answers(self) -> Answers:
+        """Give what has come; raises AllReplicasFailed when a key has no answer."""
+        if self.unanswered:
+            raise AllReplicasFailed(list(self.unanswered), len(self._asked), self._failures)
+        return Answers(self._pages, self._failures)

@@ -1,0 +1,72 @@
+"""Between what callers write and what clusters take: tuples, keys and pairs in, records out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headwater.errors import InvalidInput, StoreError
+from headwater.timeline.cluster.calls import Change, Changes
+from headwater.timeline.records import (
+    Key,
+    Member,
+    Record,
+    Row,
+    Selected,
+    Tuple,
+    check_score,
+    decode,
+    encode,
+)
+
+
+def group(tuples: Iterable[Tuple], *, deleted: bool) -> tuple[Changes, int]:
+    """Sort operations by key; gives how many they are, too."""
+    changes: Changes = {}
+    count = 0
+    for item in tuples:
+        try:
+            key, score, member = item
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"a tuple is (key, score, member), not {item!r}; give a list of them"
+            ) from None
+        raw = encode(key, "key")
+        change = changes.get(raw)
+        if change is None:
+            change = changes[raw] = Change([], [])
+        change[deleted].extend((repr(check_score(score)), encode(member, "member")))
+        count += 1
+    return changes, count
+
+
+def check_keys(keys: Iterable[Key]) -> dict[Key, bytes]:
+    """Accept keys; gives the bytes of each."""
+    if isinstance(keys, str | bytes):
+        raise InvalidInput(f"keys are given as a list; write [{keys!r}]")
+    return {key: encode(key, "key") for key in keys}
+
+
+def check_pairs(
+    pairs: Iterable[tuple[Key, Member]],
+) -> dict[tuple[Key, Member], tuple[bytes, bytes]]:
+    """Accept (key, member) pairs; gives the bytes of each."""
+    asked: dict[tuple[Key, Member], tuple[bytes, bytes]] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidInput(f"a pair is (key, member), not {pair!r}; give a list of them")
+        asked[pair] = (encode(pair[0], "key"), encode(pair[1], "member"))
+    return asked
+
+
+def shape(
+    asked: dict[Key, bytes], rows: dict[bytes, list[Row]], failures: list[StoreError]
+) -> Selected:
+    """Make records, in the manner in which their keys were asked for."""
+    found: dict[Key, list[Record]] = {}
+    for key, raw in asked.items():
+        of_key = rows.get(raw, ())
+        if isinstance(key, bytes):
+            found[key] = [Record(key, score, member) for member, score in of_key]
+        else:
+            found[key] = [Record(key, score, decode(member)) for member, score in of_key]
+    return Selected(found, failures)

@@ -1,0 +1,125 @@
+"""Uniting the answers of clusters that differ: asks what is known of disputed members.
+
+An answer in which all clusters agree costs nothing. For disputed members every cluster that
+answered is asked once more, for their scores, tombstones included; and where deletes shorten a
+page, for more of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from headwater.errors import AllReplicasFailed, StoreError
+from headwater.timeline.cluster.calls import Known, Page, Window
+from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.union import Union, newest_first, unite, verdict, within
+from headwater.timeline.law import State
+from headwater.timeline.records import Cursor, Row
+
+
+class Answers(NamedTuple):
+    """The pages of each key, by cluster, and the errors of clusters that gave none."""
+
+    pages: dict[bytes, dict[Cluster, Page]]
+    failures: list[StoreError]
+
+
+class Uniting:
+    """Turns the answers to one query into rows that obey the merge law."""
+
+    def __init__(self, answers: Answers, window: Window, horizon: float) -> None:
+        self._pages = answers.pages
+        self._failures = answers.failures
+        self._window = window
+        self._horizon = horizon
+        self._settled: dict[bytes, dict[bytes, State | None]] = {}
+
+    @property
+    def disputed(self) -> dict[bytes, list[bytes]]:
+        """The members on which clusters were found to differ, by key."""
+        return {key: list(members) for key, members in self._settled.items() if members}
+
+    def differences(self) -> dict[bytes, list[bytes]]:
+        """Find the members on which clusters differ, by key, and ask nobody."""
+        found = {key: list(unite([*p.values()]).disputed) for key, p in self._pages.items()}
+        return {key: members for key, members in found.items() if members}
+
+    async def rows(self) -> dict[bytes, list[Row]]:
+        """Give the rows of every key's window; raises AllReplicasFailed."""
+        found: dict[bytes, list[Row]] = {}
+        keys = list(self._pages)
+        while keys:
+            unions = {key: unite(list(self._pages[key].values())) for key in keys}
+            await self._settle(unions)
+            short: list[bytes] = []
+            for key, union in unions.items():
+                found[key] = self._rows_of(key, union)[: self._window.limit]
+                if len(found[key]) < self._window.limit and union.bound is not None:
+                    short.append(key)
+            await asyncio.gather(*(self._read_on(key) for key in short))
+            keys = short
+        return found
+
+    def _rows_of(self, key: bytes, union: Union) -> list[Row]:
+        if not union.disputed:
+            return union.agreed
+        rows = list(union.agreed)
+        for member in union.disputed:
+            state = self._settled[key][member]
+            if state is not None and not state.deleted and state.score >= self._horizon:
+                row = (member, state.score)
+                if within(row, self._window, union.bound):
+                    rows.append(row)
+        return newest_first(rows)
+
+    async def _settle(self, unions: dict[bytes, Union]) -> None:
+        """Learn the truth about members that are disputed and not settled yet."""
+        asked: dict[bytes, list[bytes]] = {}
+        for key, union in unions.items():
+            settled = self._settled.setdefault(key, {})
+            if new := [member for member in union.disputed if member not in settled]:
+                asked[key] = new
+        if not asked:
+            return
+        clusters = {cluster for key in asked for cluster in self._pages[key]}
+        replies = await asyncio.gather(*(self._ask(cluster, asked) for cluster in clusters))
+        for key, members in asked.items():
+            known = [reply[key] for reply in replies if key in reply]
+            known += [_shown(page, members) for page in self._pages[key].values()]
+            self._settled[key].update(zip(members, verdict(members, known), strict=True))
+
+    async def _ask(self, cluster: Cluster, asked: dict[bytes, list[bytes]]) -> dict[bytes, Known]:
+        mine = {key: members for key, members in asked.items() if cluster in self._pages[key]}
+        known: dict[bytes, Known] = {}
+        for key, reply in (await cluster.score(mine)).items():
+            if isinstance(reply, StoreError):
+                self._failures.append(reply)
+            else:
+                known[key] = reply
+        return known
+
+    async def _read_on(self, key: bytes) -> None:
+        """Fetch the next page of a key from each cluster that has more of it."""
+
+        async def extend(cluster: Cluster, page: Page) -> None:
+            last = Cursor(float(page.raw[-1]), page.raw[-2])
+            window = self._window._replace(start=last)
+            further = (await cluster.select([key], window))[key]
+            if isinstance(further, StoreError):
+                self._failures.append(further)
+                del self._pages[key][cluster]
+            else:
+                self._pages[key][cluster] = page.plus(further.above(self._horizon))
+
+        pages = [item for item in self._pages[key].items() if not item[1].whole]
+        await asyncio.gather(*(extend(*item) for item in pages))
+        if not self._pages[key]:
+            raise AllReplicasFailed([key], len(pages), self._failures)
+
+
+def _shown(page: Page, members: list[bytes]) -> Known:
+    """Say what a page alone tells of members: those it shows are inserted."""
+    scores = dict(page.rows)
+    states = [State(scores[m], False) if m in scores else None for m in members]
+    return Known(None, states)

@@ -1,0 +1,109 @@
+"""Repair of whole keys: everything that any cluster has of them, tombstones too, on all of them.
+
+Reads notice only differences among what they show. This compares all of a key, and brings every
+cluster to the same state: what the merge law says of all that the clusters hold together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from headwater.errors import StoreError
+from headwater.timeline.cluster.calls import Change, Changes, Page, Window
+from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.law import State, States, behind, kept, merge
+from headwater.timeline.metrics import Metrics
+from headwater.timeline.records import Cursor, Repaired
+
+_PAGE: Final = 1000
+
+
+def add_change(changes: Changes, key: bytes, member: bytes, state: State) -> None:
+    """Add to changes what makes a state known."""
+    change = changes.setdefault(key, Change([], []))
+    change[state.deleted].extend((repr(state.score), member))
+
+
+async def repair_whole(
+    clusters: Sequence[Cluster],
+    keys: Sequence[bytes],
+    max_size: int,
+    horizon: float,
+    metrics: Metrics,
+) -> Repaired:
+    """Compare keys as a whole on all clusters that can be read, and bring them to one state."""
+    metrics.count("walk_keys", len(keys))
+    began = time.perf_counter()
+    replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
+    metrics.time("repair_check_duration", time.perf_counter() - began)
+    done = Repaired(keys=len(keys))
+    changes: list[Changes] = [{} for _ in clusters]
+    for key in keys:
+        found = {p: r[key] for p, r in enumerate(replicas) if not isinstance(r[key], StoreError)}
+        known: dict[int, States] = {p: s for p, s in found.items() if isinstance(s, dict)}
+        unread = len(clusters) - len(known)
+        if unread:
+            metrics.count("repair_check_partial_failure", unread)
+        truth = kept(merge(known.values()), max_size, horizon)
+        differing: set[bytes] = set()
+        for place, states in known.items():
+            lacking = behind(states, truth)
+            for member, state in lacking.items():
+                add_change(changes[place], key, member, state)
+            if not states.keys() <= truth.keys():
+                # It holds what is no longer kept: a write of nothing sheds that.
+                changes[place].setdefault(key, Change([], []))
+            differing.update(lacking)
+        done = done.plus((0, len(truth), len(differing), 0, unread))
+    writes = zip(clusters, changes, strict=True)
+    for result in await asyncio.gather(*(_write(*write, horizon, metrics) for write in writes)):
+        done = done.plus(result)
+    return done
+
+
+async def _write(cluster: Cluster, changes: Changes, horizon: float, metrics: Metrics) -> Repaired:
+    if not changes:
+        return Repaired()
+    began = time.perf_counter()
+    outcome = await cluster.write(changes, horizon)
+    metrics.time("repair_write_duration", time.perf_counter() - began)
+    failed = sum(len(changes[key].inserts) + len(changes[key].deletes) for key in outcome.failed)
+    total = sum(len(change.inserts) + len(change.deletes) for change in changes.values())
+    metrics.count("repair_write_failure", failed // 2)
+    metrics.count("repair_write_success", (total - failed) // 2)
+    return Repaired(written=(total - failed) // 2, failures=len(outcome.failed))
+
+
+async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, States | StoreError]:
+    """Read both sets of keys, page by page.
+
+    What moves from one to the other meanwhile may be missed or seen twice; neither does harm, since
+    all that follows is a merge of what is true somewhere.
+    """
+    found: dict[bytes, States | StoreError] = {key: {} for key in keys}
+    for deleted in (False, True):
+        unread, window = list(keys), Window(0, _PAGE)
+        pages = await cluster.select(unread, window, deleted=deleted)
+        for key in keys:
+            page = pages[key]
+            while isinstance(states := found[key], dict):
+                if isinstance(page, StoreError):
+                    found[key] = page
+                    break
+                _note(states, page, deleted)
+                if page.whole:
+                    break
+                start = Cursor(float(page.raw[-1]), page.raw[-2])
+                page = (await cluster.select([key], window._replace(start=start), deleted=deleted))[
+                    key
+                ]
+    return found
+
+
+def _note(states: States, page: Page, deleted: bool) -> None:
+    for member, score in page.rows:
+        state = State(score, deleted)
+        states[member] = max(state, states.get(member, state))
