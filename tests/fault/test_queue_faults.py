@@ -87,6 +87,19 @@ def test_a_waiter_that_comes_late_has_what_nobody_took(
     assert queue.stats().unacked == (2 if ack_ms else 0)
 
 
+def test_who_comes_just_when_a_message_comes_due_does_not_overtake_who_waits(
+    hw: headwater.Headwater, name: str
+) -> None:
+    queue = hw.queue(name)
+    waiter = Stepper(hw.store, popping.pop(handle(name), 1, None, 20_000))
+    waiter.step()
+    queue.push_many([b"a"], delay_ms=20)
+    queue.push_many([b"b"], delay_ms=21)
+    let_pass(hw, 25)
+    assert [d.value for d in queue.pop(9)] == [b"b"]
+    assert [d.value for d in waiter.run()] == [b"a"]
+
+
 def test_a_waiter_that_was_killed_is_passed_over(hw: headwater.Headwater, name: str) -> None:
     program = f"import headwater; print(headwater.connect({hw.store.where!r}).queue({name!r})"
     waiter = subprocess.Popen(
