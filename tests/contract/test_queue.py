@@ -427,12 +427,13 @@ def test_a_purge_forgets_all_messages_and_keeps_the_settings(queue: Queue) -> No
 
 def test_queues_are_listed_until_they_are_deleted(client: Headwater, queue: Queue) -> None:
     assert queue.name not in client.queues()
-    first = queue.push(b"v")
+    first = queue.push(b"v", dedupe="k")
     assert queue.name in client.queues()
     assert queue.delete()
     assert not queue.delete()
     assert queue.name not in client.queues()
-    assert queue.push(b"v") > first
+    assert queue.push(b"v", dedupe="k") > first
+    assert queue.stats().ready == 1
     assert queue.name in client.queues()
     assert queue.delete()
 

@@ -61,6 +61,8 @@ redis.register_function('hw_queue_push', function(keys, args)
     if last then return last end
   end
   local queue = load_queue(K)
+  -- Keys of a queue of the same name that was deleted are not this one's.
+  if queue.new then queue.generation = queue.us end
   local make, entries, answer = entry_maker(queue, args[3]), {}, nil
   if args[6] ~= '' then
     entries, answer = push_once(queue, args, make)
