@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import typer
 
+import headwater.cli.spark.backfill as backfill
+import headwater.cli.spark.compact as compact
+import headwater.cli.spark.reconcile as reconcile
 import headwater.cli.spark.running as running
+import headwater.cli.spark.totals as totals
 
 app = typer.Typer(no_args_is_help=True, help="Fold, compare, compact and archive on Spark.")
+app.command("totals")(totals.totals)
+app.command("reconcile")(reconcile.reconcile)
+app.command("compact")(compact.compact)
+app.command("backfill")(backfill.backfill)
 app.command("entry")(running.entry)

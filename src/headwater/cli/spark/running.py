@@ -19,6 +19,12 @@ from headwater.cli import output
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.spark.jobs.progress import Summary
+
+Name = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
+]
+IsTopic = Annotated[bool, typer.Option("--topic", help="The name is that of a topic.")]
 Master = Annotated[
     str | None,
     typer.Option(
@@ -56,18 +62,26 @@ def settings(words: list[str] | None) -> dict[str, str]:
 
 @contextmanager
 def spark_session(job: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """Open a session for the length of a job; raises SparkMissing when there is no Spark."""
-    given = _QUIET | settings(conf)
-    from headwater.spark import session
+    """Open a session for the length of a job; raises SparkMissing when there is no Spark.
 
-    spark = session(master, app_name=f"headwater {job}", **given)
+    One that was there before stays.
+    """
+    given = _QUIET | settings(conf)
+    from headwater.spark import require_spark, session
+
+    require_spark()
+    from pyspark.sql import SparkSession
+
     from headwater.spark.failures import telling
 
+    found = SparkSession.getActiveSession()
+    spark = found or session(master, app_name=f"headwater {job}", **given)
     try:
         with telling():
             yield spark
     finally:
-        spark.stop()
+        if found is None:
+            spark.stop()
 
 
 @contextmanager
@@ -80,6 +94,15 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in zip(signals, before, strict=True):
             signal.signal(number, handler)
+
+
+def show_summary(summary: Summary, as_json: bool) -> None:
+    """Print what a job has done."""
+    if as_json:
+        output.show_json(summary.as_json())
+        return
+    output.say(summary.headline())
+    output.show_facts(summary.facts())
 
 
 def entry() -> None:

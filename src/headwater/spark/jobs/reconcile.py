@@ -26,11 +26,10 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from headwater.client import Headwater
-from headwater.errors import InvalidInput, UnknownStream
+from headwater.errors import InvalidInput
 from headwater.outbox import write_reset
 from headwater.outbox.engines import open_engine
 from headwater.outbox.schema import outbox_table
-from headwater.spark.connections import absolute_url, client
 from headwater.spark.failures import telling
 from headwater.spark.jobs.accounts import (
     Account,
@@ -50,6 +49,8 @@ from headwater.spark.jobs.placing import (
     some_keys,
 )
 from headwater.spark.jobs.progress import Report, Summary, counted
+from headwater.spark.options import Options
+from headwater.spark.target import Target, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,12 +159,12 @@ def reconcile(
     began = time.monotonic()
     if fix and topic is not None:
         raise InvalidInput("a reset is about one stream, not a topic; reconcile without fix")
-    place = absolute_url(url)
-    hw = client(place)
-    streams = _streams(hw, stream, topic)
-    said = {"url": place, "columns": "stream,offset,tag,value"}
-    said |= {"topic": topic} if topic is not None else {"stream": streams[0]}
-    said |= {"archive": archive} if archive else {}
+    named = {"url": url, "stream": stream, "topic": topic, "archive": archive}
+    said = {name: text for name, text in named.items() if text is not None}
+    target = target_of(Options(said, named))
+    streams = _streams(target)
+    hw = target.hw
+    said |= {"url": target.url, "columns": "stream,offset,tag,value"}
     sources = Sources(spark, said, db, streams, canon or Canon(), partitions)
     keeping = keeping or Keeping()
     comparison = Comparison(hw, sources, open_engine(db), report or Report())
@@ -176,15 +177,12 @@ def reconcile(
     return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)
 
 
-def _streams(hw: Headwater, stream: str | None, topic: str | None) -> tuple[str, ...]:
-    if (stream is None) == (topic is None):
-        raise InvalidInput("name either a stream or a topic")
-    if topic is not None:
-        return tuple(f"{topic}/{part}" for part in range(hw.topic(topic).partitions()))
-    assert stream is not None
-    if not hw.stream(stream).info().exists:
-        raise UnknownStream(stream)
-    return (stream,)
+def _streams(target: Target) -> tuple[str, ...]:
+    """Name the streams that are compared; raises UnknownStream, UnknownTopic."""
+    names = tuple(target.streams().values())
+    if not any(extent.created for extent in target.extents(names)):
+        raise target.unknown()
+    return names
 
 
 class Comparison:

@@ -1,0 +1,173 @@
+"""``headwater spark reconcile``: hold consumers to the table that is right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl
+from headwater.cli.spark.running import Conf, IsTopic, Master, Name, spark_session
+
+if TYPE_CHECKING:
+    from headwater.spark.jobs.reconcile import Reconciled, Verdict
+
+_SHOWN = 20
+
+
+def reconcile(
+    name: Name,
+    db: DatabaseUrl,
+    topic: IsTopic = False,
+    table: Annotated[
+        str, typer.Option(help="The table that is right, with a row per event.")
+    ] = "rocket_rides",
+    key: Annotated[str, typer.Option(help="Its column that tells rows apart.")] = "id",
+    per: Annotated[str, typer.Option(help="Its column that sums are kept by.")] = "pilot",
+    value: Annotated[str, typer.Option(help="Its column that is added up.")] = "distance_mm",
+    record_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="The key in a record; as --key if not said.", show_default=False
+        ),
+    ] = None,
+    state: Annotated[
+        str, typer.Option(metavar="TABLE", help="Where consumers keep sums by key.")
+    ] = "rocket_pilot_totals",
+    whole: Annotated[
+        str, typer.Option(metavar="TABLE", help="Where they keep the sum of all; '' for nowhere.")
+    ] = "rocket_totals",
+    records: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The number of records there.")
+    ] = "rides",
+    total: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The sum there; as --value if not said."),
+    ] = None,
+    consumer: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare only this one; may be given several times.", show_default=False),
+    ] = None,
+    consumers_db: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The consumers' database, if it is another."),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="An archive of the stream, for what it lost since."),
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Read the table in so many tasks, cut by its key.")
+    ] = 1,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write reset records for consumers that drifted.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the reset records; write nothing.")
+    ] = False,
+    store: StoreUrl = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare consumers with the table, each at its own position; exit 1 if any has drifted.
+
+    With --fix, exit 0 when a reset is on its way to everybody who has.
+    """
+    with spark_session("reconcile", master, conf) as spark:
+        from headwater.spark.jobs.accounts import Keeping
+        from headwater.spark.jobs.placing import Canon
+        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.reconcile import reconcile as compare
+
+        found = compare(
+            spark,
+            None if topic else name,
+            topic=name if topic else None,
+            db=db,
+            url=store,
+            canon=Canon(table, key, per, value, record_key or key),
+            keeping=Keeping(state, whole or None, "consumer", per, records, total or value),
+            consumers=consumer or (),
+            consumers_db=consumers_db,
+            archive=archive,
+            partitions=partitions,
+            fix=fix,
+            dry_run=dry_run,
+            report=Report.of_command(quiet=as_json),
+        )
+    if as_json:
+        output.show_json(found.as_json())
+    else:
+        show(found)
+    if not found.settled:
+        raise typer.Exit(1)
+
+
+def show(found: Reconciled) -> None:
+    """Print a comparison for people."""
+    output.show_table(
+        ["account", "kind", "next", "verdict"],
+        [
+            (each.name, each.kind, ", ".join(map(str, each.next.values())), _verdict(each))
+            for each in found.verdicts
+        ],
+    )
+    drift = [
+        (
+            *(each.name, one.name or "(all)", one.has.records, one.right.records),
+            *(one.has.total, one.right.total, one.has.total - one.right.total),
+        )
+        for each in found.drifted
+        for one in each.drift
+    ]
+    if drift:
+        output.say("")
+        output.show_table(
+            ["account", "of", "records", "right", "total", "right", "too much"], drift[:_SHOWN]
+        )
+        if len(drift) > _SHOWN:
+            output.say(f"and {len(drift) - _SHOWN} more")
+    output.say("")
+    for line in _findings(found):
+        output.say(line)
+    for each in found.drifted:
+        if each.state is not None:
+            output.say(f"reset of {each.name}: {each.state}")
+    output.say(found.headline())
+
+
+def _verdict(verdict: Verdict) -> str:
+    if verdict.unjudged:
+        return f"not judged: {verdict.unjudged}"
+    if not verdict.drift:
+        return "right"
+    if verdict.reset is not None:
+        return f"drifted; reset by offset {verdict.reset}"
+    return "drifted" if verdict.kind == "consumer" else "drifted; run it with --anew"
+
+
+def _findings(found: Reconciled) -> list[str]:
+    """Say what was found beside drift, in words."""
+    lines = []
+    if found.lost:
+        keys = ", ".join(found.lost_keys)
+        what = (
+            "rows that no record tells of"
+            if found.complete
+            else "rows whose records are gone, or never were there (give --archive to tell)"
+        )
+        lines.append(f"{found.lost} {what}: {keys}")
+    if found.phantoms:
+        some = ", ".join(f"{key} at {offset}" for key, offset in found.phantom_records)
+        lines.append(f"{found.phantoms} records that tell of no row: {some}")
+    if found.doubles:
+        some = ", ".join(f"{key} at {a} and {b}" for key, a, b in found.double_records)
+        lines.append(f"{found.doubles} rows that are told of twice: {some}")
+    if found.unreadable:
+        lines.append(f"{found.unreadable} messages without a key")
+    for stream, first in found.first.items():
+        if first > 1:
+            lines.append(f"offsets 1 to {first - 1} of {stream} could not be looked at")
+    return lines

@@ -1,0 +1,287 @@
+"""The totals job: a stream or topic added up by structured streaming, with the sums in SQL.
+
+Each micro-batch is folded by Spark to sums, which one transaction adds to those in SQL, together
+with how far they go (see ledger.py). The position in SQL is the only one: a query begins there, and
+what Spark notes for itself is thrown away with it. So there is no directory that could be lost, or
+restored to another day than the database; and a driver, a task, the store or the database may die
+at any moment, and every record counts once.
+
+    begun      the micro-batch is at hand
+    folded     Spark has added it up; nothing is in SQL yet
+    added      the transaction is committed
+
+Trouble that may pass, of the store or the database, is waited out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+from pyspark.errors import PySparkException
+
+from headwater.errors import (
+    DatabaseUnreachable,
+    HeadwaterError,
+    SparkFailed,
+    StreamReplaced,
+)
+from headwater.inputs import check_name
+from headwater.outages import Outage
+from headwater.outbox.engines import open_engine
+from headwater.outbox.outages import is_passing
+from headwater.spark.failures import meaning
+from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
+from headwater.spark.jobs.ledger import Extent, Ledger, Standing
+from headwater.spark.jobs.progress import Report, Step, Summary, counted
+from headwater.spark.options import Options
+from headwater.spark.target import Target, target_of
+from headwater.stopping import StopSignal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("headwater.spark")
+
+OnGap: TypeAlias = Literal["stop", "skip"]
+
+# What Spark gives up for reasons of its own is tried again so often, with no success between.
+_TRIES = 3
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totaled(Summary):
+    """How far the sums of a job go: ``next`` is the offset needed next of each stream."""
+
+    job: str
+    # What this run has added, and what is in the sums in all.
+    added: int
+    records: int
+    # Messages that are no such records, in all; and the first of them in each stream.
+    unreadable: int
+    first_unreadable: Mapping[str, int]
+    next: Mapping[str, int]
+
+    def sentence(self) -> str:
+        """See Summary."""
+        return f"added up {counted(self.added, 'record')}, {self.records:,} in all"
+
+
+def totals(
+    spark: SparkSession,
+    stream: str | None = None,
+    *,
+    topic: str | None = None,
+    db: str,
+    url: str | None = None,
+    job: str = "totals",
+    shape: Shape | None = None,
+    available_now: bool = False,
+    every_ms: int = 1000,
+    batch: int = 200_000,
+    on_gap: OnGap = "stop",
+    anew: bool = False,
+    report: Report | None = None,
+    stop: StopSignal | None = None,
+    steps: Callable[[str], None] | None = None,
+) -> Totaled:
+    """Add up a stream or topic into the table ``headwater_totals`` of ``db``, each record once.
+
+    Goes on where ``job`` stood, or begins at the first message; ``anew`` forgets what it had. Runs
+    until ``stop`` is set, with a look for new messages every ``every_ms``, or, with
+    ``available_now``, through what is there now; at most ``batch`` messages at a time. Retention
+    waits for the job. ``on_gap`` says what happens when messages were evicted all the same: "stop"
+    raises DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
+
+    Raises JobOvertaken when another process adds to the same job, StreamReplaced, InvalidInput, and
+    what bars the way to the store or the database for good; what may pass is waited out.
+    """
+    named = {"url": url, "stream": stream, "topic": topic}
+    given = {name: text for name, text in named.items() if text is not None}
+    query = TotalsQuery(
+        spark,
+        target_of(Options(given, named)),
+        Ledger(open_engine(db, new=True), check_name(job, "job")),
+        shape or Shape(),
+        {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
+        {"availableNow": True} if available_now else {"processingTime": f"{every_ms} milliseconds"},
+        report or Report(),
+        stop or StopSignal(),
+        steps or (lambda _: None),
+    )
+    return query.run(anew=anew)
+
+
+class TotalsQuery:
+    """One run of a job: a query after the other, each from where SQL says that it is."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: Target,
+        ledger: Ledger,
+        shape: Shape,
+        options: Mapping[str, str],
+        trigger: Mapping[str, Any],
+        report: Report,
+        stop: StopSignal,
+        steps: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._target = target
+        self._ledger = ledger
+        self._shape = shape
+        self._options = {
+            "url": target.url,
+            "topic" if target.is_topic else "stream": target.name,
+            "columns": "stream,offset,tag,value,time",
+            "groupId": f"totals:{ledger.job}",
+            **options,
+        }
+        self._trigger = trigger
+        self._report = report
+        self._stop = stop
+        self._steps = steps
+        self._run = secrets.token_hex(8)
+        self._standing = Standing(0, Extent({}, {}))
+        self._added = 0
+        self._error: Exception | None = None
+
+    def run(self, *, anew: bool) -> Totaled:
+        """Add up until the end, or until asked to stop."""
+        began = time.monotonic()
+        outage = Outage(f"job {self._ledger.job!r}", log)
+        with self._report.step(f"adding up {self._target.name}", unit="record") as progress:
+            tries, ended, added = 0, False, 0
+            while not ended and not self._stop.is_set():
+                try:
+                    self._open(anew=anew)
+                    anew = False
+                    self._follow(progress)
+                    ended = True
+                except (HeadwaterError, PySparkException) as error:
+                    tries = 1 if self._added > added else tries + 1
+                    added = self._added
+                    why = meaning(self._error or error)
+                    if not _may_pass(why, tries):
+                        raise why from error
+                    self._stop.wait(outage.meet(why))
+        outage.over()
+        extent = self._standing.extent
+        return Totaled(
+            job=self._ledger.job,
+            added=self._added,
+            records=extent.records,
+            unreadable=extent.unreadable,
+            first_unreadable=extent.first_unreadable,
+            next=extent.next,
+            seconds=time.monotonic() - began,
+        )
+
+    def _open(self, *, anew: bool) -> None:
+        """Find out where to go on."""
+        self._ledger.create()
+        if anew:
+            self._ledger.remove()
+        standing = self._ledger.load()
+        streams = list(self._target.streams().values())
+        extents = dict(zip(streams, self._target.extents(streams), strict=True))
+        if standing is None:
+            first = {name: extent.first for name, extent in extents.items()}
+            standing = self._ledger.begin(Extent(first, {}))
+        for name, created in standing.extent.created.items():
+            if name not in extents or extents[name].created != created:
+                raise StreamReplaced(name)
+        self._standing = standing
+
+    def _follow(self, progress: Step) -> None:
+        """Run one query, until it ends, fails, or is asked to stop."""
+        self._error = None
+        shown = self._added
+        with tempfile.TemporaryDirectory("", "headwater-totals-", ignore_cleanup_errors=True) as at:
+            query = self._start(f"file://{at}")
+            try:
+                while query.isActive and not self._stop.wait(_LOOK_S):
+                    progress.advance(self._added - shown)
+                    shown = self._added
+                if failure := query.exception():
+                    raise failure
+            finally:
+                query.stop()
+                progress.advance(self._added - shown)
+
+    def _start(self, notes: str) -> StreamingQuery:
+        places = {name: str(place) for place, name in self._target.streams().items()}
+        next_ = self._standing.extent.next
+        begin = {place: next_.get(name, 1) for name, place in places.items()}
+        reader = self._spark.readStream.format("headwater").options(**self._options)
+        if begin:
+            reader = reader.option("startingOffsets", json.dumps(begin))
+        query = (
+            reader.load()
+            .writeStream.queryName(f"totals {self._ledger.job} {secrets.token_hex(4)}")
+            .option("checkpointLocation", notes)
+            .trigger(**self._trigger)
+            .foreachBatch(self._add)
+            .start()
+        )
+        self._report.note(f"job {self._ledger.job!r} follows {self._target.name!r}")
+        return query
+
+    def _add(self, messages: DataFrame, _: int) -> None:
+        """Add a micro-batch to the sums."""
+        try:
+            self._steps("begun")
+            rows = fold(messages, self._shape).toArrow().to_pylist()
+            self._steps("folded")
+            sums = [
+                {key: row[key] for key in ("per", "name", "records", "total")}
+                for row in rows
+                if row["per"] not in (READ, UNREADABLE)
+            ]
+            self._standing = self._ledger.add(self._standing, self._extent(rows), sums)
+            self._added += sum(row["records"] for row in rows if row["per"] == READ)
+            self._steps("added")
+        except Exception as error:
+            # Spark would keep its words only.
+            self._error = error
+            raise
+
+    def _extent(self, rows: list[dict[str, Any]]) -> Extent:
+        """Say how far the sums go with a batch that was folded."""
+        before = self._standing.extent
+        read = {row["name"]: row for row in rows if row["per"] == READ}
+        bad = {row["name"]: row for row in rows if row["per"] == UNREADABLE}
+        for name, row in bad.items():
+            log.warning(
+                "job %r cannot read %d messages of %r, the first at offset %d; they are counted",
+                *(self._ledger.job, row["records"], name, row["first"]),
+            )
+        made = dict(zip(read, self._target.extents(read), strict=True))
+        return msgspec.structs.replace(
+            before,
+            next={**before.next, **{name: row["last"] + 1 for name, row in read.items()}},
+            created={**{name: made[name].created for name in read}, **before.created},
+            records=before.records + sum(row["records"] for row in read.values()),
+            unreadable=before.unreadable + sum(row["records"] for row in bad.values()),
+            first_unreadable={
+                **{name: row["first"] for name, row in bad.items()},
+                **before.first_unreadable,
+            },
+            run=self._run,
+        )
+
+
+def _may_pass(error: HeadwaterError, tries: int) -> bool:
+    if isinstance(error, SparkFailed):
+        return tries < _TRIES
+    return isinstance(error, DatabaseUnreachable) or is_passing(error)

@@ -1,0 +1,124 @@
+"""``headwater spark`` runs the jobs, tells what they did, and refuses in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import headwater
+from tests.commands import run
+from tests.spark.rides import Rides, sums
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def database_url(tmp_path: object) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
+
+
+@pytest.fixture
+def rides(embedded_url: str, engine: sa.Engine, name: str) -> Iterator[Rides]:
+    with headwater.connect(embedded_url) as hw:
+        yield Rides(hw, engine, name)
+
+
+def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
+    rides: Rides, embedded_url: str, database_url: str
+) -> None:
+    rides.make(range(1, 51))
+    rides.send()
+    for consumer in ("one", "other"):
+        rides.consume(consumer)
+    here = (rides.stream.name, "--db", database_url)
+    added = run(embedded_url, "spark", "totals", *here, "--available-now", "--json")
+    assert (added.code, added.row["records"]) == (0, 50)
+    agreed = run(embedded_url, "spark", "reconcile", *here)
+    assert agreed.code == 0, agreed.err
+    assert agreed.out.count("right") == 3
+    assert "held 3 accounts to 50 rows: no drift" in agreed.out
+
+    rides.spoil("other", "Ada", 1)
+    drifted = run(embedded_url, "spark", "reconcile", *here)
+    assert drifted.code == 1
+    has = sums(range(1, 51))["Ada"]
+    lines = [line.split() for line in drifted.out.splitlines()]
+    assert ["other", "Ada", *map(str, (has[0], has[0], has[1] + 1, has[1], 1))] in lines
+    shown = run(embedded_url, "spark", "reconcile", *here, "--dry-run")
+    assert (shown.code, rides.stream.info().last) == (1, 50)
+    assert "reset of other: {'all': {'rides': 50" in shown.out
+    mended = run(embedded_url, "spark", "reconcile", *here, "--fix", "--json")
+    resets = {each["name"]: each["reset"] for each in mended.row["verdicts"]}
+    assert (mended.code, resets) == (0, {"one": None, "other": 51, "totals": None})
+    rides.consume("other")
+    assert run(embedded_url, "spark", "reconcile", *here, "--consumer", "other").code == 0
+
+
+def test_a_totals_job_that_drifted_is_told_and_begun_anew(
+    rides: Rides, embedded_url: str, database_url: str
+) -> None:
+    rides.make(range(1, 11))
+    rides.send()
+    here = (rides.stream.name, "--db", database_url)
+    words = ("spark", "totals", *here, "--available-now", "--per", "pilot", "--window", "0")
+    assert run(embedded_url, *words).code == 0
+    with rides.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE headwater_totals SET total = total + 1 WHERE per = 'pilot'")
+    found = run(embedded_url, "spark", "reconcile", *here, "--fix")
+    assert found.code == 1
+    assert "run it with --anew" in found.out
+    assert run(embedded_url, *words, "--anew").code == 0
+    assert run(embedded_url, "spark", "reconcile", *here).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("totals", "s", "--per", "all=id"), "'all'"),
+        (("totals", "s", "--window", "1500ms"), "whole seconds"),
+        (("totals", "", "--available-now"), "name"),
+        (("reconcile", "nowhere"), "no stream 'nowhere'"),
+        (("reconcile", "nowhere", "--topic"), "nowhere"),
+    ],
+)
+def test_what_is_refused_is_told_in_one_line(
+    words: tuple[str, ...], says: str, embedded_url: str, database_url: str, engine: sa.Engine
+) -> None:
+    engine.connect().close()
+    answer = run(embedded_url, "spark", *words, "--db", database_url)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("\n") == 1
+    assert says in answer.err
+
+
+def test_a_setting_that_is_none_of_sparks_is_bad_usage(embedded_url: str) -> None:
+    words = ("spark", "totals", "s", "--db", "sqlite://", "--conf", "executor.memory=2g")
+    answer = run(embedded_url, *words)
+    assert answer.code == 2
+    assert "spark.executor.memory=2g" in answer.err
+
+
+def test_a_session_that_was_there_outlives_a_command(
+    spark: SparkSession, embedded_url: str, database_url: str, name: str
+) -> None:
+    run(embedded_url, "spark", "totals", name, "--db", database_url, "--available-now")
+    assert spark.range(3).count() == 3
+
+
+def test_without_spark_the_cure_is_told(database_url: str) -> None:
+    words = ["spark", "totals", "s", "--db", database_url]
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        f"from headwater.cli.main import app; app({words!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: PySpark is not installed; run pip install 'headwater[spark]'\n"

@@ -1,0 +1,267 @@
+"""The totals job counts every record once, whatever dies, and says what it cannot read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import headwater
+from headwater.errors import (
+    DataLost,
+    HeadwaterError,
+    InvalidInput,
+    JobOvertaken,
+    StreamReplaced,
+)
+from headwater.outbox import write_reset
+from headwater.spark.jobs.folding import Shape
+from headwater.spark.jobs.ledger import Extent, Ledger, Standing, totals_table
+from headwater.spark.jobs.totals import Totaled, totals
+from headwater.stopping import StopSignal
+from tests.servers import until
+from tests.spark.rides import PILOTS, ride, sums
+
+Add: TypeAlias = Callable[..., Totaled]
+
+
+@pytest.fixture
+def hw(embedded_url: str) -> Iterator[headwater.Headwater]:
+    with headwater.connect(embedded_url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def add(spark: SparkSession, embedded_url: str, database_url: str, name: str) -> Add:
+    """Add up what is there."""
+
+    def add(**options: Any) -> Totaled:
+        named: dict[str, Any] = {} if "topic" in options else {"stream": name}
+        given: dict[str, Any] = {"available_now": True, "db": database_url, "url": embedded_url}
+        return totals(spark, **named, **given | options)
+
+    return add
+
+
+def write(stream: headwater.Stream | headwater.Topic, numbers: range) -> None:
+    stream.write_many((f"ride-{n}", json.dumps(_record(n)).encode()) for n in numbers)
+
+
+def _record(number: int) -> dict[str, Any]:
+    one = ride(number)
+    return {"id": one.id, "pilot": one.pilot, "distance_mm": one.distance_mm}
+
+
+def told(engine: sa.Engine, per: str, job: str = "totals") -> dict[str, tuple[int, int]]:
+    """Give the sums of a job."""
+    there = totals_table.c
+    with engine.connect() as conn:
+        rows = conn.execute(
+            sa.select(there.name, there.records, there.total).where(
+                there.job == job, there.per == per
+            )
+        )
+        return {row.name: (row.records, row.total) for row in rows}
+
+
+def by_pilot(numbers: Sequence[int]) -> dict[str, tuple[int, int]]:
+    return {pilot: each for pilot, each in sums(numbers).items() if pilot != "all"}
+
+
+def test_sums_are_kept_per_ride_pilot_window_and_of_all_and_go_on_where_they_were(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    write(stream, range(1, 701))
+    first = add(batch=300)
+    assert (first.added, first.records, first.next) == (700, 700, {name: 701})
+    write(stream, range(701, 901))
+    second = add()
+    assert (second.added, second.records, second.unreadable) == (200, 900, 0)
+    assert told(engine, "all") == {"": sums(range(1, 901))["all"]}
+    assert told(engine, "pilot") == by_pilot(range(1, 901))
+    assert told(engine, "ride") == {str(n): (1, ride(n).distance_mm) for n in range(1, 901)}
+    minutes = {
+        f"{_utc(message.time_ms)}:00Z" for message in stream.read(1, 900) if message is not None
+    }
+    windows = told(engine, "window")
+    assert set(windows) == minutes
+    assert sum(records for records, _ in windows.values()) == 900
+    assert stream.info().readers == {"totals:totals": 901}, "retention waits for the job"
+
+
+def _utc(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).strftime("%Y-%m-%dT%H:%M")
+
+
+def test_what_is_no_such_record_is_counted_and_resets_are_passed_over(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    write(stream, range(1, 4))
+    bad = [
+        b"",
+        b"nonsense",
+        b"\xff\xfe",
+        b"[1]",
+        b'{"id": 1, "pilot": "Ada"}',
+        b'{"id": 1, "pilot": "Ada", "distance_mm": 1.5}',
+        b'{"id": 1, "pilot": "Ada", "distance_mm": "15"}',
+        b'{"id": 1, "pilot": null, "distance_mm": 1}',
+        b'{"id": 1, "pilot": "Ada", "distance_mm": 9223372036854775808}',
+    ]
+    stream.write_many(("bad", value) for value in bad)
+    write_reset(stream, "somebody", 3, {"id": 1, "pilot": "Ada", "distance_mm": 5})
+    write(stream, range(4, 6))
+    found = add()
+    assert (found.unreadable, found.first_unreadable) == (len(bad), {name: 4})
+    assert found.records == found.added == 5 + len(bad) + 1
+    assert told(engine, "pilot") == by_pilot(range(1, 6))
+
+
+def test_other_fields_are_added_up_by_their_names(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    stream.write_many(("t", json.dumps({"shop": n % 2, "cents": -n}).encode()) for n in range(10))
+    add(shape=Shape("cents", {"branch": "shop"}, 0), job="money")
+    assert told(engine, "branch", "money") == {"0": (5, -20), "1": (5, -25)}
+    assert told(engine, "window", "money") == {}
+    wrongs: list[dict[str, Any]] = [{"value": ""}, {"per": {"all": "id"}}, {"window_ms": 1500}]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInput):
+            Shape(**wrong)
+
+
+def test_a_topic_is_added_up_over_all_its_partitions(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    topic = hw.topic(name, 3)
+    for numbers in (range(1, 301), range(301, 401)):
+        write(topic, numbers)
+        found = add(topic=name)
+    assert told(engine, "pilot") == by_pilot(range(1, 401))
+    assert sum(found.next.values()) == 400 + 3
+    assert set(found.next) == {f"{name}/{part}" for part in range(3)}
+
+
+@pytest.mark.parametrize("step", ["begun", "folded", "added"])
+def test_a_batch_that_ends_at_any_step_counts_once(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add, step: str
+) -> None:
+    write(hw.stream(name), range(1, 401))
+    passed: list[str] = []
+
+    def die(at: str) -> None:
+        passed.append(at)
+        if at == step and passed.count(step) == 2:
+            raise InvalidInput("it ends here")
+
+    with pytest.raises(InvalidInput, match="it ends here"):
+        add(batch=100, steps=die)
+    found = add()
+    assert found.records == 400
+    assert told(engine, "pilot") == by_pilot(range(1, 401))
+
+
+def test_two_processes_of_one_name_do_not_both_count(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    write(hw.stream(name), range(1, 301))
+    others: list[Totaled] = []
+
+    def let_another_pass(step: str) -> None:
+        if step == "folded" and not others:
+            others.append(add())
+
+    with pytest.raises(JobOvertaken):
+        add(batch=100, steps=let_another_pass)
+    assert others[0].added == 300
+    assert told(engine, "pilot") == by_pilot(range(1, 301))
+
+
+def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stop = StopSignal()
+    done: list[Totaled] = []
+    worker = threading.Thread(
+        target=lambda: done.append(add(available_now=False, every_ms=50, stop=stop))
+    )
+    worker.start()
+    try:
+        # The stream comes into being after the job.
+        for numbers in (range(1, 51), range(51, 101)):
+            write(hw.stream(name), numbers)
+            whole = {"": sums(range(1, numbers.stop))["all"]}
+            until(lambda: sa.inspect(engine).has_table(totals_table.name), 60)
+            until(lambda whole=whole: told(engine, "all") == whole, 60)  # type: ignore[misc]
+    finally:
+        stop.set()
+        worker.join()
+    assert done[0].added == 100
+
+
+def test_evicted_messages_are_told_and_passed_only_when_asked(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    write(stream, range(1, 11))
+    add()
+    write(stream, range(11, 41))
+    stream.forget_reader("totals:totals")
+    stream.evict(20)
+    with pytest.raises(DataLost, match="11 to 20"):
+        add()
+    assert add(on_gap="skip").next == {name: 41}
+    expected = [*range(1, 11), *range(21, 41)]
+    assert told(engine, "pilot") == by_pilot(expected)
+
+
+def test_a_stream_made_anew_is_not_mistaken_and_a_job_can_begin_anew(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    write(stream, range(1, 11))
+    add()
+    stream.delete()
+    write(stream, range(11, 31))
+    with pytest.raises(StreamReplaced):
+        add()
+    assert add(anew=True).records == 20
+    assert told(engine, "pilot") == by_pilot(range(11, 31))
+
+
+def test_a_sum_that_does_not_fit_is_refused_and_nothing_of_it_is_added(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    stream = hw.stream(name)
+    most = json.dumps({"id": 1, "pilot": PILOTS[0], "distance_mm": 2**63 - 1}).encode()
+    stream.write("ride-1", most)
+    add()
+    stream.write("ride-2", most)
+    with pytest.raises(HeadwaterError):
+        add()
+    assert told(engine, "all") == {"": (1, 2**63 - 1)}
+
+
+def test_a_ledger_moves_only_from_where_it_was(engine: sa.Engine) -> None:
+    ledger = Ledger(engine, "job")
+    ledger.create()
+    ledger.create()
+    begin = ledger.begin(Extent({"s": 1}, {}))
+    assert ledger.begin(Extent({"s": 7}, {})) == begin
+    row = {"per": "all", "name": "", "records": 1, "total": 5}
+    after = ledger.add(begin, Extent({"s": 2}, {}), [row])
+    for stale in (begin, Standing(1, Extent({"s": 9}, {}))):
+        with pytest.raises(JobOvertaken):
+            ledger.add(stale, Extent({"s": 3}, {}), [row])
+    assert (ledger.load(), told(engine, "all", "job")) == (after, {"": (1, 5)})
+    ledger.remove()
+    assert (ledger.load(), told(engine, "all", "job")) == (None, {})

@@ -1,0 +1,100 @@
+"""The totals job counts every record once while its driver and its store are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+import headwater
+from headwater.spark.jobs.totals import totals
+from headwater.store import embedded
+from tests.commands import run
+from tests.pages import ROOT
+from tests.spark.test_totals import by_pilot, told, write
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A store that may be killed."""
+    directory = tmp_path / "store"
+    yield f"embedded://{directory}"
+    embedded.stop(directory, now=True)
+
+
+@pytest.fixture
+def hw(url: str) -> Iterator[headwater.Headwater]:
+    with headwater.connect(url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'app.db'}"
+
+
+def test_a_killed_driver_leaves_a_batch_whole_or_not_at_all_and_spark_submit_goes_on(
+    hw: headwater.Headwater, url: str, db: str
+) -> None:
+    write(hw.stream("rides"), range(1, 401))
+    dying = [sys.executable, "-m", "tests.spark.dying_totals", "rides", url, db, "folded"]
+    died = subprocess.run(dying, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    engine = sa.create_engine(db)
+    assert told(engine, "pilot") == by_pilot(range(1, 101))
+
+    words = ["totals", "rides", "--store", url, "--db", db, "--available-now", "--json"]
+    done = subprocess.run(
+        [
+            *(Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"),
+            *(run(None, "spark", "entry").out.strip(), *words),
+        ],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["added"] == 300
+    assert told(engine, "pilot") == by_pilot(range(1, 401))
+    engine.dispose()
+
+
+def test_the_store_may_be_killed_at_every_step(
+    spark: SparkSession, hw: headwater.Headwater, url: str, db: str
+) -> None:
+    write(hw.stream("rides"), range(1, 601))
+    directory = Path(url.removeprefix("embedded://"))
+    killed: list[str] = []
+
+    def kill(step: str) -> None:
+        if killed.count(step) < 2:
+            killed.append(step)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(_pid(directory), signal.SIGKILL)
+
+    found = totals(spark, "rides", url=url, db=db, batch=100, available_now=True, steps=kill)
+    assert sorted(set(killed)) == ["added", "begun", "folded"]
+    assert (found.records, found.next) == (600, {"rides": 601})
+    engine = sa.create_engine(db)
+    assert told(engine, "pilot") == by_pilot(range(1, 601))
+    engine.dispose()
+
+
+def _pid(directory: Path) -> Any:
+    found = embedded.status(directory).pid
+    if found is None:
+        raise ProcessLookupError
+    return found
