@@ -134,6 +134,8 @@ class OutcomeUnknown(StoreError):
 
 
 _UNKNOWN_CURES = {
+    "hw_ick_exchange": "reserve again: what it reserved comes again, and so does what it did not "
+    "commit",
     "hw_stream_write": "read the end of the stream to find out, or write with producer= and "
     "sequence=, which makes a repeat safe",
     "hw_queue_push": "look for it with scan(), or push with dedupe=, or with producer= and "

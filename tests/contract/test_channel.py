@@ -193,12 +193,14 @@ def test_members_are_not_handed_out_before_their_time(
     now = server_ms(client)
     far = dt.datetime.fromtimestamp(now / 1000 + 3600, dt.UTC)
     assert channel.add({"far": 0, "both": 5}, not_before=far) == (2, 0)
-    assert channel.add({"soon": 1, "both": 7}, not_before=now + 50) == (1, 0)
+    assert channel.add({"soon": 1, "both": 7}, not_before=now + LONG) == (1, 0)
     assert channel.add({"past": 2}, not_before=1) == (1, 0)
     assert channel.add({"now": 3}) == (1, 0)
     assert drain(channel) == ["past", "now"]
     assert counts(channel) == (0, 3, 0)
-    let_pass(client, 60)
+    sooner = server_ms(client) + 1
+    assert channel.add({"soon": 1, "both": 7}, not_before=sooner) == (0, 0)
+    let_pass(client, 2)
     assert [(r.member, r.score) for r in channel.reserve(9)] == [("soon", 1.0), ("both", 5.0)]
     assert channel.add({"soon": -4}, not_before=far) == (1, 0), "dirty again, for later"
     assert channel.commit(channel.reserve(9)) == 2
@@ -305,6 +307,19 @@ def test_nothing_is_handed_out_twice_while_shards_change(client: Headwater, name
     assert channel.commit(batch) == 5
     assert sorted(drain(rival)) == sorted(members(40)), "consumers bring the change to its end"
     assert facts(rival).left_behind == ()
+
+
+def test_the_housekeeper_finishes_a_change_of_shards(client: Headwater, name: str) -> None:
+    channel = client.ick_channel(name, shards=2)
+    channel.add(members(20))
+    assert client.keep_channels(name) == []
+    batch = channel.reserve(3)
+    channel.reshard(3)
+    assert client.keep_channels(name) == [(name, False, 1)]
+    channel.commit(batch)
+    assert client.keep_channels(name) == [(name, True, 0)]
+    assert client.keep_channels(name) == []
+    assert facts(channel).ready == 17
 
 
 def test_a_lease_of_the_old_layout_that_runs_out_is_void(client: Headwater, name: str) -> None:

@@ -11,8 +11,9 @@ import redis
 
 import headwater
 from headwater import Added, Headwater, Ick, InvalidInput, Listed, NotAnIck
-from headwater.ick import limits
+from headwater.ick import limits, single
 from headwater.ick.keys import ick_keys
+from headwater.ick.single import IckHandle
 from tests.conftest import Stores
 from tests.servers import Server
 
@@ -372,3 +373,16 @@ def test_an_add_on_a_full_server_is_refused_and_the_rest_works(name: str) -> Non
         assert len(ick.reserve(10)) == 10
         assert ick.commit("m0", "m1") == 2
         assert ick.delete() == 3
+
+
+def test_all_but_an_exchange_of_both_may_be_sent_again(name: str) -> None:
+    """Sent twice, it would commit what the first try reserved."""
+    handle = IckHandle(name, one_server=True)
+    first: dict[str, Any] = {
+        "add": next(single.add(handle, {"a": 1})),
+        "reserve": next(single.exchange(handle, 5, (), True)),
+        "commit": next(single.exchange(handle, 0, ("a",), False)),
+        "exchange": next(single.exchange(handle, 5, ("a",), False)),
+        "delete": next(single.delete(handle)),
+    }
+    assert {name for name, call in first.items() if not call.repeatable} == {"exchange"}
