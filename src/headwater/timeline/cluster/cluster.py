@@ -43,6 +43,11 @@ class Cluster:
         self.pool = pool
         self._max_size = max_size
 
+    @classmethod
+    def open(cls, urls: Sequence[str], hash_name: str, timeout_ms: int, max_size: int) -> Cluster:
+        """Make a cluster of instances; nothing is sent yet."""
+        return cls(Pool(urls, hash_name, timeout_ms), max_size)
+
     async def write(self, changes: Mapping[bytes, Change], horizon: float) -> Outcome:
         """Merge operations into their keys; below the horizon nothing is kept or taken."""
 

@@ -36,7 +36,6 @@ from headwater.timeline.farm.whole import repair_whole
 from headwater.timeline.farm.writing import write
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics
-from headwater.timeline.pool.pool import Pool
 from headwater.timeline.records import (
     DEFAULT_SIZE,
     MAX_SIZE,
@@ -102,7 +101,7 @@ class AsyncFarm:
             metrics=NoMetrics() if metrics is None else metrics,
         )
         clusters = [
-            Cluster(Pool(plan.urls, hash, options.timeout_ms), options.max_size) for plan in plans
+            Cluster.open(plan.urls, hash, options.timeout_ms, options.max_size) for plan in plans
         ]
         readable = [c for c, plan in zip(clusters, plans, strict=True) if not plan.write_only]
         return cls(clusters, readable, options, horizon)

@@ -41,7 +41,9 @@ class Instance:
         self, url: str, timeout_ms: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.url = check_url(url)
-        self.where = resolve(self.url, default_directory()).safe
+        address = resolve(self.url, default_directory())
+        self.where = address.safe
+        self._embedded = address.kind == "embedded"
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._store: AsyncStore | None = None
@@ -58,6 +60,9 @@ class Instance:
             # Others wait for what this one finds.
             self._rests_until = now + self._timeout_s
         try:
+            if self._embedded:
+                # To start a server takes longer than to ask one.
+                await self._open()
             async with asyncio.timeout(self._timeout_s):
                 store = self._store or await self._open()
                 reply = await store.ask(call, PATIENCE_S)
