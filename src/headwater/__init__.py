@@ -66,6 +66,7 @@ from headwater.errors import (
     UnknownTopic,
     UnreadableNode,
     ValueMisfit,
+    WriteRefused,
 )
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ __all__ = [
     "UnknownTopic",
     "UnreadableNode",
     "ValueMisfit",
+    "WriteRefused",
     "__version__",
     "aio",
     "connect",

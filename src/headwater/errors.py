@@ -24,6 +24,7 @@
     │   ├── DataLost              messages were evicted before a query had read them
     │   ├── StreamReplaced        a stream was deleted and written anew while a query read it
     │   ├── QueryRefused          a database will not run what a table source asks for
+    │   ├── WriteRefused          a database will not take what a sink writes
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
     │   ├── InputChanged          what a job reads is not what it began with
     │   ├── JobForgotten          the log no longer knows which writes of a job arrived
@@ -302,6 +303,19 @@ class QueryRefused(SparkError):
             "correct the options 'table', 'query' and 'columns', or the rights of the user"
         )
         self.where = where
+        self.why = why
+
+
+class WriteRefused(SparkError):
+    """A database will not take what a sink writes; nothing of that write is there."""
+
+    def __init__(self, where: str, table: str, why: str) -> None:
+        super().__init__(
+            f"the database at {where} refuses rows for {table}: {why}; none of them is there: "
+            "correct the rows, the table or the rights of the user, and write again"
+        )
+        self.where = where
+        self.table = table
         self.why = why
 
 

@@ -36,8 +36,9 @@ def register(spark: SparkSession) -> None:
     require_spark()
     from headwater.spark.scans import own_scans
     from headwater.spark.source import HeadwaterSource
+    from headwater.spark.sql_sink.source import SqlSink
     from headwater.spark.table.source import TableSource
 
-    for source in (HeadwaterSource, TableSource):
+    for source in (HeadwaterSource, TableSource, SqlSink):
         spark.dataSource.register(source)
     own_scans(spark)

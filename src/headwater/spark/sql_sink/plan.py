@@ -1,0 +1,172 @@
+"""What is to be written where, checked against the table before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import types as t
+
+from headwater.errors import InvalidInput
+from headwater.inputs import MAX_EXACT, check_name
+from headwater.spark.options import Options
+from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink
+from headwater.spark.table.database import Relation
+
+WRITE_OPTIONS = ("url", "table", "mode", "keys", "producer", "sequence", "state")
+# Spark hands these on to the sink of a streaming query.
+_SPARKS_OWN = ("checkpointLocation", "path")
+MODES = ("append", "upsert", "add")
+NUMBERS = (
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.FloatType,
+    t.DoubleType,
+    t.DecimalType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What makes a write known: a repeat of (producer, sequence) changes nothing."""
+
+    producer: str
+    sequence: int
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A write to a table; goes to tasks. ``columns`` maps names to how the database casts them."""
+
+    database: SinkDatabase
+    relation: Relation
+    mode: str
+    keys: tuple[str, ...]
+    columns: dict[str, str]
+    epoch: Epoch | None
+    state: str | None
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that are no keys."""
+        return tuple(name for name in self.columns if name not in self.keys)
+
+
+def plan_write(
+    given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
+) -> Plan:
+    """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
+    options = Options(given, (*WRITE_OPTIONS, *_SPARKS_OWN))
+    mode = options.choice("mode", MODES, "append")
+    _check_overwrite(overwrite, mode, streaming)
+    epoch = _epoch(options, streaming)
+    database = open_sink(options.required("url"))
+    relation = Relation.of(options.required("table"), None)
+    found = database.describe(relation)
+    columns = _check_columns(database, relation, found, schema)
+    keys = _check_keys(options, mode, relation, found, schema)
+    if mode == "add":
+        _check_numbers(relation, schema, keys)
+    database.prepare(relation)
+    return Plan(database, relation, mode, keys, columns, epoch, options.text("state"))
+
+
+def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
+    if not overwrite or (streaming and mode == "upsert"):
+        return
+    if streaming:
+        raise InvalidInput(
+            ".outputMode('complete') brings all rows with every epoch, which only the option "
+            "'mode' = 'upsert' can take; use that, or .outputMode('append')"
+        )
+    raise InvalidInput(
+        "a table is not overwritten: write with .mode('append'), and say by the option 'mode' "
+        "whether rows are appended, upserted or added; to begin anew, empty the table first"
+    )
+
+
+def _epoch(options: Options, streaming: bool) -> Epoch | None:
+    producer, sequence = options.text("producer"), options.number("sequence", 0)
+    if streaming:
+        if producer is not None or sequence is not None:
+            raise InvalidInput(
+                "options 'producer' and 'sequence' mean nothing in a streaming query, whose writes "
+                "are known by its checkpoint; leave them out"
+            )
+        return None
+    if (producer is None) != (sequence is None):
+        raise InvalidInput("options 'producer' and 'sequence' go together; give both or neither")
+    if producer is None or sequence is None:
+        if "state" in options:
+            raise InvalidInput(
+                "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
+            )
+        return None
+    assert sequence <= MAX_EXACT
+    return Epoch(check_name(producer, "producer"), sequence, options.text("state"))
+
+
+def _check_columns(
+    database: SinkDatabase, relation: Relation, found: Described, schema: t.StructType
+) -> dict[str, str]:
+    if not schema.fields:
+        raise InvalidInput("the rows have no columns; select some")
+    casts = {}
+    for column in schema.fields:
+        if column.name in casts:
+            raise InvalidInput(f"column {column.name!r} is there twice; name each once")
+        kind = found.columns.get(column.name)
+        if kind is None:
+            raise InvalidInput(
+                f"{relation} has no column {column.name!r}, but {', '.join(found.columns)}; choose "
+                "with .select(...), or rename with .withColumnRenamed(...)"
+            )
+        cast = database.cast(column.dataType, kind)
+        if cast is None:
+            raise InvalidInput(
+                f"column {column.name!r} is {column.dataType.simpleString()}, which does not go "
+                f"into {kind or 'a column without a type'} of {relation} unchanged; cast it: "
+                f".withColumn({column.name!r}, col({column.name!r}).cast(...))"
+            )
+        casts[column.name] = cast
+    return casts
+
+
+def _check_keys(
+    options: Options, mode: str, relation: Relation, found: Described, schema: t.StructType
+) -> tuple[str, ...]:
+    if mode == "append":
+        if "keys" in options:
+            raise InvalidInput("option 'keys' is for the modes upsert and add; leave it out")
+        return ()
+    keys = tuple(options.words("keys")) or found.key
+    if not keys:
+        raise InvalidInput(
+            f"{relation} has no primary key; name the columns that tell rows apart by the option "
+            "'keys', and give the table a unique index over them"
+        )
+    for name in keys:
+        if name not in schema.names:
+            raise InvalidInput(f"the key {name!r} is not among the columns {schema.names}; add it")
+    if frozenset(keys) not in found.unique:
+        listed = ", ".join(keys)
+        raise InvalidInput(
+            f"{relation} has no primary key or unique index over exactly ({listed}), which mode "
+            f"{mode!r} needs to find rows; CREATE UNIQUE INDEX ON it, or choose other 'keys'"
+        )
+    return keys
+
+
+def _check_numbers(relation: Relation, schema: t.StructType, keys: tuple[str, ...]) -> None:
+    others = [column for column in schema.fields if column.name not in keys]
+    if not others:
+        raise InvalidInput(f"all columns are keys of {relation}; there is nothing to add")
+    for column in others:
+        if not isinstance(column.dataType, NUMBERS):
+            raise InvalidInput(
+                f"column {column.name!r} is {column.dataType.simpleString()}, and mode 'add' adds "
+                "numbers; make it a key, leave it out, or use mode 'upsert'"
+            )

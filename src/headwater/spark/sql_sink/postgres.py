@@ -1,0 +1,204 @@
+"""Postgres for the SQL sink: tasks ingest by binary COPY, the commit is SQL of one transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import types as t
+from sqlalchemy import URL
+
+from headwater.errors import DatabaseUnreachable, QueryRefused, WriteRefused
+from headwater.spark.sql_sink.database import (
+    EPOCHS,
+    STAGED,
+    Described,
+    beside,
+    is_forgotten,
+    schema_statements,
+)
+from headwater.spark.table.database import Relation, quoted, safe_name
+
+if TYPE_CHECKING:
+    from headwater.spark.sql_sink.plan import Plan
+
+_INTEGERS = ("smallint", "integer", "bigint", "numeric", "double precision")
+_TAKES: dict[type[t.DataType], tuple[str, ...]] = {
+    t.ByteType: _INTEGERS,
+    t.ShortType: _INTEGERS,
+    t.IntegerType: _INTEGERS,
+    t.LongType: _INTEGERS,
+    t.FloatType: ("real", "double precision"),
+    t.DoubleType: ("double precision",),
+    t.BooleanType: ("boolean",),
+    t.BinaryType: ("bytea",),
+    t.DateType: ("date", "timestamp without time zone", "timestamp with time zone"),
+    t.TimestampType: ("timestamp with time zone", "timestamp without time zone"),
+    t.TimestampNTZType: ("timestamp without time zone",),
+}
+# Everything else that Postgres can read from text takes a string, by an explicit cast.
+_NOT_FROM_TEXT = {kind for kinds in _TAKES.values() for kind in kinds}
+_TEXTS = ("text", "character varying", "character")
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_attribute a WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT i.indisprimary, array_agg(a.attname ORDER BY k.place)
+FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum > 0
+WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND k.place <= i.indnkeyatts
+GROUP BY i.indexrelid, i.indisprimary
+"""
+_STAGED_BESIDE = """
+SELECT c.relname FROM pg_class c
+WHERE c.relkind = 'r' AND c.relname LIKE %s
+  AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = %s::regclass)
+"""
+
+
+class PostgresSink:
+    """A database of Postgres."""
+
+    mark = "%s"
+
+    def __init__(self, url: URL) -> None:
+        words: dict[str, Any] = url.translate_connect_args(username="user", database="dbname")
+        words |= {k: ",".join(v) if isinstance(v, tuple) else v for k, v in url.query.items()}
+        self._conninfo = make_conninfo(**words)
+        self.where = safe_name(url)
+
+    def describe(self, relation: Relation) -> Described:
+        """See SinkDatabase."""
+        with self._reading() as connection:
+            columns = dict(connection.execute(_COLUMNS, (relation.sql,)).fetchall())
+            key: tuple[str, ...] = ()
+            unique = set()
+            for primary, names in connection.execute(_UNIQUE, (relation.sql,)):
+                # A part without a name is an expression, which no column can stand for.
+                if None not in names:
+                    unique.add(frozenset(names))
+                    key = tuple(names) if primary else key
+        return Described(columns, frozenset(unique), key)
+
+    def prepare(self, relation: Relation) -> None:
+        """See SinkDatabase."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT to_regclass(%s)", (EPOCHS,)).fetchone()
+            pattern = STAGED.replace("_", r"\_") + "%"
+            staged = connection.execute(_STAGED_BESIDE, (pattern, relation.sql)).fetchall()
+        forgotten = [name for (name,) in staged if is_forgotten(name)]
+        if found == (None,) or forgotten:
+            with self.transaction(relation) as cursor:
+                for statement in schema_statements("postgres"):
+                    cursor.execute(statement.encode())
+                for name in forgotten:
+                    cursor.execute(f"DROP TABLE IF EXISTS {beside(relation, name)}".encode())
+
+    def cast(self, given: t.DataType, kind: str) -> str | None:
+        """See SinkDatabase."""
+        bare = re.sub(r"\(.*?\)", "", kind)
+        if isinstance(given, t.DecimalType):
+            scale = re.fullmatch(r"numeric\((\d+),(\d+)\)", kind)
+            fits = scale is None or given.scale <= int(scale[2])
+            return "" if bare == "numeric" and fits else None
+        if isinstance(given, t.StringType):
+            if bare in _TEXTS:
+                return ""
+            return None if bare in _NOT_FROM_TEXT else f"::{kind}"
+        return "" if bare in _TAKES.get(type(given), ()) else None
+
+    def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        """See SinkDatabase; one COPY takes in all of a task."""
+        from adbc_driver_manager import Error, OperationalError
+        from adbc_driver_postgresql import dbapi
+
+        first = next(batches)
+        try:
+            connection = dbapi.connect(self._conninfo, autocommit=True)
+        except OperationalError as error:
+            raise DatabaseUnreachable(self.where, _first_line(error)) from None
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        schema = relation.parts[0] if len(relation.parts) > 1 else None
+        with connection, connection.cursor() as cursor:
+            try:
+                cursor.adbc_ingest(name, reader, mode="create", db_schema_name=schema)
+            except Error as error:
+                raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+
+    def insert(self, plan: Plan, staged: str) -> str:
+        """See SinkDatabase; of several rows with a key, the last one is upserted."""
+        columns = ", ".join(map(quoted, plan.columns))
+        source = beside(plan.relation, staged)
+        into = f"INSERT INTO {plan.relation.sql} AS t ({columns})"
+        chosen = {name: quoted(name) + cast for name, cast in plan.columns.items()}
+        keys = ", ".join(map(quoted, plan.keys))
+        if plan.mode == "append":
+            return f"{into} SELECT {', '.join(chosen.values())} FROM {source}"
+        grouped = ", ".join(chosen[key] for key in plan.keys)
+        if plan.mode == "upsert":
+            sets = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in plan.others)
+            do = f"UPDATE SET {sets}" if sets else "NOTHING"
+            return (
+                f"{into} SELECT DISTINCT ON ({grouped}) {', '.join(chosen.values())} FROM {source} "
+                f"ORDER BY {grouped}, ctid DESC ON CONFLICT ({keys}) DO {do}"
+            )
+        sums = [chosen[c] if c in plan.keys else f"sum({chosen[c]})" for c in plan.columns]
+        sets = ", ".join(
+            f"{c} = coalesce(t.{c} + excluded.{c}, t.{c}, excluded.{c})"
+            for c in map(quoted, plan.others)
+        )
+        return (
+            f"{into} SELECT {', '.join(sums)} FROM {source} GROUP BY {grouped} "
+            f"ON CONFLICT ({keys}) DO UPDATE SET {sets}"
+        )
+
+    @contextmanager
+    def transaction(self, relation: Relation) -> Iterator[Any]:
+        """See SinkDatabase."""
+        with closing(self._connect()) as connection:
+            try:
+                with connection.transaction():
+                    yield _Cursor(connection)
+            except psycopg.OperationalError as error:
+                raise DatabaseUnreachable(self.where, _first_line(error)) from None
+            except psycopg.Error as error:
+                raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        with closing(self._connect()) as connection:
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise QueryRefused(self.where, _first_line(error)) from None
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        try:
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+            # Between points in time with a zone and without one, Postgres goes by the session's.
+            connection.execute("SET TIME ZONE 'UTC'")
+        except psycopg.OperationalError as error:
+            raise DatabaseUnreachable(self.where, _first_line(error)) from None
+        return connection
+
+
+class _Cursor(psycopg.ClientCursor[tuple[Any, ...]]):
+    """A cursor that takes a statement without parameters as it is, whatever signs it holds."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        return super().execute(query, params or None, **options)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or ["no reason was given"]
+    return lines[0].removesuffix(";")

@@ -1,0 +1,106 @@
+"""The sink itself: what Spark calls, on the driver and in its tasks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from headwater.spark.sql_sink import database
+from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task has staged: its table, if it had rows, and the query that it belongs to."""
+
+    table: str | None
+    query: str | None
+
+
+class SqlSink(DataSource):
+    """A table of SQLite or Postgres, to write to."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for ``format``."""
+        return "headwater_sql"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Plan a batch write."""
+        return SqlWriter(plan_write(self.options, schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """Plan the writes of a streaming query."""
+        return SqlStreamWriter(plan_write(self.options, schema, overwrite, streaming=True))
+
+
+def stage(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Stage the rows of a task in a table of its own."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context else None
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return Staged(None, query)
+    table = database.fresh_staged()
+    plan.database.stage(plan.relation, table, itertools.chain([first], filled))
+    return Staged(table, query)
+
+
+def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
+    """Name what tasks have staged, in their order."""
+    return [m.table for m in messages if isinstance(m, Staged) and m.table is not None]
+
+
+class SqlWriter(DataSourceArrowWriter):
+    """A batch write: all rows are in the table when it succeeds, and none when it fails."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return stage(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Apply the rows of all tasks in one transaction."""
+        database.commit(self._plan, self._plan.epoch, tables(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget what was staged."""
+        database.drop(self._plan, tables(messages))
+
+
+class SqlStreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a streaming query: each epoch is applied once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of a task."""
+        return stage(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Apply an epoch and note it, in one transaction; a repeat changes nothing."""
+        queries = {message.query for message in messages if isinstance(message, Staged)}
+        for query in queries:
+            epoch = Epoch(f"spark-{query}", batchId, self._plan.state)
+            database.commit(self._plan, epoch, tables(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Forget what was staged."""
+        database.drop(self._plan, tables(messages))

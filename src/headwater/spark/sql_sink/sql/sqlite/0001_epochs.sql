@@ -1,0 +1,14 @@
+-- What sinks of Spark have committed, version 1, for SQLite 3.35 or later. May be run again: what
+-- is there stays.
+
+-- One row for each of the last epochs of a producer, noted in the transaction that holds its rows.
+-- "state" is what the writer wanted to find again with it.
+CREATE TABLE IF NOT EXISTS headwater_epochs (
+    target       TEXT   NOT NULL,
+    producer     TEXT   NOT NULL,
+    sequence     BIGINT NOT NULL,
+    state        TEXT,
+    committed_ms BIGINT NOT NULL
+                 DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+    PRIMARY KEY (target, producer, sequence)
+);

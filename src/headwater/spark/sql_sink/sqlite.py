@@ -1,0 +1,226 @@
+"""SQLite for the SQL sink.
+
+One process writes at a time; others wait for it, up to a minute. So tasks ingest in portions, each
+a transaction of its own, and the file is in WAL mode, in which readers wait for nobody.
+
+Tasks use ADBC's SQLite and the driver Python's, and no process both: POSIX locks do not hold
+between two copies of SQLite in one process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import types as t
+from sqlalchemy import URL
+
+from headwater.errors import DatabaseUnreachable, InvalidInput, QueryRefused, WriteRefused
+from headwater.spark.sql_sink.database import (
+    STAGED,
+    Described,
+    beside,
+    is_forgotten,
+    schema_statements,
+)
+from headwater.spark.table.database import Relation, quoted
+
+if TYPE_CHECKING:
+    from headwater.spark.sql_sink.plan import Plan
+
+_BUSY_MS = 60_000
+_PORTION = 100_000
+_INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.BooleanType)
+_FLOATS = (t.FloatType, t.DoubleType)
+_TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
+# Text that looks like a number becomes one in columns of such types.
+_NUMERIC_NAMES = re.compile("DEC|NUM|BOOL", re.IGNORECASE)
+
+
+class SqliteSink:
+    """A file of SQLite."""
+
+    mark = "?"
+
+    def __init__(self, url: URL) -> None:
+        file = (url.database or "").removeprefix("file:").partition("?")[0]
+        if file in ("", ":memory:"):
+            raise InvalidInput(
+                "a database in memory cannot be written by tasks, which are other processes; "
+                "use one in a file: sqlite:///file"
+            )
+        self._path = Path(file).resolve()
+        self.where = f"sqlite:///{self._path}"
+
+    def describe(self, relation: Relation) -> Described:
+        """See SinkDatabase."""
+        if relation.parts[:-1] not in ((), ("main",)):
+            raise InvalidInput(f"SQLite has no schemas; name the table alone, not as {relation}")
+        name = quoted(relation.parts[-1])
+        with self._reading() as connection:
+            rows = connection.execute(f"PRAGMA table_info({name})").fetchall()
+            if not rows:
+                raise QueryRefused(self.where, f"there is no {relation}")
+            keyed = sorted((row[5], row[1]) for row in rows if row[5])
+            key = tuple(column for _, column in keyed)
+            unique = {frozenset(key)} if key else set()
+            # Partial indexes (the fifth fact) do not tell all rows apart.
+            for _, index, is_unique, _, partial in connection.execute(f"PRAGMA index_list({name})"):
+                found = connection.execute(f"PRAGMA index_info({quoted(index)})").fetchall()
+                columns = [row[2] for row in found]
+                if is_unique and not partial and None not in columns:
+                    unique.add(frozenset(columns))
+        return Described({row[1]: row[2] for row in rows}, frozenset(unique), key)
+
+    def prepare(self, relation: Relation) -> None:
+        """See SinkDatabase."""
+        with self._reading() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+        forgotten = [name for name in tables if name.startswith(STAGED) and is_forgotten(name)]
+        with self.transaction(relation) as cursor:
+            for statement in schema_statements("sqlite"):
+                cursor.execute(statement)
+            for name in forgotten:
+                cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+
+    def cast(self, given: t.DataType, kind: str) -> str | None:
+        """See SinkDatabase; the cast names what ``insert`` does with the column."""
+        affinity = _affinity(kind)
+        if isinstance(given, _INTEGERS):
+            return "" if affinity != "text" else None
+        if isinstance(given, _FLOATS):
+            return "" if affinity in ("real", "numeric", "any") else None
+        if isinstance(given, t.BinaryType):
+            return "" if affinity == "any" else None
+        if isinstance(given, (t.StringType, *_TIMES)):
+            if affinity in ("integer", "real") or _NUMERIC_NAMES.match(kind):
+                return None
+            return "" if isinstance(given, t.StringType | t.DateType) else "time"
+        return None
+
+    def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        """See SinkDatabase."""
+        from adbc_driver_manager import Error
+        from adbc_driver_sqlite import dbapi
+
+        self._check_file()
+        with (
+            dbapi.connect(str(self._path), autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            cursor.fetchall()
+            for portion in _portions(batches):
+                try:
+                    cursor.adbc_ingest(name, portion, mode="create_append")
+                except Error as error:
+                    raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+
+    def insert(self, plan: Plan, staged: str) -> str:
+        """See SinkDatabase; rows come one after the other, so the last of a key stays."""
+        columns = ", ".join(map(quoted, plan.columns))
+        source = beside(plan.relation, staged)
+        into = f"INSERT INTO {plan.relation.sql} AS t ({columns})"
+        chosen = {
+            name: f"replace({quoted(name)}, 'T', ' ')" if cast else quoted(name)
+            for name, cast in plan.columns.items()
+        }
+        keys = ", ".join(map(quoted, plan.keys))
+        if plan.mode == "append":
+            return f"{into} SELECT {', '.join(chosen.values())} FROM {source} ORDER BY rowid"
+        if plan.mode == "upsert":
+            sets = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in plan.others)
+            do = f"UPDATE SET {sets}" if sets else "NOTHING"
+            return (
+                f"{into} SELECT {', '.join(chosen.values())} FROM {source} WHERE true "
+                f"ORDER BY rowid ON CONFLICT ({keys}) DO {do}"
+            )
+        # The function sum() refuses what does not fit an integer; + would turn it into a float.
+        sums = [chosen[c] if c in plan.keys else f"sum({chosen[c]})" for c in plan.columns]
+        sets = ", ".join(
+            f"{quoted(c)} = (SELECT sum(v) FROM "
+            f"(SELECT t.{quoted(c)} AS v UNION ALL SELECT excluded.{quoted(c)}))"
+            for c in plan.others
+        )
+        return (
+            f"{into} SELECT {', '.join(sums)} FROM {source} WHERE true "
+            f"GROUP BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {sets}"
+        )
+
+    @contextmanager
+    def transaction(self, relation: Relation) -> Iterator[sqlite3.Cursor]:
+        """See SinkDatabase."""
+        with closing(self._connect()) as connection:
+            cursor = connection.cursor()
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                yield cursor
+                cursor.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise WriteRefused(self.where, str(relation), str(error)) from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with closing(self._connect()) as connection:
+            try:
+                yield connection
+            except sqlite3.Error as error:
+                raise QueryRefused(self.where, str(error)) from None
+
+    def _connect(self) -> sqlite3.Connection:
+        self._check_file()
+        try:
+            return sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, isolation_level=None)
+        except sqlite3.Error as error:
+            raise DatabaseUnreachable(self.where, str(error)) from error
+
+    def _check_file(self) -> None:
+        if not self._path.is_file():
+            raise DatabaseUnreachable(self.where, "there is no such file")
+
+
+def _affinity(kind: str) -> str:
+    """Say what SQLite makes of values in a column of a declared type, by its own rules."""
+    kind = kind.upper()
+    if "INT" in kind:
+        return "integer"
+    if any(word in kind for word in ("CHAR", "CLOB", "TEXT")):
+        return "text"
+    if not kind or "BLOB" in kind:
+        return "any"
+    if any(word in kind for word in ("REAL", "FLOA", "DOUB")):
+        return "real"
+    return "numeric"
+
+
+def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Gather batches into portions; times are counted in UTC."""
+    rows, gathered = 0, []
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            gathered.append(_in_utc(batch))
+            rows += batch.num_rows
+        if rows >= _PORTION or (batch is None and rows):
+            yield pa.Table.from_batches(gathered)
+            rows, gathered = 0, []
+
+
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        column.cast(pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no reason was given"])[0]
