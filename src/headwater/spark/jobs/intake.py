@@ -104,13 +104,12 @@ class TableIntake:
 
     def cut(self, rows: int) -> list[Chunk]:
         """See Intake."""
-        keys = self._load(columns=self._key, **self._spread({}))
-        return cut_by_key(keys, self._key, rows)
+        return cut_by_key(self._load(self._keys(), **self._spread({})), self._key, rows)
 
     def read(self, chunk: Chunk) -> DataFrame:
         """See Intake."""
         within = within_chunk(chunk, self._key, self._schema[self._key].dataType)
-        found = self._load(columns=self._key).where(within).count()
+        found = self._load(self._keys()).where(within).count()
         if found != chunk.rows:
             begins = "its beginning" if chunk.low is None else repr(chunk.low)
             raise InputChanged(
@@ -118,14 +117,18 @@ class TableIntake:
                 f"{self.describe()} has {found} rows from {begins} on where it had {chunk.rows}",
             )
         cut = {"lowerBound": chunk.low, "upperBound": chunk.high}
-        frame = self._load(**self._spread(cut)).where(within)
+        frame = self._load(self._schema, **self._spread(cut)).where(within)
         # The parts of the table come in order of the key, each is sorted, and so is the whole.
         return frame.sortWithinPartitions(F.col(_quoted(self._key)))
 
-    def _load(self, **options: str) -> DataFrame:
+    def _load(self, schema: t.StructType | None = None, **options: str) -> DataFrame:
         named = {"table": self.table, "query": self.query}
         options |= {name: text for name, text in named.items() if text is not None}
-        return self.spark.read.format("headwater_table").options(url=self.url, **options).load()
+        reader = self.spark.read.format("headwater_table").options(url=self.url, **options)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def _keys(self) -> t.StructType:
+        return t.StructType([self._schema[self._key]])
 
     def _spread(self, bounds: Mapping[str, int | str | None]) -> dict[str, str]:
         """Let several tasks read, where a key can be cut into even steps."""

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import DataType, StructField, StructType
 
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
+from headwater.spark.failures import one_line
 from headwater.spark.options import Options
 from headwater.spark.table.database import Column, Database, Relation, open_database
 from headwater.spark.table.filters import Pushdown
@@ -40,6 +41,7 @@ class TableSource(DataSource):
         """Give the name for ``format``."""
         return "headwater_table"
 
+    @one_line()
     def schema(self) -> StructType:
         """Give the columns with their own types; ``columns`` chooses among them."""
         options = Options(self.options, OPTIONS)
@@ -48,6 +50,7 @@ class TableSource(DataSource):
         columns = _chosen(database.columns(relation), options.words("columns"), relation)
         return StructType([StructField(column.name, column.type) for column in columns])
 
+    @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read; ``schema`` may be the user's own: other types, or fewer columns."""
         return TableReader(Options(self.options, OPTIONS), schema)
@@ -91,10 +94,12 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range."""
         assert isinstance(partition, Range)
+        with one_line():
+            yield from self._read(partition.condition)
+
+    def _read(self, condition: str) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([(column.name, arrow_type(type_)) for column, type_ in self._columns])
-        batches = self._database.batches(
-            self._relation, self._columns, partition.condition, self._rows
-        )
+        batches = self._database.batches(self._relation, self._columns, condition, self._rows)
         for batch in batches:
             fitted = [self._fit(place, batch.column(place)) for place in range(len(schema))]
             yield pa.RecordBatch.from_arrays(fitted, schema=schema)
