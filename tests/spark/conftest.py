@@ -1,7 +1,7 @@
 """One Spark session per test process, and the stores it reads: embedded, and a cluster of three.
 
-The session is small: two cores of this machine, little memory, no pages. ``make_stream`` and
-``make_topic`` write what a test reads.
+The session is small: two cores of this machine, little memory, no pages. A task is tried three
+times, as on a cluster. ``make_stream`` and ``make_topic`` write what a test reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STORES = ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    spark = session("local[2]", app_name="tests", **SMALL)
+    spark = session("local[2, 3]", app_name="tests", **SMALL)
     yield spark
     spark.stop()
 
@@ -53,6 +53,21 @@ def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.S
         return stream
 
     return make
+
+
+@pytest.fixture
+def make_embedded_stream(
+    embedded_url: str, name: str
+) -> Iterator[Callable[[int], headwater.Stream]]:
+    """Write a stream of the embedded store; see tests.entries."""
+    with headwater.connect(embedded_url) as hw:
+
+        def make(count: int) -> headwater.Stream:
+            stream = hw.stream(name)
+            stream.write_many(entries(count))
+            return stream
+
+        yield make
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
 
 import headwater
 from headwater import Stream, Topic
 from tests.entries import entries
+from tests.spark.times import write_at
 
 Source = Callable[..., DataFrameReader]
 
@@ -111,69 +112,6 @@ def test_times_bound_the_read(source: Source, hw: headwater.Headwater, name: str
     )
     assert offsets(both.load()) == list(range(501, 600))
     assert offsets(source(stream=name, startingTimestamp=times[-1] + 1).load()) == []
-
-
-def write_at(stream: Stream, times: list[int]) -> None:
-    import pyarrow as pa
-
-    for start in range(0, len(times), 700):
-        part = times[start : start + 700]
-        tags, values = zip(*entries(len(part), start + 1), strict=True)
-        columns = [pa.array(tags), pa.array(values, pa.binary()), pa.array(part, pa.int64())]
-        stream.append(pa.RecordBatch.from_arrays(columns, names=["tag", "value", "time"]))
-
-
-def test_filters_are_applied_by_the_source_exactly(
-    spark: SparkSession, source: Source, hw: headwater.Headwater, name: str
-) -> None:
-    # Times that go up and down: only a least time may spare offsets.
-    times = [1_700_000_000_000 + 7 * ((i * 37) % 1000) for i in range(1500)]
-    write_at(hw.stream(name), times)
-    middle = dt.datetime.fromtimestamp(times[20] / 1000, dt.UTC)
-    frame = source(stream=name, minPartitions=3).load()
-    everything = spark.createDataFrame(frame.collect(), frame.schema)
-    conditions: list[Column] = [
-        F.col("offset") >= 700,
-        (F.col("offset") > 700) & (F.col("offset") < 720),
-        F.col("offset") <= 3,
-        F.col("offset") == 1500,
-        F.col("offset").isin(5, 900, 7000),
-        ~F.col("offset").isin(5, 900),
-        F.col("offset") > 5000,
-        F.col("tag") == "tag-3",
-        F.col("tag") != "tag-3",
-        F.col("tag").isin("tag-3", "tag-5"),
-        F.col("tag").startswith("tag-3") | (F.col("offset") == 7),
-        F.col("tag").endswith("-6"),
-        F.col("tag").contains("g-1"),
-        F.col("tag") > "tag-4",
-        F.col("time") >= F.lit(middle),
-        F.col("time") < F.lit(middle),
-        (F.col("time") > F.lit(middle)) & (F.col("tag") == "tag-2"),
-        F.col("time") == F.lit(middle),
-        F.col("time").isin(middle, middle + dt.timedelta(milliseconds=7)),
-        F.col("partition") == 0,
-        F.col("partition") == 1,
-        F.col("stream") != name,
-        F.col("value") == b"value-77",
-        F.col("tag").eqNullSafe("tag-1") & F.col("tag").isNotNull(),
-        F.length("tag") == 5,
-    ]
-    for condition in conditions:
-        assert offsets(frame.where(condition)) == offsets(everything.where(condition)), condition
-
-
-def test_a_filter_on_offset_spares_the_tasks_that_cannot_match(
-    source: Source, make_stream: Callable[..., Stream]
-) -> None:
-    stream = make_stream(3000)
-    frame = source(stream=stream.name, minPartitions=3).load()
-    assert frame.rdd.getNumPartitions() == 3
-    stream.evict(1500)
-    # Planned anew, and nothing is lost that this query asks for.
-    assert offsets(
-        source(stream=stream.name, startingOffsets=1).load().where("offset > 2000")
-    ) == list(range(2001, 3001))
 
 
 def test_tasks_end_where_nodes_end(source: Source, make_stream: Callable[..., Stream]) -> None:

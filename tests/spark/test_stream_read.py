@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,27 +72,6 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
         query.stop()
 
 
-def test_startingoffsets_only_decide_where_a_new_query_begins(
-    harvest: Harvest, make_stream: Callable[..., Stream]
-) -> None:
-    stream = make_stream(100)
-    harvest.run(startingOffsets="latest")
-    stream.write_many(entries(5, 101))
-    harvest.run(startingOffsets="earliest")
-    assert harvest.offsets() == [101, 102, 103, 104, 105]
-
-
-def test_holes_that_compaction_left_are_no_loss(
-    harvest: Harvest, make_stream: Callable[..., Stream]
-) -> None:
-    stream = make_stream(2000, tags=3)
-    harvest.run(maxOffsetsPerTrigger=900, startingOffsets=json.dumps({"0": 500}))
-    stream.write_many(entries(2000, 2001, tags=3))
-    stream.compact()
-    harvest.run(maxOffsetsPerTrigger=900)
-    assert harvest.offsets() == [*range(500, 2001), 3998, 3999, 4000]
-
-
 def test_evicted_messages_are_a_loss_that_is_told_exactly(
     harvest: Harvest, make_stream: Callable[..., Stream]
 ) -> None:
@@ -105,33 +83,3 @@ def test_evicted_messages_are_a_loss_that_is_told_exactly(
         harvest.run()
     harvest.run(failOnDataLoss=False)
     assert harvest.offsets() == [*range(1, 101), *range(151, 301)]
-
-
-def test_a_stream_that_was_deleted_is_not_mistaken_for_the_old_one(
-    harvest: Harvest, make_stream: Callable[..., Stream]
-) -> None:
-    stream = make_stream(100)
-    harvest.run()
-    stream.delete()
-    with pytest.raises(StreamingQueryException, match="deleted and written anew"):
-        harvest.run()
-    stream.write_many(entries(300))
-    with pytest.raises(StreamingQueryException, match="deleted and written anew"):
-        harvest.run()
-    assert len(harvest.offsets()) == 100
-
-
-def test_retention_waits_for_a_query_with_a_group_id(
-    harvest: Harvest, make_stream: Callable[..., Stream]
-) -> None:
-    stream = make_stream(1000)
-    harvest.options["groupId"] = "totals"
-    harvest.run(startingOffsets=301, maxOffsetsPerTrigger=500)
-    assert stream.info().readers == {"totals": 1001}
-    stream.write_many(entries(500, 1001))
-    assert stream.retain(max_count=0).held_by == "totals"
-    assert stream.info().first == 1001
-    stream.forget_reader("totals")
-    harvest.run()
-    assert stream.info().readers == {"totals": 1501}
-    assert harvest.offsets() == list(range(301, 1501))
