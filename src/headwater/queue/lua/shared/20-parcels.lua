@@ -95,19 +95,25 @@ end
 
 -- Opens the record of a parcel: its entries, and their deadlines if they vary; places that cannot
 -- be read are as if empty. Returns nil when there is no record or none of it can be read.
--- Then comes the record itself.
+-- Then come how many are left in it, and the record itself.
 local function open_record(queue, number)
   local blob = redis.call('HGET', queue.key .. ':parcels', number)
   if not blob then return nil end
   local fine, found = pcall(cmsgpack.unpack, blob)
-  if not fine or type(found) ~= 'table' then return nil, nil, blob end
+  if not fine or type(found) ~= 'table' then return nil, nil, 0, blob end
   local deadlines
   if type(found[1]) == 'table' then deadlines, found = found[1], found[2] end
-  if type(found) ~= 'table' then return nil, nil, blob end
+  if type(found) ~= 'table' then return nil, nil, 0, blob end
+  local left, kind_of = 0, type
   for i = 1, table.maxn(found) do
-    if type(found[i]) ~= 'string' then found[i] = '' end
+    local entry = found[i]
+    if kind_of(entry) ~= 'string' then
+      found[i] = ''
+    elseif entry ~= '' then
+      left = left + 1
+    end
   end
-  return found, deadlines, blob
+  return found, deadlines, left, blob
 end
 
 local function drop_parcel(queue, set, parcel)
@@ -116,22 +122,14 @@ local function drop_parcel(queue, set, parcel)
   queue[set] = queue[set] - parcel.count
 end
 
-local function count_left(entries)
-  local left = 0
-  for i = 1, #entries do
-    if entries[i] ~= '' then left = left + 1 end
-  end
-  return left
-end
-
 -- Gives the entries and deadlines of a parcel in a set; puts aside what of it cannot be read.
 local function open_parcel(queue, set, parcel)
-  local entries, deadlines, blob = open_record(queue, parcel.number)
+  local entries, deadlines, left, blob = open_record(queue, parcel.number)
   if not entries then
     drop_parcel(queue, set, parcel)
     put_aside(queue, blob or ('parcel ' .. parcel.member .. ' without a record'), parcel.count)
-  elseif count_left(entries) < parcel.count then
-    put_aside(queue, blob, parcel.count - count_left(entries))
+  elseif left < parcel.count then
+    put_aside(queue, blob, parcel.count - left)
   end
   return entries, deadlines
 end
@@ -172,9 +170,8 @@ end
 local function find_parcel(queue, set, parcel)
   local key = set_key(queue, set, parcel.level)
   local score = tonumber(redis.call('ZSCORE', key, parcel.member) or nil)
-  local entries, deadlines = open_record(queue, parcel.number)
+  local entries, deadlines, left = open_record(queue, parcel.number)
   if score or not entries then return score, entries, deadlines end
-  local left = count_left(entries)
   parcel.count, parcel.varied = left, deadlines ~= nil
   parcel.member = member_of(parcel.number, parcel.level, parcel.attempt, left, parcel.varied)
   return tonumber(redis.call('ZSCORE', key, parcel.member) or nil), entries, deadlines

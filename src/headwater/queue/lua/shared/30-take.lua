@@ -93,31 +93,36 @@ local function is_full(bag)
   return bag.room <= 0 or bag.bytes <= 0 or bag.wade <= 0
 end
 
--- Takes what the bag has room for out of a parcel; the rest stays where it is.
+-- Takes what the bag has room for out of a parcel; the rest stays where it is. Nobody has a receipt
+-- for what is not held, so the rest need not keep its places.
 local function take_parcel(queue, set, parcel, score, bag)
   local entries = open_parcel(queue, set, parcel)
   if not entries then return end
-  local chosen, before = {}, bag.bytes
+  local chosen, rest, taken, bytes = {}, {}, 0, bag.bytes
   for i = 1, #entries do
     local entry = entries[i]
-    if entry ~= '' and #chosen < bag.room and (before > 0 or #chosen == 0) then
-      chosen[#chosen + 1], entries[i] = entry, ''
-      before = before - #entry
+    if entry == '' then
+      -- It has left before.
+    elseif taken < bag.room and (bytes > 0 or taken == 0) then
+      taken, bytes = taken + 1, bytes - #entry
+      chosen[taken] = entry
+    else
+      rest[#rest + 1] = entry
     end
   end
   local sound, size = sift(queue, chosen)
   bag.wade = bag.wade - (#chosen - #sound)
   if #sound > 0 then hand_out(queue, parcel.level, parcel.attempt, sound, size, bag) end
-  shrink_parcel(queue, set, parcel, entries, nil, score)
+  shrink_parcel(queue, set, parcel, rest, nil, score)
 end
 
--- Takes parcels of a set that are due, in order of time.
+-- Takes parcels of a set that are due, in order of time. Most often one or two are enough.
 local function take_due(queue, set, level, bag)
-  local key = set_key(queue, set, level)
+  local key, step = set_key(queue, set, level), 2
   while queue[set] > 0 and not is_full(bag) do
-    local due = redis.call('ZRANGE', key, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0,
-      math.min(bag.room, PARCEL_MESSAGES), 'WITHSCORES')
+    local due = redis.call('ZRANGE', key, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0, step, 'WITHSCORES')
     if #due == 0 then return end
+    step = 16
     for i = 1, #due, 2 do
       if is_full(bag) then return end
       local parcel = parse_member(due[i])
@@ -183,9 +188,14 @@ local function take(queue, bag)
   local busy = false
   if queue.paused then return false end
   for _, level in ipairs(levels_of(queue)) do
-    local _, more = lapse(queue, level, math.max(16, math.min(bag.room, LAPSE_STEPS)))
+    -- As few deadlines as will do are noted: a pop does not work ahead for others.
+    local step, budget, more = 2, LAPSE_STEPS, false
+    repeat
+      more = select(2, lapse(queue, level, step))
+      take_due(queue, 'again', level, bag)
+      step, budget = 16, budget - step
+    until not more or is_full(bag) or budget <= 0
     busy = busy or more
-    take_due(queue, 'again', level, bag)
     if take_new(queue, level, bag) and bag.room > 0 then drop_empty_level(queue, level) end
     if is_full(bag) then return bag.room > 0 end
   end
