@@ -10,8 +10,9 @@ Needs ``pip install 'headwater[spark]'``; PySpark is imported with the first use
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwater.errors import SparkMissing
 from headwater.spark.session import session
@@ -19,7 +20,22 @@ from headwater.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+    from headwater.spark.jobs.backfill import backfill
+    from headwater.spark.jobs.compact import compact
+    from headwater.spark.jobs.reconcile import reconcile
+    from headwater.spark.jobs.totals import totals
+
+__all__ = ["backfill", "compact", "reconcile", "register", "session", "totals"]
+
+# Jobs import Spark, so that they come with their first use.
+_JOBS = ("backfill", "compact", "reconcile", "totals")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _JOBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_spark()
+    return getattr(import_module(f"headwater.spark.jobs.{name}"), name)
 
 
 def require_spark() -> None:
