@@ -1,0 +1,66 @@
+"""Farms for tests: databases of one server as instances, by the sync and the async farm."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from headwater.timeline import AsyncFarm, Farm
+from headwater.timeline.law import State, States
+from tests import blocking
+from tests.servers import Server
+
+
+class Replica(NamedTuple):
+    """An instance of a farm, and what lies in it."""
+
+    url: str
+    client: redis.Redis
+
+    def states(self, key: bytes) -> States:
+        """Read both sets of a key; fails when a member is in both."""
+        found: States = {}
+        for suffix, deleted in ((b"+", False), (b"-", True)):
+            rows: Any = self.client.zrange(key + suffix, 0, -1, withscores=True)
+            for member, score in rows:
+                assert member not in found
+                found[member] = State(score, deleted)
+        return found
+
+
+def replicas(server: Server, count: int) -> list[Replica]:
+    """Take the first databases of a server for instances, emptied."""
+    server.client().flushall()
+    return [
+        Replica(
+            f"{server.url}?db={place}",
+            redis.Redis(unix_socket_path=str(server.socket), db=place),
+        )
+        for place in range(count)
+    ]
+
+
+class BlockingFarm:
+    """The async farm with the manners of the sync one."""
+
+    def __init__(self, loop: blocking.Loop, farm: AsyncFarm) -> None:
+        self._loop = loop
+        self._farm = farm
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._farm, name)
+
+        def call(*args: Any, **words: Any) -> Any:
+            found = method(*args, **words)
+            return self._loop.wait(found) if inspect.isawaitable(found) else found
+
+        return call
+
+
+def open_farm(manner: str, loop: blocking.Loop, urls: str, **words: Any) -> Farm:
+    """Open a farm by the sync or the async class; to tests both are the sync one."""
+    if manner == "sync":
+        return Farm.open(urls, **words)
+    return cast("Farm", BlockingFarm(loop, AsyncFarm.open(urls, **words)))
