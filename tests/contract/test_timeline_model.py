@@ -1,0 +1,138 @@
+"""Clusters that got any operations in any order, some of them none, heal to what the law says."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.timeline import AsyncFarm, Record, State
+from headwater.timeline.cluster.calls import Changes
+from headwater.timeline.farm.whole import add_change
+from headwater.timeline.law import NO_HORIZON, States, kept, merge
+from tests import blocking
+from tests.contract.examples import MODEL_SETTINGS, patient
+from tests.farms import Replica, replicas
+from tests.servers import Server, redis_binary
+
+MEMBERS = st.sampled_from([b"", b"a", b"b", b"B", b"\xff", b"\x00", b"a\x00", "é".encode(), b"aa"])
+SCORES = st.one_of(
+    st.integers(-2, 2).map(float),
+    st.sampled_from([-1.7e308, -0.1, -5e-324, 0.1, 1 / 3, 2.0**53, 1.7e308]),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda score: score + 0.0),
+)
+
+
+class Operation(NamedTuple):
+    member: bytes
+    state: State
+
+
+class Story(NamedTuple):
+    """Operations, and which of them reach each cluster, in which order, before and after a rise."""
+
+    operations: list[Operation]
+    before: list[list[int]]
+    after: list[list[int]]
+    max_size: int
+    horizon: float
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    kinds = st.builds(State, SCORES, st.booleans())
+    operations = draw(st.lists(st.builds(Operation, MEMBERS, kinds), min_size=1, max_size=14))
+    some = st.lists(st.sampled_from(range(len(operations))), max_size=2 * len(operations))
+    three = st.lists(some, min_size=3, max_size=3)
+    sizes = st.sampled_from([1, 2, 3, 5, 100])
+    horizons = st.one_of(st.just(NO_HORIZON), SCORES)
+    return Story(operations, draw(three), draw(three), draw(sizes), draw(horizons))
+
+
+def delivered(story: Story) -> States:
+    places = {place for part in (*story.before, *story.after) for place in part}
+    chosen = [story.operations[place] for place in places]
+    return merge({operation.member: operation.state} for operation in chosen)
+
+
+async def deliver(farm: AsyncFarm, story: Story, key: bytes) -> None:
+    """Bring each cluster what reaches it: first one by one, after the horizon rose as a batch."""
+    for cluster, before, after in zip(farm.clusters, story.before, story.after, strict=True):
+        for place in before:
+            changes: Changes = {}
+            add_change(changes, key, *story.operations[place])
+            await cluster.write(changes, NO_HORIZON)
+        batch: Changes = {}
+        for place in after:
+            add_change(batch, key, *story.operations[place])
+        if batch:
+            outcome = await cluster.write(batch, story.horizon)
+            assert sum(outcome.written[:3]) == len(after)
+
+
+def in_order(key: bytes, states: States) -> list[Record]:
+    living = [Record(key, s.score, member) for member, s in states.items() if not s.deleted]
+    return sorted(living, key=lambda record: (record.score, record.member), reverse=True)
+
+
+async def check(story: Story, three: list[Replica]) -> None:
+    key = f"model-{secrets.token_hex(6)}".encode()
+    words: dict[str, Any] = {"max_size": story.max_size, "timeout_ms": 20_000}
+    if story.horizon != NO_HORIZON:
+        words["horizon"] = story.horizon
+    everything = delivered(story)
+    truth = kept(everything, story.max_size, story.horizon)
+    async with AsyncFarm.open(";".join(replica.url for replica in three), **words) as farm:
+        await deliver(farm, story, key)
+        # Before any repair: nothing but the newest operation on each member is shown, and all of
+        # what is kept. How many tombstones lie between, a read need not know.
+        shown = (await farm.select([key], limit=100))[key]
+        newest = {m: everything[m] for _, _, m in shown if isinstance(m, bytes)}
+        assert shown == in_order(key, newest)
+        assert all(record.score >= story.horizon for record in shown)
+        assert set(shown) >= set(in_order(key, truth))
+        if len(truth) == len(everything):
+            assert shown == in_order(key, truth)
+        await farm.settle()
+        await farm.repair([key])
+        assert [replica.states(key) for replica in three] == [truth] * 3
+        assert (await farm.repair([key]))[2:] == (0, 0, 0)
+        assert (await farm.select([key], limit=100))[key] == in_order(key, truth)
+        await pages_line_up(farm, key, in_order(key, truth))
+
+
+async def pages_line_up(farm: AsyncFarm, key: bytes, everything: list[Record]) -> None:
+    found: list[Record] = []
+    for _ in range(len(everything) // 3 + 1):
+        page = await farm.select_range([key], found[-1] if found else None, limit=3)
+        found += page[key]
+    assert found == everything
+    for stop in everything[:4]:
+        place = everything.index(stop)
+        newer = (await farm.select_range([key], stop=stop, limit=100))[key]
+        assert newer == everything[:place]
+
+
+@pytest.fixture(scope="module", params=["plain", "redis"])
+def three(request: pytest.FixtureRequest) -> Iterator[list[Replica]]:
+    binary = redis_binary() if request.param == "redis" else None
+    if request.param == "redis" and binary is None:
+        pytest.skip("no redis-server 7.0 or later on the PATH")
+    with Server(binary) as server:
+        yield replicas(server, 3)
+
+
+@patient
+def test_any_operations_in_any_order_on_any_clusters_heal_to_the_law(
+    loop: blocking.Loop, three: list[Replica]
+) -> None:
+    @MODEL_SETTINGS
+    @given(stories())
+    def heals(story: Story) -> None:
+        loop.wait(check(story, three))
+
+    heals()
