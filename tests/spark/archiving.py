@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headwater.spark.archive.archiver import Archiver
-from headwater.spark.archive.writing import Written
+from headwater.spark.archives.archiver import Archiver
+from headwater.spark.archives.writing import Written
 from headwater.spark.connections import absolute_url
 from headwater.spark.reading.split import OffsetRange
 from headwater.spark.source import HeadwaterSource

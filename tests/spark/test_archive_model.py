@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import headwater
 from headwater.errors import DataLost
-from headwater.spark.archive import manifest, parquet, writing
-from headwater.spark.archive.manifest import Archive
+from headwater.spark.archives import manifest, parquet, writing
+from headwater.spark.archives.manifest import Archive
 from headwater.spark.reading import split
 from tests.spark.archiving import Row, one_by_one, read_batch, rows_of, run_archiver, stream_reader
 

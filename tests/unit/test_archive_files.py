@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from headwater.errors import ArchiveDamaged
 from headwater.log.segments import SCHEMA
-from headwater.spark.archive import parquet
-from headwater.spark.archive.manifest import File, Manifest
-from headwater.spark.archive.parquet import Wanted, write_files
-from headwater.spark.archive.place import Directory, open_directory
-from headwater.spark.archive.reading import offset_at, scan
+from headwater.spark.archives import parquet
+from headwater.spark.archives.manifest import File, Manifest
+from headwater.spark.archives.parquet import Wanted, write_files
+from headwater.spark.archives.place import Directory, open_directory
+from headwater.spark.archives.reading import offset_at, scan
 
 DAY_MS = 24 * 3600 * 1000
 Row = tuple[int, str, bytes, int]

@@ -19,8 +19,8 @@ from headwater.errors import (
     InvalidInput,
     UnknownArchive,
 )
-from headwater.spark.archive.manifest import Archive, File, Manifest
-from headwater.spark.archive.place import (
+from headwater.spark.archives.manifest import Archive, File, Manifest
+from headwater.spark.archives.place import (
     Directory,
     absolute_place,
     archived_streams,
@@ -202,7 +202,7 @@ def test_any_file_system_of_pyarrow_will_do(tmp_path: Path) -> None:
 
 def test_a_manifest_is_read_without_spark() -> None:
     program = (
-        "import sys, headwater.spark.archive.manifest as m;"
+        "import sys, headwater.spark.archives.manifest as m;"
         "assert m.Archive('/nowhere', 'rides').load() is None;"
         "assert not any(name.split('.')[0] == 'pyspark' for name in sys.modules)"
     )

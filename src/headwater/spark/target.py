@@ -9,9 +9,9 @@ from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.inputs import check_name
 from headwater.log.extents import Extent, extent_call, extent_of, partitions_of
-from headwater.spark.archive.history import archived_partitions, first_at, whole_extents
-from headwater.spark.archive.manifest import Archive, Manifest
-from headwater.spark.archive.place import absolute_place
+from headwater.spark.archives.history import archived_partitions, first_at, whole_extents
+from headwater.spark.archives.manifest import Archive, Manifest
+from headwater.spark.archives.place import absolute_place
 from headwater.spark.connections import absolute_url, client
 from headwater.spark.options import Options
 

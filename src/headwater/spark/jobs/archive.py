@@ -1,6 +1,6 @@
 """The job ``archive``: what is new in a stream to Parquet, so that the log may forget it.
 
-Tasks write the files; how an archiver keeps its promises is told in headwater.spark.archive.
+Tasks write the files; how an archiver keeps its promises is told in headwater.spark.archives.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
-from headwater.spark.archive.archiver import Archiver
-from headwater.spark.archive.place import absolute_place, safe_place
+from headwater.spark.archives.archiver import Archiver
+from headwater.spark.archives.place import absolute_place, safe_place
 from headwater.spark.connections import absolute_url
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once

@@ -20,10 +20,10 @@ from headwater.errors import InvalidInput, PartitionMismatch, TargetNotEmpty, Un
 from headwater.inputs import check_name
 from headwater.log.extents import partitions_of
 from headwater.log.limits import check_offset
-from headwater.spark.archive.history import archived_partitions
-from headwater.spark.archive.manifest import Archive, Manifest
-from headwater.spark.archive.place import absolute_place, archived_streams, safe_place
-from headwater.spark.archive.restoring import Moved, Piece, joined, restore_piece
+from headwater.spark.archives.history import archived_partitions
+from headwater.spark.archives.manifest import Archive, Manifest
+from headwater.spark.archives.place import absolute_place, archived_streams, safe_place
+from headwater.spark.archives.restoring import Moved, Piece, joined, restore_piece
 from headwater.spark.connections import absolute_url, client
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import InputPartition
 
 from headwater.log.extents import borders_call, borders_of
 from headwater.log.limits import NODE_MESSAGES
-from headwater.spark.archive.history import divide
-from headwater.spark.archive.manifest import File
+from headwater.spark.archives.history import divide
+from headwater.spark.archives.manifest import File
 from headwater.spark.target import Target
 
 # About half a million messages: some tenths of a second, against milliseconds to start a task.

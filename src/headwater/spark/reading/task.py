@@ -17,9 +17,9 @@ from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import Scanned
 from headwater.spark import columns
-from headwater.spark.archive.manifest import Archive, File
-from headwater.spark.archive.parquet import Wanted
-from headwater.spark.archive.reading import ALL, scan
+from headwater.spark.archives.manifest import Archive, File
+from headwater.spark.archives.parquet import Wanted
+from headwater.spark.archives.reading import ALL, scan
 from headwater.spark.failures import one_line
 from headwater.spark.reading import filters
 from headwater.spark.reading.filters import Condition, rows_where

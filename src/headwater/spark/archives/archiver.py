@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from headwater.client import Headwater
 from headwater.log.extents import Extent
-from headwater.spark.archive.manifest import Archive, Manifest
-from headwater.spark.archive.writing import Written, write_range
+from headwater.spark.archives.manifest import Archive, Manifest
+from headwater.spark.archives.writing import Written, write_range
 from headwater.spark.connections import client
 from headwater.spark.reading.split import OffsetRange, split
 from headwater.spark.target import Target

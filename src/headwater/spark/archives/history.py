@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headwater.log.extents import Extent
-from headwater.spark.archive.manifest import Archive, File, Manifest
-from headwater.spark.archive.place import archived_streams
-from headwater.spark.archive.reading import offset_at
+from headwater.spark.archives.manifest import Archive, File, Manifest
+from headwater.spark.archives.place import archived_streams
+from headwater.spark.archives.reading import offset_at
 
 # About a second's work for a task.
 TASK_ROWS = 1_000_000

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.spark.archive.manifest import File, Manifest
-from headwater.spark.archive.parquet import Wanted, cut_offsets, read_file
-from headwater.spark.archive.place import Directory
+from headwater.spark.archives.manifest import File, Manifest
+from headwater.spark.archives.parquet import Wanted, cut_offsets, read_file
+from headwater.spark.archives.place import Directory
 
 ALL = ("offset", "tag", "value", "time")
 

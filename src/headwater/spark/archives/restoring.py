@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from headwater.client import Headwater
-from headwater.spark.archive.manifest import Archive, File
-from headwater.spark.archive.parquet import Wanted
-from headwater.spark.archive.reading import scan
+from headwater.spark.archives.manifest import Archive, File
+from headwater.spark.archives.parquet import Wanted
+from headwater.spark.archives.reading import scan
 
 BATCH_ROWS = 50_000
 BATCH_BYTES = 16 * 1024 * 1024

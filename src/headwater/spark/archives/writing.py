@@ -15,8 +15,8 @@ from headwater.client import Headwater
 from headwater.errors import ArchiveMismatch
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import scan_part
-from headwater.spark.archive import parquet
-from headwater.spark.archive.manifest import Archive, File
+from headwater.spark.archives import parquet
+from headwater.spark.archives.manifest import Archive, File
 
 PIECE_ROWS = 512_000
 PIECE_BYTES = 64 * 1024 * 1024

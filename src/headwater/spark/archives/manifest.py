@@ -25,7 +25,7 @@ from headwater.errors import (
     ArchiveTaken,
     UnknownArchive,
 )
-from headwater.spark.archive.place import Directory, Listed, open_directory
+from headwater.spark.archives.place import Directory, Listed, open_directory
 
 FORMAT = 1
 _FOLDER = "_manifest"

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from headwater.errors import ArchiveDamaged
 from headwater.log.limits import MAX_OFFSET
 from headwater.log.segments import SCHEMA
-from headwater.spark.archive.manifest import File
-from headwater.spark.archive.place import Directory
+from headwater.spark.archives.manifest import File
+from headwater.spark.archives.place import Directory
 
 GROUP_ROWS = 64_000
 _LAST_DAY = (dt.date.max - dt.date(1970, 1, 1)).days
