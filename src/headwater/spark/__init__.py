@@ -20,15 +20,26 @@ from headwater.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.spark.jobs.archive import archive
     from headwater.spark.jobs.backfill import backfill
     from headwater.spark.jobs.compact import compact
     from headwater.spark.jobs.reconcile import reconcile
+    from headwater.spark.jobs.restore import restore
     from headwater.spark.jobs.totals import totals
 
-__all__ = ["backfill", "compact", "reconcile", "register", "session", "totals"]
+__all__ = [
+    "archive",
+    "backfill",
+    "compact",
+    "reconcile",
+    "register",
+    "restore",
+    "session",
+    "totals",
+]
 
 # Jobs import Spark, so that they come with their first use.
-_JOBS = ("backfill", "compact", "reconcile", "totals")
+_JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals")
 
 
 def __getattr__(name: str) -> Any:
