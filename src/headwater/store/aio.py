@@ -92,7 +92,7 @@ class AsyncStore:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
                     elif isinstance(request, Look):
-                        reply = await self._look(request)
+                        reply = await self.look(request)
                     else:
                         reply = await self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
@@ -115,7 +115,8 @@ class AsyncStore:
         again = partial(self.line.send, request.key, command, fresh=True)
         return await self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
 
-    async def _look(self, request: Look) -> list[Any] | None:
+    async def look(self, request: Look) -> list[Any] | None:
+        """See Store.look."""
         try:
             return await self.line.send_all(request.key, request.commands)
         except (redis.RedisError, OSError):

@@ -97,7 +97,7 @@ class Store:
                     if isinstance(request, Clock):
                         reply: Any = time.monotonic() * 1000
                     elif isinstance(request, Look):
-                        reply = self._look(request)
+                        reply = self.look(request)
                     else:
                         reply = self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
@@ -130,7 +130,8 @@ class Store:
         except (redis.RedisError, OSError):
             return [self.ask(call) for call in calls]
 
-    def _look(self, request: Look) -> list[Any] | None:
+    def look(self, request: Look) -> list[Any] | None:
+        """Run commands that only read, in one round trip; None when that did not work at once."""
         try:
             return self.line.send_all([(request.key, command) for command in request.commands])
         except (redis.RedisError, OSError):
