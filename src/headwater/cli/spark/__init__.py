@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+import headwater.cli.spark.archive as archive
 import headwater.cli.spark.backfill as backfill
 import headwater.cli.spark.compact as compact
 import headwater.cli.spark.reconcile as reconcile
@@ -15,4 +16,7 @@ app.command("totals")(totals.totals)
 app.command("reconcile")(reconcile.reconcile)
 app.command("compact")(compact.compact)
 app.command("backfill")(backfill.backfill)
+app.command("archive")(archive.archive)
+app.command("restore")(archive.restore)
+app.command("archives")(archive.archives)
 app.command("entry")(running.entry)

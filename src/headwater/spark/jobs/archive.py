@@ -44,10 +44,20 @@ class Archived(Summary):
         """See Summary."""
         verb = deed(self.dry_run, "archive", "archived")
         of = counted(self.offsets, "offset") if self.dry_run else counted(self.messages, "message")
-        evicted = f", evicted {counted(self.evicted, 'message')}" if self.evicted else ""
+        verb_too = deed(self.dry_run, "evict", "evicted")
+        evicted = f", {verb_too} {counted(self.evicted, 'message')}" if self.evicted else ""
         lost = sum(last - first + 1 for _, first, last in self.gaps)
         gone = f", {counted(lost, 'offset')} evicted too early" if lost else ""
         return f"{verb} {of} of {self.name!r}{gone}{evicted}"
+
+    def facts(self) -> list[tuple[str, object]]:
+        """See Summary."""
+        return [
+            ("place", self.place),
+            ("files", f"{self.files:,}, {self.bytes:,} bytes"),
+            *((f"gap in {stream}", f"{first}-{last}") for stream, first, last in self.gaps),
+            *((f"{stream} up to", last) for stream, last in self.archived_up_to.items()),
+        ]
 
 
 def archive(

@@ -30,6 +30,7 @@ from headwater.spark.jobs.tasks import in_tasks
 
 # So many offsets of each stream make a round, after which the job says how far it is.
 ROUND_OFFSETS = 2_000_000
+_MOVES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,19 @@ class Restored(Summary):
         of = counted(self.offsets, "offset") if self.dry_run else counted(self.messages, "message")
         where = "" if self.same_offsets else ", at other offsets"
         return f"{verb} {of} of {self.name!r} into {self.into!r}{where}"
+
+    def facts(self) -> list[tuple[str, object]]:
+        """See Summary."""
+        more = len(self.moved) - _MOVES_SHOWN
+        return [
+            ("place", self.place),
+            *((f"gap in {stream}", f"{first}-{last}") for stream, first, last in self.gaps),
+            *(
+                (f"{move.first}-{move.last} to", f"{move.to_first}-{move.to_last} of {move.stream}")
+                for move in self.moved[:_MOVES_SHOWN]
+            ),
+            *([("and", f"{more} ranges more; --json names them all")] if more > 0 else []),
+        ]
 
 
 def restore(
