@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -231,20 +233,22 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 
 
 @pytest.mark.fault
+@pytest.mark.timeout(300)
 def test_a_killed_command_is_gone_on_with(
     fill: Fill, hw: headwater.Headwater, embedded_url: str, tmp_path: Path, name: str
 ) -> None:
-    """kill -9 of the driver while chunks are on their way."""
+    """kill -9 of driver and JVM while chunks are on their way."""
     url = small_table(tmp_path, 4000)
     words = ["spark", "backfill", name, "--db", url, "--table", "t", "--tag", "id"]
     words += ["--stream", name, "--chunk-rows", "1000", "--master", "local[1]", "--json"]
     program = commands.start(embedded_url, *words, start_new_session=True)
     stream = hw.stream(name)
     try:
-        until(lambda: program.poll() is not None or stream.info().length, seconds=60)
+        until(lambda: program.poll() is not None or stream.info().length, seconds=200)
         assert program.poll() is None, program.communicate()
     finally:
-        program.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
         program.communicate()
     done = fill(db=url, table="t", tag="id", chunk_rows=1000)
     assert 0 <= done.before < 4000

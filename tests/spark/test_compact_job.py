@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -14,7 +17,9 @@ from headwater import Stream, UnknownStream, UnknownTopic
 from headwater.errors import InvalidInput
 from headwater.spark.jobs import compact as job
 from headwater.spark.jobs.compact import compact
+from tests import commands
 from tests.entries import entries
+from tests.servers import until
 
 DAY = 24 * 3600 * 1000
 
@@ -137,3 +142,33 @@ def test_what_is_not_there_is_refused(spark: SparkSession, embedded_url: str, na
         compact(spark, topic=name, url=embedded_url)
     with pytest.raises(InvalidInput, match="either"):
         compact(spark, url=embedded_url)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+def test_a_killed_command_is_gone_on_with(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    """kill -9 of driver and JVM as soon as the first nodes are rewritten."""
+    with headwater.connect(embedded_url) as hw:
+        twins = hw.stream(f"{name}-a"), hw.stream(f"{name}-b")
+        times = list(range(1000, 1000 + 1000))
+        for first in range(0, 60_000, 1000):
+            tags = [f"t{(first + i) * 7 % 25_000}" for i in range(1000)]
+            values = [b"" if i % 3 else b"v" for i in range(1000)]
+            for stream in twins:
+                stream.append(pa.table({"tag": tags, "value": values, "time": times}))
+        ours, theirs = twins
+        words = ["spark", "compact", ours.name, "--markers", "0s", "--master", "local[1]"]
+        program = commands.start(embedded_url, *words, start_new_session=True)
+        try:
+            until(lambda: program.poll() is not None or ours.info().length < 60_000, seconds=200)
+            assert program.poll() is None, program.communicate()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            program.communicate()
+        theirs.compact(marker_ms=0)
+        # What was under way in a task when its driver died may still come to its end.
+        until(lambda: not compact(spark, ours.name, url=embedded_url, marker_ms=0).left)
+        assert contents(ours) == contents(theirs)
