@@ -1,0 +1,424 @@
+"""An archive holds what it says, whoever dies and whoever else is at work; readers see one log.
+
+Planners and tasks run in this process here (see tests.spark.archiving), and in others that are
+killed; tests.spark.test_archive_job has Spark run them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import headwater
+from headwater import Headwater, Stream
+from headwater.errors import ArchiveMismatch, ArchiveTaken, DataLost
+from headwater.spark.archives import parquet, writing
+from headwater.spark.archives.archiver import StreamArchiver, reader_name
+from headwater.spark.archives.manifest import Archive, File
+from headwater.spark.archives.place import Directory, LocalDirectory
+from headwater.spark.connections import client
+from headwater.spark.reading import split
+from headwater.spark.reading.filters import Condition
+from headwater.spark.source import HeadwaterSource
+from tests.entries import entries
+from tests.spark.archiving import Row, read_batch, rows_of, run_archiver, stream_reader
+
+fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def hw(embedded_url: str) -> Iterator[Headwater]:
+    with headwater.connect(embedded_url) as hw:
+        yield hw
+
+
+@pytest.fixture
+def stream(hw: Headwater, name: str) -> Stream:
+    """A stream with 3000 messages, in nodes and in its tail."""
+    stream = hw.stream(name)
+    stream.write_many(entries(2400))
+    for first in range(2401, 3001, 60):
+        stream.write_many(entries(60, first))
+    return stream
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def options(embedded_url: str, stream: Stream, place: str) -> dict[str, str]:
+    return {"url": embedded_url, "stream": stream.name, "archive": place}
+
+
+@pytest.fixture
+def archived(embedded_url: str, stream: Stream, place: str) -> Callable[..., None]:
+    """Run an archiver to its end."""
+
+    def run(*, evict: bool = False) -> None:
+        run_archiver(embedded_url, stream.name, place, evict=evict)
+
+    return run
+
+
+@pytest.fixture
+def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut what there is into many tasks, files and row groups."""
+    monkeypatch.setattr(split, "TASK_NODES", 1)
+    monkeypatch.setattr(writing, "PIECE_ROWS", 700)
+    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 200)
+
+
+def expected(last: int) -> list[tuple[int, str, bytes]]:
+    return [(n, tag, value) for n, (tag, value) in enumerate(entries(last), 1)]
+
+
+def told(rows: list[Row]) -> list[tuple[int, str, bytes]]:
+    return [(row.offset, row.tag, row.value) for row in rows]
+
+
+# ── One log ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_archived_and_evicted_is_read_as_before(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    before = read_batch(**options)
+    archived(evict=True)
+    assert stream.info().first == 3001
+    stream.write_many(entries(500, 3001))
+    assert read_batch(**options)[:3000] == before
+    assert told(read_batch(**options, minPartitions="7")) == expected(3500)
+    with pytest.raises(DataLost, match="1 to 3000"):
+        read_batch(url=options["url"], stream=stream.name, startingOffsets="1")
+
+
+def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    source = HeadwaterSource(options)
+    reader = source.reader(source.schema())
+    parts = list(reader.partitions())
+    query = stream_reader(**options)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    steps = query.partitions(start, end)
+    stream.evict(100)
+    archived(evict=True)
+    with pytest.raises(DataLost, match="1 to 100"):
+        list(reader.read(parts[0]))
+    lenient = HeadwaterSource({**options, "failOnDataLoss": "false"})
+    reader = lenient.reader(lenient.schema())
+    rows = [row for part in parts for row in rows_of(reader.read(part))]
+    assert told(rows) == expected(3000)[100:]
+    with pytest.raises(DataLost, match="1 to 100"):
+        [list(query.read(step)) for step in steps]
+
+
+def test_an_eviction_between_two_looks_leaves_no_gap(
+    options: dict[str, str],
+    archived: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The manifest is read, then an archiver commits and evicts, then the log is looked at."""
+    load = Archive.load
+    pending = [True]
+
+    def load_then_archive(archive: Archive) -> Any:
+        found = load(archive)
+        if pending and pending.pop():
+            archived(evict=True)
+        return found
+
+    monkeypatch.setattr(Archive, "load", load_then_archive)
+    assert told(read_batch(**options)) == expected(3000)
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_conditions_spare_files_and_keep_the_same_rows(
+    stream: Stream,
+    options: dict[str, str],
+    archived: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = HeadwaterSource(options)
+    reader = source.reader(source.schema())
+    conditions = (Condition("offset", "greater", 1000), Condition("tag", "equal", "tag-3"))
+    reader.reading = replace(reader.reading, conditions=conditions)  # type: ignore[attr-defined]
+    in_log = [row for part in reader.partitions() for row in rows_of(reader.read(part))]
+    archived(evict=True)
+    opened: list[str] = []
+    read_file = parquet.read_file
+
+    def noting(directory: Directory, file: File, *rest: Any) -> Any:
+        opened.append(file.path)
+        return read_file(directory, file, *rest)
+
+    monkeypatch.setattr("headwater.spark.archives.reading.read_file", noting)
+    parts = list(reader.partitions())
+    assert [row for part in parts for row in rows_of(reader.read(part))] == in_log
+    all_files = Archive(options["archive"], stream.name).require().files
+    assert 0 < len(set(opened)) < len(all_files)
+    assert all(row.offset > 1000 and row.tag == "tag-3" for row in in_log)
+
+
+def test_a_stream_that_is_gone_is_what_its_archive_has(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    archived()
+    stream.delete()
+    assert told(read_batch(**options)) == expected(3000)
+
+
+def test_a_stream_made_anew_is_refused(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    archived()
+    stream.delete()
+    stream.write_many(entries(5000))
+    for attempt in (archived, lambda: read_batch(**options)):
+        with pytest.raises(ArchiveMismatch, match="written anew"):
+            attempt()
+    query = stream_reader(**options)
+    with pytest.raises(ArchiveMismatch, match="written anew"):
+        query.initialOffset()
+
+
+def test_a_log_older_than_its_archive_is_refused(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    archived()
+    archive = Archive(options["archive"], stream.name)
+    archive.commit(archive.require().with_more(4000, [], []))
+    for attempt in (archived, lambda: read_batch(**options)):
+        with pytest.raises(ArchiveMismatch, match="the log at 3000"):
+            attempt()
+
+
+# ── Losses, readers ──────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_evicted_too_early_is_an_exact_gap(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    stream.evict(40)
+    archived()
+    stream.write_many(entries(100, 3001))
+    stream.evict(3100)
+    archived()
+    stream.write_many(entries(10, 3101))
+    manifest = Archive(options["archive"], stream.name).require()
+    assert (manifest.gaps, manifest.first, manifest.last) == (((1, 40), (3001, 3100)), 41, 3100)
+    for start, lost in (("earliest", "3001 to 3100"), ("1", "1 to 40")):
+        with pytest.raises(DataLost, match=lost):
+            read_batch(**options, startingOffsets=start)
+    rows = read_batch(**options, failOnDataLoss="false")
+    assert told(rows) == [*expected(3000)[40:], *expected(3110)[3100:]]
+    query = stream_reader(**options)
+    start = query.initialOffset()
+    end = query.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLost, match="3001 to 3100"):
+        query.partitions(start, end)
+    query = stream_reader(**options, startingOffsets="1")
+    with pytest.raises(DataLost, match="1 to 40"):
+        query.initialOffset()
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_what_is_evicted_while_it_is_archived_is_an_exact_gap(
+    stream: Stream,
+    options: dict[str, str],
+) -> None:
+    def evicting(work: Any, parts: Any) -> Any:
+        written = []
+        for part in parts:
+            stream.evict(part.start + 9)
+            written.append(work(part))
+        return written
+
+    run_archiver(options["url"], stream.name, options["archive"], evicting)
+    manifest = Archive(options["archive"], stream.name).require()
+    assert len(manifest.gaps) > 1
+    assert all(last - first == 9 for first, last in manifest.gaps)
+    lost = {n for first, last in manifest.gaps for n in range(first, last + 1)}
+    rows = read_batch(**options, failOnDataLoss="false")
+    assert told(rows) == [row for row in expected(3000) if row[0] not in lost]
+
+
+def test_retention_waits_for_the_archiver_and_it_for_other_readers(
+    stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    archived()
+    reader = reader_name(options["archive"])
+    assert stream.info().readers == {reader: 3001}
+    stream.write_many(entries(100, 3001))
+    assert stream.retain(max_count=10).held_by == reader
+    stream.retain()
+    stream.register_reader("slow", 3020)
+    group = stream.group("slower", 3005)
+    group.read(5)
+    archived(evict=True)
+    assert stream.info().first == 3010
+    group.remove()
+    archived(evict=True)
+    assert stream.info().first == 3020
+    stream.forget_reader("slow")
+    archived(evict=True)
+    assert stream.info().first == 3101
+
+
+def test_large_messages_are_archived_in_pieces(
+    stream: Stream, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "PIECE_BYTES", 1_000_000)
+    values = [os.urandom(400_000) for _ in range(30)]
+    for value in values:
+        stream.write("large", value)
+    run_archiver(options["url"], stream.name, options["archive"])
+    files = Archive(options["archive"], stream.name).require().files
+    assert len(files) >= 3
+    # A reply of the store, and what was held before it.
+    assert max(file.bytes for file in files) < 6_000_000
+    rows = read_batch(**options, startingOffsets="3001")
+    assert [row.value for row in rows] == values
+
+
+# ── Others at work, and deaths ───────────────────────────────────────────────────────────────
+
+
+def in_process(work: Callable[..., None], *args: Any) -> BaseProcess:
+    process = fork.Process(target=work, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def die(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def half_then_die(directory: LocalDirectory, name: str, data: pa.Buffer) -> Any:
+    directory._write_beside(name, data.slice(0, data.size // 2))
+    die()
+
+
+def after(done: Callable[..., Any]) -> Callable[..., Any]:
+    """Do it, then die."""
+
+    def do_and_die(*args: Any) -> Any:
+        done(*args)
+        die()
+
+    return do_and_die
+
+
+# Where the archiver dies, and how much is archived then, of 3000 messages in two rounds.
+STEPS: dict[str, tuple[type, str, Any, range]] = {
+    "a file half written": (LocalDirectory, "put", half_then_die, range(1)),
+    "a file written": (LocalDirectory, "put", after(LocalDirectory.put), range(1)),
+    "all files written": (Archive, "commit", die, range(1)),
+    "a version half written": (LocalDirectory, "create", half_then_die, range(1)),
+    "committed": (Archive, "commit", after(Archive.commit), range(1, 3000)),
+    "before eviction": (StreamArchiver, "evict", die, range(3000, 3001)),
+}
+
+
+def _die_at(step: str, url: str, stream: str, place: str) -> None:
+    """Run an archiver that kills itself with signal 9 at a step."""
+    owner, name, deed, _ = STEPS[step]
+    setattr(owner, name, deed)
+    run_archiver(url, stream, place, evict=True)
+
+
+@pytest.mark.fault
+@pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize("step", STEPS)
+def test_an_archiver_may_be_killed_at_any_step(
+    step: str, stream: Stream, options: dict[str, str], archived: Callable[..., None]
+) -> None:
+    dying = in_process(_die_at, step, options["url"], stream.name, options["archive"])
+    dying.join(30)
+    assert dying.exitcode == -signal.SIGKILL
+    found = Archive(options["archive"], stream.name).load()
+    assert (found.last if found else 0) in STEPS[step][-1]
+    assert stream.info().first == 1
+    assert told(read_batch(**options)) == expected(3000)
+    stream.write_many(entries(100, 3001))
+    archived(evict=True)
+    assert stream.info().first == 3101
+    assert told(read_batch(**options)) == expected(3100)
+    manifest = Archive(options["archive"], stream.name).require()
+    assert (manifest.rows, manifest.gaps) == (3100, ())
+
+
+@pytest.mark.usefixtures("small_tasks")
+def test_a_repeated_run_leaves_the_same_files(
+    stream: Stream,
+    options: dict[str, str],
+    place: str,
+) -> None:
+    dying = in_process(_die_at, "all files written", options["url"], stream.name, place)
+    dying.join(30)
+    left = {path.name for path in Path(place).rglob("*.parquet")}
+    run_archiver(options["url"], stream.name, place)
+    named = {Path(file.path).name for file in Archive(place, stream.name).require().files}
+    assert left
+    assert left <= named == {path.name for path in Path(place).rglob("*.parquet")}
+
+
+def _write_on(url: str, name: str, first: int, last: int) -> None:
+    stream = client(url).stream(name)
+    for at in range(first, last, 20):
+        stream.write_many(entries(20, at))
+
+
+def _archive_on(url: str, name: str, place: str, last: int) -> None:
+    while True:
+        try:
+            done = run_archiver(url, name, place, evict=True)
+        except ArchiveTaken:
+            continue
+        if done.streams[0].manifest.last >= last:
+            return
+
+
+@pytest.mark.fault
+def test_one_log_is_read_while_a_writer_and_two_archivers_run(
+    stream: Stream, options: dict[str, str], place: str
+) -> None:
+    last = 12_000
+    url = options["url"]
+    others = [
+        in_process(_write_on, url, stream.name, 3001, last),
+        in_process(_archive_on, url, stream.name, place, last),
+        in_process(_archive_on, url, stream.name, place, last),
+    ]
+    query = stream_reader(**options)
+    position = query.initialOffset()
+    streamed: list[Row] = []
+    reads = 0
+    while any(other.is_alive() for other in others) or not streamed or streamed[-1].offset < last:
+        rows = read_batch(**options)
+        assert len(rows) >= 3000
+        assert told(rows) == expected(len(rows))
+        end = query.latestOffset(position, ReadAllAvailable())
+        for part in query.partitions(position, end):
+            streamed += rows_of(query.read(part))
+        position = end
+        reads += 1
+    assert [other.exitcode for other in others] == [0, 0, 0]
+    assert reads > 2, "the others were too quick to be seen at work"
+    assert told(streamed) == expected(last)
+    manifest = Archive(place, stream.name).require()
+    assert (manifest.rows, manifest.last, manifest.gaps) == (last, last, ())
+    assert stream.info().first == last + 1
