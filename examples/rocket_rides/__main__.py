@@ -22,6 +22,7 @@ from examples.rocket_rides.killer import Killer
 from examples.rocket_rides.model import STREAM, create_tables, open_database, refuse_strangers
 from examples.rocket_rides.processes import Place
 from examples.rocket_rides.simulator import Simulator
+from examples.rocket_rides.spark import JOB, Spark, repair
 from examples.rocket_rides.supervisor import Supervisor
 from examples.rocket_rides.view import View
 from headwater.errors import HeadwaterError
@@ -52,6 +53,9 @@ def main(
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="A store, not to be killed.")
     ] = None,
+    spark: Annotated[
+        OnOff, typer.Option(help="Whether Spark adds up too, and holds all to the table.")
+    ] = OnOff.ON,
     seed: Annotated[int | None, typer.Option(help="Throw the same dice as another run.")] = None,
 ) -> None:
     """Run Rocket Rides, with faults; exit 0 only if every total agreed in the end.
@@ -79,18 +83,32 @@ def main(
         create_tables(engine)
         stream = end.enter_context(headwater.connect(place.store)).stream(place.stream)
         view.say(f"Rocket Rides: {rides} rides in {seconds:g} s, faults {faults}, seed {seed}")
+        job = end.enter_context(Spark(place, engine)) if spark is OnOff.ON else None
         with view.shown(), Supervisor(place, seed, tally, view.note) as supervisor:
             on = faults is OnOff.ON
             clients = Simulator(supervisor.port, rides, seconds, doubles=on, seed=seed, tally=tally)
             killer = Killer(supervisor, directory, seconds, seed, tally, view.note) if on else None
-            demo = Demo(clients, supervisor, killer, Audit(engine, stream), view)
+            audit = Audit(engine, stream, JOB if job else None)
+            demo = Demo(clients, supervisor, killer, audit, view, job)
             demo.run()
-        if not demo.conclude():
+        if not demo.conclude() or (job and not _reconciled(job, place, engine, view)):
             # All files stay for whoever wants to know why.
             end.pop_all()
             view.say(f"databases, and what the processes said, are left in {home}")
             raise typer.Exit(1)
         stream.delete()
+
+
+def _reconciled(job: Spark, place: Place, engine: sa.Engine, view: View) -> bool:
+    """Hold everybody to the table; then do one wrong, and have that found and put right."""
+    found = job.reconcile()
+    view.say(f"Spark {found.sentence()}", "red" if found.drifted or found.lost else "green")
+    if found.drifted or found.lost or found.phantoms or found.doubles:
+        return False
+    wrong = repair(job, place, engine, view.say)
+    for what in wrong:
+        view.say(f"wrong: {what}", "red")
+    return not wrong
 
 
 @contextmanager

@@ -7,6 +7,7 @@ rides, pilot by pilot.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,9 +37,7 @@ class Look:
     made: int = 0
     waiting: int = 0
     streamed: int = 0
-    consumers: dict[str, Standing] = field(
-        default_factory=lambda: dict.fromkeys(CONSUMERS, Standing(0, Sum()))
-    )
+    consumers: dict[str, Standing] = field(default_factory=dict)
 
     @property
     def drained(self) -> bool:
@@ -46,6 +45,11 @@ class Look:
         return self.waiting == 0 and all(
             standing.position == self.streamed for standing in self.consumers.values()
         )
+
+    @property
+    def started(self) -> bool:
+        """Whether anybody has looked yet."""
+        return bool(self.consumers)
 
 
 class Account(NamedTuple):
@@ -68,9 +72,11 @@ class Account(NamedTuple):
 class Audit:
     """Reads the log from its beginning, once, and compares."""
 
-    def __init__(self, engine: sa.Engine, stream: Stream) -> None:
+    def __init__(self, engine: sa.Engine, stream: Stream, job: str | None = None) -> None:
+        """``job`` is the name of Spark's totals job, if there is one."""
         self._engine = engine
         self._stream = stream
+        self._job = job
         self._sums = [Sum()]  # of the log up to each offset
         self._pilots: dict[str, Sum] = defaultdict(Sum)
         self._ids: set[int] = set()
@@ -83,6 +89,8 @@ class Audit:
         """Look at everything, and compare each consumer with the log at its position."""
         with self._engine.connect() as conn:
             consumers = {name: self._standing(conn, name) for name in CONSUMERS}
+            if self._job:
+                consumers[self._job] = self._standing_of_job(conn, self._job)
             waiting = _count(conn, outbox_table)
         # The log after those who read it and after what is not in it yet; rides after the log.
         self._read_on()
@@ -103,6 +111,8 @@ class Audit:
             )
             database = {pilot: Sum(count, int(distance)) for pilot, count, distance in table}
             found = {name: self._pilots_of(conn, name) for name in CONSUMERS}
+            if self._job:
+                found[self._job] = self._pilots_of_job(conn, self._job)
         together = Sum(
             sum(each.rides for each in database.values()),
             sum(each.distance_mm for each in database.values()),
@@ -134,6 +144,30 @@ class Audit:
             )
         ).first()
         return Standing(0, Sum()) if row is None else Standing(row[0] - 1, Sum(row[1], row[2]))
+
+    def _standing_of_job(self, conn: sa.Connection, job: str) -> Standing:
+        row = conn.execute(
+            sa.text("""
+                SELECT jobs.extent, coalesce(sums.records, 0), coalesce(sums.total, 0)
+                FROM headwater_totals_jobs AS jobs
+                LEFT JOIN headwater_totals AS sums ON sums.job = jobs.job AND sums.per = 'all'
+                WHERE jobs.job = :job
+            """),
+            {"job": job},
+        ).first()
+        if row is None:
+            return Standing(0, Sum())
+        return Standing(json.loads(row[0])["next"][self._stream.name] - 1, Sum(row[1], row[2]))
+
+    def _pilots_of_job(self, conn: sa.Connection, job: str) -> dict[str, Sum]:
+        table = conn.execute(
+            sa.text("""
+                SELECT name, records, total FROM headwater_totals
+                WHERE job = :job AND per = 'pilot'
+            """),
+            {"job": job},
+        )
+        return {pilot: Sum(count, distance) for pilot, count, distance in table}
 
     def _pilots_of(self, conn: sa.Connection, name: str) -> dict[str, Sum]:
         table = conn.execute(

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from examples.rocket_rides.audit import Account, Audit, Look
 from examples.rocket_rides.killer import Killer
 from examples.rocket_rides.simulator import Simulator
+from examples.rocket_rides.spark import Spark
 from examples.rocket_rides.supervisor import Supervisor
 from examples.rocket_rides.view import Picture, View
 from headwater.errors import HeadwaterError
@@ -29,12 +30,14 @@ class Demo:
         killer: Killer | None,
         audit: Audit,
         view: View,
+        spark: Spark | None = None,
     ) -> None:
         self._clients = clients
         self._supervisor = supervisor
         self._killer = killer
         self._audit = audit
         self._view = view
+        self._spark = spark
         self._began = time.monotonic()
         self._look = Look()
         self._late: list[str] = []
@@ -47,10 +50,15 @@ class Demo:
             *self._audit.wrong,
             *self._supervisor.strays,
             *self._late,
+            *(self._spark.wrong if self._spark else ()),
         ]
 
     def run(self) -> None:
         """Let rides happen, then let all of it arrive, then stop every process."""
+        if self._spark:
+            self._view.note("waiting for Spark, which takes its time to start")
+            self._spark.wait()
+            self._began = time.monotonic()
         self._clients.start()
         if self._killer:
             self._supervisor.inject(True)
@@ -63,6 +71,8 @@ class Demo:
             self._supervisor.inject(False)
         self._drain()
         self._supervisor.close()
+        if self._spark:
+            self._spark.stop()
 
     def conclude(self) -> bool:
         """Show what happened and what everybody has; returns whether all of it was right."""
@@ -91,7 +101,7 @@ class Demo:
     def _drain(self) -> None:
         deadline = time.monotonic() + _DRAIN_S
         self._show("draining")
-        while not self._look.drained:
+        while not (self._look.started and self._look.drained):
             if time.monotonic() > deadline:
                 self._late.append(f"after {_DRAIN_S:.0f} s something was still on its way")
                 return

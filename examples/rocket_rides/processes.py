@@ -13,9 +13,11 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 import uvicorn
@@ -24,7 +26,7 @@ import headwater
 from examples.rocket_rides import faults
 from examples.rocket_rides.api import create_app
 from examples.rocket_rides.faults import Fault, Faults, Switch
-from examples.rocket_rides.model import add_up, open_database
+from examples.rocket_rides.model import add_up, open_database, set_totals
 from headwater import Message
 from headwater.errors import OutcomeUnknown
 from headwater.outbox import Consumer, Outbox, Streamer
@@ -104,12 +106,29 @@ def stream(place: Place, own: Faults) -> None:
 def consume(name: str, place: Place, own: Faults) -> None:
     """Add up distances."""
 
-    def handle(conn: sa.Connection, messages: list[Message]) -> None:
-        add_up(conn, name, messages)
+    def before_commit() -> None:
         # All is written, nothing is committed.
         own.crash(Fault.CRASH, faults.CRASH_SHARE)
 
-    with headwater.connect(place.store) as hw:
-        consumer = Consumer(name, place.stream, open_database(place.database), hw, handle)
+    with consumer_of(name, place, before_commit) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run()
+
+
+@contextmanager
+def consumer_of(
+    name: str, place: Place, before_commit: Callable[[], None] = lambda: None
+) -> Iterator[Consumer]:
+    """Give the consumer of a name, which adds up, and sets its totals anew when it is told to."""
+
+    def handle(conn: sa.Connection, messages: list[Message]) -> None:
+        add_up(conn, name, messages)
+        before_commit()
+
+    def reset(conn: sa.Connection, state: dict[str, Any]) -> None:
+        set_totals(conn, name, state)
+
+    engine = open_database(place.database)
+    with headwater.connect(place.store) as hw:
+        yield Consumer(name, place.stream, engine, hw, handle, on_reset=reset)
+    engine.dispose()

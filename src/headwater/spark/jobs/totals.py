@@ -56,6 +56,7 @@ OnGap: TypeAlias = Literal["stop", "skip"]
 # What Spark gives up for reasons of its own is tried again so often, with no success between.
 _TRIES = 3
 _LOOK_S = 0.2
+_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +242,8 @@ class TotalsQuery:
         """Add a micro-batch to the sums."""
         try:
             self._steps("begun")
+            # The query has a session of its own. A batch is small, and so is the number of parts.
+            messages.sparkSession.conf.set("spark.sql.shuffle.partitions", _PARTS)
             rows = fold(messages, self._shape).toArrow().to_pylist()
             self._steps("folded")
             sums = [
