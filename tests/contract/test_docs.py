@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import errors, outbox
+from headwater import errors, outbox, timeline
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
@@ -98,6 +98,7 @@ def public_methods(kind: type) -> list[str]:
     ("kind", "page"),
     [(kind, "python.md") for kind in HANDLES]
     + [(kind, "queue.md") for kind in QUEUES]
+    + [(timeline.Farm, "timeline.md")]
     + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -116,7 +117,9 @@ def test_the_reference_tells_of_every_property(kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "page"), [(headwater, "python.md"), (outbox, "outbox.md")], ids=["", "outbox"]
+    ("module", "page"),
+    [(headwater, "python.md"), (outbox, "outbox.md"), (timeline, "timeline.md")],
+    ids=["", "outbox", "timeline"],
 )
 def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> None:
     text = (REFERENCE / page).read_text("utf-8") + (REFERENCE / "errors.md").read_text("utf-8")
