@@ -7,12 +7,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 import pytest
 
 import headwater
 from headwater.log import compaction, dead_letters, housekeeping, keeping, limits, writing
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.store.call import Operation
+from headwater.store.call import Call, Operation
 from headwater.store.sync import Store
 from tests.fault.stepping import Stepper, abandon_after, take_turns
 from tests.servers import Server
@@ -237,6 +238,58 @@ def test_compaction_that_stops_anywhere_loses_nothing_and_brings_nothing_back(
         kept = [m for m in stream.read(1, 100) if m is not None]
         assert len({message.tag for message in kept}) == len(kept), "one message of a tag"
         assert bool([m for m in kept if not m.value]) == bool(marker_ms)
+
+
+@pytest.mark.usefixtures("small_nodes")
+def test_compaction_leaves_a_stream_alone_that_was_made_anew_meanwhile(
+    hw: headwater.Headwater, store: Store, name: str
+) -> None:
+    """The tags that it has seen are those of the stream before."""
+
+    def prepare(case: int) -> Make:
+        filled(hw, f"{name}-{case}")
+        return lambda: compaction.compact(handle(f"{name}-{case}"), 0)
+
+    over, case = False, 0
+    while not over:
+        case += 1
+        stepper = Stepper(store, prepare(case)())
+        while stepper.calls < case and not over:
+            over = stepper.step()
+        stream = hw.stream(f"{name}-{case}")
+        tags = [message.tag for message in stream.read(1, 100) if message is not None]
+        stream.delete()
+        stream.write_many([(tag, b"new") for tag in tags])
+        stream.seal()
+        stepper.run()
+        left = [message.tag for message in stream.read(1, 100) if message is not None]
+        # Asked early, it compacts the new stream, which is what it is for.
+        assert left == tags or len(left) == len(set(tags)) == len(set(left))
+    assert case > 5
+
+
+@pytest.mark.usefixtures("small_nodes")
+def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
+    hw: headwater.Headwater, name: str
+) -> None:
+    model, stream = filled(hw, name, 80)
+    run = hw.store.run
+    rule = run(compaction.survey(handle(name), 10_000_000))
+    written = [message.offset for message in stream.read(1, 100) if message is not None]
+
+    def nothing(batch: pa.RecordBatch) -> pa.BooleanArray:
+        return pa.array([False] * batch.num_rows)
+
+    nodes = hw.store.ask(Call("hw_stream_nodes", handle(name).key, (80, 64), read_only=True))[3]
+    base, last = sorted(zip(nodes[::5], nodes[1::5], strict=True))[3]
+    done = run(compaction.rewrite(handle(name), rule, nothing, base, last))
+    assert done == (last - base + 1, False)
+    left = [message.offset for message in stream.read(1, 100) if message is not None]
+    assert left == [offset for offset in written if not base <= offset <= last]
+    # A border within a node: somebody has merged nodes since the parts were cut.
+    assert run(compaction.rewrite(handle(name), rule, nothing, 3, base - 1)).lost_race
+    assert stream.read(1, 2) != [None, None]
+    assert model.written
 
 
 @pytest.mark.usefixtures("small_nodes")
