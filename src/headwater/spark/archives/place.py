@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -195,20 +196,26 @@ def _sync(folder: Path) -> None:
 def open_directory(place: str, stream: str) -> Directory:
     """Give the directory of a stream's archive; it need not exist. Raises InvalidInput."""
     folder = stream_folder(stream)
+    filesystem, path = _filesystem(place, os.getpid())
+    kind = LocalDirectory if isinstance(filesystem, pafs.LocalFileSystem) else Directory
     shown = f"{safe_place(place).rstrip('/')}/{folder}"
+    return kind(filesystem, f"{path.rstrip('/')}/{folder}", shown)
+
+
+@cache
+def _filesystem(place: str, process: int) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001
+    """Open a place once; a forked process again, for it cannot use its parent's connections."""
+    if "://" not in place:
+        return pafs.LocalFileSystem(), place
     try:
-        if "://" in place:
-            filesystem, path = pafs.FileSystem.from_uri(place)
-        else:
-            filesystem, path = pafs.LocalFileSystem(), place
+        filesystem, path = pafs.FileSystem.from_uri(place)
     except (pa.ArrowException, OSError):
         # What pyarrow says repeats the URI, which may hold a password.
         raise InvalidInput(
             f"an archive cannot lie at {safe_place(place)!r}; name a directory, or a URI that "
             "pyarrow.fs opens, such as s3://bucket/folder"
         ) from None
-    kind = LocalDirectory if isinstance(filesystem, pafs.LocalFileSystem) else Directory
-    return kind(filesystem, f"{path.rstrip('/')}/{folder}", shown)
+    return filesystem, path
 
 
 def archived_streams(place: str) -> list[str]:
