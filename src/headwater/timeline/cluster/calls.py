@@ -86,8 +86,7 @@ def write_calls(changes: Mapping[bytes, Change], max_size: int, horizon: float) 
     args = list(head)
     count = size = 0
     for key, change in changes.items():
-        for part in _parts(change):
-            more, weight = _measure(part)
+        for part, more, weight in _parts(change):
             if keys and (count + more > MOST_OPERATIONS or size + weight > MOST_BYTES):
                 yield _call("hw_timeline_write", keys, args)
                 keys, args, count, size = [], list(head), 0, 0
@@ -100,27 +99,24 @@ def write_calls(changes: Mapping[bytes, Change], max_size: int, horizon: float) 
         yield _call("hw_timeline_write", keys, args)
 
 
-def _measure(change: Change) -> tuple[int, int]:
-    count = (len(change.inserts) + len(change.deletes)) // 2
-    return count, sum(map(len, change.inserts[1::2])) + sum(map(len, change.deletes[1::2]))
-
-
-def _parts(change: Change) -> Iterator[Change]:
-    """Cut what is too large for one call; most changes are not."""
-    count, size = _measure(change)
+def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
+    """Cut what is too large for one call, which most is not; tells operations and bytes of each."""
+    inserts, deletes = change
+    count = (len(inserts) + len(deletes)) // 2
+    size = sum(map(len, inserts[1::2])) + sum(map(len, deletes[1::2]))
     if count <= MOST_OPERATIONS and size <= MOST_BYTES:
-        yield change
+        yield change, count, size
         return
     part, count, size = Change([], []), 0, 0
     for kind, pairs in enumerate(change):
         for at in range(0, len(pairs), 2):
             weight = len(pairs[at + 1])
             if count and (count >= MOST_OPERATIONS or size + weight > MOST_BYTES):
-                yield part
+                yield part, count, size
                 part, count, size = Change([], []), 0, 0
             part[kind].extend(pairs[at : at + 2])
             count, size = count + 1, size + weight
-    yield part
+    yield part, count, size
 
 
 def select_calls(sets: Sequence[bytes], window: Window) -> Iterator[Call]:
