@@ -280,9 +280,9 @@ def test_a_database_that_cannot_be_shared_or_is_not_known_is_refused(url: str) -
 
 
 def start(place: Path, *words: str) -> subprocess.Popen[str]:
-    """Start the example; what it leaves behind, it leaves in ``place``."""
+    """Start the example without Spark; what it leaves behind, it leaves in ``place``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "examples.rocket_rides", *words],
+        [sys.executable, "-m", "examples.rocket_rides", "--spark", "off", *words],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(place)},
         stdout=subprocess.PIPE,
