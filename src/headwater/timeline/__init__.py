@@ -11,12 +11,13 @@ from headwater.timeline.farm.farm import AsyncFarm
 from headwater.timeline.farm.sync import Farm
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics, Tally
-from headwater.timeline.records import Cursor, Record, Repaired, Selected, Written
+from headwater.timeline.records import Cursor, InstanceStatus, Record, Repaired, Selected, Written
 
 __all__ = [
     "AsyncFarm",
     "Cursor",
     "Farm",
+    "InstanceStatus",
     "Metrics",
     "NoMetrics",
     "Record",

@@ -22,6 +22,8 @@ Member: TypeAlias = "str | bytes"
 Tuple: TypeAlias = "tuple[Key, float, Member]"
 # A member with its score, as a server gives it.
 Row: TypeAlias = "tuple[bytes, float]"
+# Members, and their scores: rows without an object for each.
+Columns: TypeAlias = "tuple[list[bytes], list[float]]"
 
 MAX_KEY_BYTES: Final = 64 * 1024
 MAX_MEMBER_BYTES: Final = 1024 * 1024
@@ -143,6 +145,20 @@ class Written(NamedTuple):
     def plus(self, other: Iterable[int]) -> Written:
         """Add the figures of another part of the batch."""
         return Written(*map(sum, zip(self, other, strict=True)))
+
+
+class InstanceStatus(NamedTuple):
+    """How an instance is: whether it serves, and what it holds; ``keys`` counts its sorted sets.
+
+    ``cluster`` counts from 1. ``fault`` says why one does not serve.
+    """
+
+    instance: str
+    up: bool
+    keys: int = 0
+    memory_bytes: int = 0
+    fault: str = ""
+    cluster: int = 0
 
 
 def encode(text: str | bytes, what: str) -> bytes:

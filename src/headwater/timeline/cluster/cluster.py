@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from headwater.errors import StoreError
+from headwater.store.faults import parse_info
 from headwater.timeline.cluster.calls import (
     Change,
     Known,
@@ -24,7 +25,7 @@ from headwater.timeline.cluster.calls import (
 )
 from headwater.timeline.pool.instance import Instance
 from headwater.timeline.pool.pool import Pool
-from headwater.timeline.records import Written
+from headwater.timeline.records import InstanceStatus, Written
 
 T = TypeVar("T")
 
@@ -113,9 +114,23 @@ class Cluster:
         results = await asyncio.gather(*(attempt(*share) for share in shares))
         return [(share, result) for (_, share), result in zip(shares, results, strict=True)]
 
+    async def look(self) -> list[InstanceStatus]:
+        """Tell how each instance is; one that does not serve is no error."""
+        return list(await asyncio.gather(*map(_look, self.pool.instances)))
+
     async def close(self) -> None:
         """Close all connections."""
         await self.pool.close()
+
+
+async def _look(instance: Instance) -> InstanceStatus:
+    try:
+        keys, memory = await asyncio.gather(
+            instance.command("DBSIZE"), instance.command("INFO", "memory")
+        )
+    except StoreError as error:
+        return InstanceStatus(instance.where, up=False, fault=str(error))
+    return InstanceStatus(instance.where, True, keys, int(parse_info(memory)["used_memory"]))
 
 
 def _by_key(

@@ -6,6 +6,7 @@ promises stands at Farm, which drives it from any thread.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -39,6 +40,7 @@ from headwater.timeline.metrics import Metrics, NoMetrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
     MAX_SIZE,
+    InstanceStatus,
     Key,
     Member,
     Place,
@@ -161,7 +163,7 @@ class AsyncFarm:
         window = window._replace(limit=limit)
         query = Query(list(dict.fromkeys(asked.values())), window, self._horizon())
         answer = await self._reader.read(query)
-        return shape(asked, answer.rows, answer.failures)
+        return shape(asked, answer.columns, answer.failures)
 
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]
@@ -176,6 +178,11 @@ class AsyncFarm:
         return await repair_whole(
             self.clusters, asked, self._options.max_size, self._horizon(), self._metrics
         )
+
+    async def status(self) -> list[InstanceStatus]:
+        """See Farm.status."""
+        found = await asyncio.gather(*(cluster.look() for cluster in self.clusters))
+        return [s._replace(cluster=n) for n, cluster in enumerate(found, 1) for s in cluster]
 
     async def settle(self) -> None:
         """See Farm.settle."""

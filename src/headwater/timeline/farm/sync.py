@@ -15,6 +15,7 @@ from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
+    InstanceStatus,
     Key,
     Member,
     Place,
@@ -162,6 +163,10 @@ class Farm:
         elements of the keys, from each cluster.
         """
         return self._run(self._farm.repair(keys))
+
+    def status(self) -> list[InstanceStatus]:
+        """Tell of each instance whether it serves, and how much it holds."""
+        return self._run(self._farm.status())
 
     def settle(self) -> None:
         """Wait until writes and repairs that go on in the background are done."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+import redis
 
 from headwater.errors import InvalidInput, OutcomeUnknown, StoreError, StoreUnreachable
 from headwater.store.aio import AsyncStore
-from headwater.store.call import Call
+from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.url import resolve
 
@@ -53,6 +55,20 @@ class Instance:
 
     async def ask(self, call: Call) -> Any:
         """Run a call that may be repeated; raises StoreError when it did not surely happen."""
+        return await self._attempt(lambda store: store.ask(call, PATIENCE_S))
+
+    async def command(self, *words: Argument) -> Any:
+        """Run a command that only looks; raises StoreError."""
+
+        async def send(store: AsyncStore) -> Any:
+            try:
+                return (await store.command(*words))[0]
+            except (redis.RedisError, OSError) as error:
+                raise StoreUnreachable(self.where, str(error)) from error
+
+        return await self._attempt(send)
+
+    async def _attempt(self, work: Callable[[AsyncStore], Awaitable[Any]]) -> Any:
         now = self._clock()
         if now < self._rests_until:
             raise StoreUnreachable(self.where, "it did not serve a moment ago")
@@ -65,7 +81,7 @@ class Instance:
                 await self._open()
             async with asyncio.timeout(self._timeout_s):
                 store = self._store or await self._open()
-                reply = await store.ask(call, PATIENCE_S)
+                reply = await work(store)
         except TimeoutError:
             self._rests_until = self._clock() + REST_S
             raise StoreUnreachable(
