@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
-from headwater.timeline.records import Cursor, Row
+from headwater.timeline.records import Columns, Cursor, Row
 
 MOST_OPERATIONS: Final = 2000
 MOST_BYTES: Final = 1024 * 1024
@@ -48,9 +48,14 @@ class Page:
         self.whole = whole
 
     @cached_property
+    def columns(self) -> Columns:
+        """Members, and their scores."""
+        return self.raw[::2], list(map(float, self.raw[1::2]))
+
+    @property
     def rows(self) -> list[Row]:
         """Members with their scores."""
-        return list(zip(self.raw[::2], map(float, self.raw[1::2]), strict=True))
+        return list(zip(*self.columns, strict=True))
 
     def plus(self, further: Page) -> Page:
         """Add the page that follows this one."""
@@ -60,7 +65,7 @@ class Page:
         """Leave out what is below the horizon; nothing that counts comes after it."""
         if horizon == NO_HORIZON or not self.raw or float(self.raw[-1]) >= horizon:
             return self
-        kept = sum(score >= horizon for _, score in self.rows)
+        kept = sum(score >= horizon for score in self.columns[1])
         return Page(self.raw[: 2 * kept], whole=True)
 
 

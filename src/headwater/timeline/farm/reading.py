@@ -26,7 +26,7 @@ from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.repairing import Repairer
 from headwater.timeline.farm.uniting import Answers, Uniting
-from headwater.timeline.records import Row
+from headwater.timeline.records import Columns
 
 
 class Query(NamedTuple):
@@ -43,9 +43,9 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Rows by key, the errors of clusters that did not answer, and how long was waited for them."""
+    """Elements by key, errors of clusters that did not answer, and how long was waited for them."""
 
-    rows: dict[bytes, list[Row]]
+    columns: dict[bytes, Columns]
     failures: list[StoreError]
     blocked_s: float
 
@@ -81,7 +81,7 @@ class Reader:
             self._metrics.time("select_duration", elapsed)
         self._metrics.time("select_blocking_duration", answer.blocked_s)
         self._metrics.time("select_overhead_duration", elapsed - answer.blocked_s)
-        self._metrics.count("select_returned", sum(map(len, answer.rows.values())))
+        self._metrics.count("select_returned", sum(len(c[0]) for c in answer.columns.values()))
         return answer
 
     async def _by_strategy(self, query: Query) -> Answer:
@@ -102,8 +102,7 @@ class Reader:
         wait.send([self._choose(self._clusters)], query.keys)
         await wait.finish()
         answers = wait.answers()
-        rows = {key: next(iter(pages.values())).rows for key, pages in answers.pages.items()}
-        return Answer(rows, [], wait.blocked_s)
+        return Answer(_first_of(answers, query.window._replace(offset=0)), [], wait.blocked_s)
 
     async def _read_all(self, query: Query) -> Answer:
         wait = _Waiting(self, query, query.full_window)
@@ -111,12 +110,9 @@ class Reader:
         await wait.finish()
         answers = wait.answers()
         uniting = Uniting(answers, query.full_window, query.horizon)
-        rows = await uniting.rows()
+        columns = _cut(await uniting.columns(), query.window)
         self._ask_for_repairs(uniting.disputed)
-        offset = query.window.offset
-        if offset:
-            rows = {key: found[offset:] for key, found in rows.items()}
-        return Answer(rows, answers.failures, wait.blocked_s)
+        return Answer(columns, answers.failures, wait.blocked_s)
 
     async def _read_first(self, query: Query, *, send_all: bool) -> Answer:
         wait = _Waiting(self, query, query.full_window)
@@ -131,11 +127,8 @@ class Reader:
         await wait.first_answers(None)
         answers, blocked_s = wait.answers(), wait.blocked_s
         self._background.start(self._linger(wait, query.horizon))
-        offset = query.window.offset
-        rows = {
-            key: next(iter(pages.values())).rows[offset:] for key, pages in answers.pages.items()
-        }
-        return Answer(rows, list(answers.failures), blocked_s)
+        columns = _first_of(answers, query.window)
+        return Answer(columns, list(answers.failures), blocked_s)
 
     async def _linger(self, wait: _Waiting, horizon: float) -> None:
         """Wait for the answers that nobody waits for, and compare them all."""
@@ -163,6 +156,23 @@ class Reader:
     def time(self, name: str, seconds: float) -> None:
         """Note how long a part of a read took."""
         self._metrics.time(name, seconds)
+
+
+def _first_of(answers: Answers, window: Window) -> dict[bytes, Columns]:
+    """Take the answer that came first for each key."""
+    pages = {key: next(iter(found.values())) for key, found in answers.pages.items()}
+    return _cut({key: page.columns for key, page in pages.items()}, window)
+
+
+def _cut(columns: dict[bytes, Columns], window: Window) -> dict[bytes, Columns]:
+    """Leave the part of each key that was asked for."""
+    part = slice(window.offset, window.offset + window.limit)
+    return {
+        key: found
+        if not window.offset and len(found[0]) <= window.limit
+        else (found[0][part], found[1][part])
+        for key, found in columns.items()
+    }
 
 
 class _Waiting:

@@ -8,10 +8,10 @@ from itertools import repeat
 from headwater.errors import InvalidInput, StoreError
 from headwater.timeline.cluster.calls import Change, Changes
 from headwater.timeline.records import (
+    Columns,
     Key,
     Member,
     Record,
-    Row,
     Selected,
     Tuple,
     check_score,
@@ -60,16 +60,12 @@ def check_pairs(
 
 
 def shape(
-    asked: dict[Key, bytes], rows: dict[bytes, list[Row]], failures: list[StoreError]
+    asked: dict[Key, bytes], columns: dict[bytes, Columns], failures: list[StoreError]
 ) -> Selected:
     """Make records, in the manner in which their keys were asked for."""
     found: dict[Key, list[Record]] = {}
     for key, raw in asked.items():
-        of_key = rows.get(raw)
-        if not of_key:
-            found[key] = []
-            continue
-        members, scores = zip(*of_key, strict=True)
+        members, scores = columns.get(raw, ([], []))
         shown = members if isinstance(key, bytes) else map(decode, members)
         # As Record(...) does, without a call of Python for each: most of what a large answer costs.
         tuples = zip(repeat(key), scores, shown, strict=False)

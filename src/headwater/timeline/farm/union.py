@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headwater.timeline.cluster.calls import Known, Page, Window
 from headwater.timeline.law import Place, State, newest
-from headwater.timeline.records import Row
+from headwater.timeline.records import Columns, Row
 
 
 class Union(NamedTuple):
@@ -21,7 +21,7 @@ class Union(NamedTuple):
     Both are complete down to ``bound``, itself included; without a bound they are all there is.
     """
 
-    agreed: list[Row]
+    agreed: Columns
     disputed: dict[bytes, float]
     bound: Place | None
 
@@ -32,7 +32,7 @@ def unite(pages: Sequence[Page]) -> Union:
     ends = [(float(page.raw[-1]), page.raw[-2]) for page in pages if not page.whole]
     bound = max(ends, default=None)
     if all(page.raw == first.raw for page in pages[1:]):
-        return Union(first.rows, {}, bound)
+        return Union(first.columns, {}, bound)
     scores = [dict(page.rows) for page in pages]
     highest: dict[bytes, float] = {}
     for shown in scores:
@@ -50,9 +50,10 @@ def unite(pages: Sequence[Page]) -> Union:
     return Union(newest_first(agreed), disputed, bound)
 
 
-def newest_first(rows: list[Row]) -> list[Row]:
+def newest_first(rows: list[Row]) -> Columns:
     """Sort rows by score, equal ones by member, both descending."""
-    return sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
+    rows = sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
+    return [member for member, _ in rows], [score for _, score in rows]
 
 
 def verdict(members: Sequence[bytes], known: Sequence[Known]) -> list[State | None]:

@@ -15,7 +15,7 @@ from headwater.timeline.cluster.calls import Known, Page, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.union import Union, newest_first, unite, verdict, within
 from headwater.timeline.law import State
-from headwater.timeline.records import Cursor, Row
+from headwater.timeline.records import Columns, Cursor
 
 
 class Answers(NamedTuple):
@@ -45,26 +45,26 @@ class Uniting:
         found = {key: list(unite([*p.values()]).disputed) for key, p in self._pages.items()}
         return {key: members for key, members in found.items() if members}
 
-    async def rows(self) -> dict[bytes, list[Row]]:
-        """Give the rows of every key's window; raises AllReplicasFailed."""
-        found: dict[bytes, list[Row]] = {}
+    async def columns(self) -> dict[bytes, Columns]:
+        """Give what is in every key's window; raises AllReplicasFailed."""
+        found: dict[bytes, Columns] = {}
         keys = list(self._pages)
         while keys:
             unions = {key: unite(list(self._pages[key].values())) for key in keys}
             await self._settle(unions)
             short: list[bytes] = []
             for key, union in unions.items():
-                found[key] = self._rows_of(key, union)[: self._window.limit]
-                if len(found[key]) < self._window.limit and union.bound is not None:
+                found[key] = members, _ = self._columns_of(key, union)
+                if len(members) < self._window.limit and union.bound is not None:
                     short.append(key)
             await asyncio.gather(*(self._read_on(key) for key in short))
             keys = short
         return found
 
-    def _rows_of(self, key: bytes, union: Union) -> list[Row]:
+    def _columns_of(self, key: bytes, union: Union) -> Columns:
         if not union.disputed:
             return union.agreed
-        rows = list(union.agreed)
+        rows = list(zip(*union.agreed, strict=True))
         for member in union.disputed:
             state = self._settled[key][member]
             if state is not None and not state.deleted and state.score >= self._horizon:
