@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import doctor, ick, keep, outbox, queue, spark, store, stream
+from headwater.cli import doctor, ick, keep, outbox, queue, spark, store, stream, timeline
 from headwater.cli.demo.command import demo
 from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
@@ -38,6 +38,7 @@ app.command("demo")(demo)
 app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 app.add_typer(ick.app, name="ick")
+app.add_typer(timeline.app, name="timeline")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(spark.app, name="spark")
 app.command("keep")(keep.keep)

@@ -1,0 +1,95 @@
+"""``headwater timeline serve``: Roshi's server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.options import size_bytes
+from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Quorum, Timeout
+
+if TYPE_CHECKING:
+    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.metrics import Metrics
+
+
+def serve(
+    instances: Instances,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
+    workers: Annotated[int, typer.Option(help="Processes that serve.")] = 1,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_TIMELINE_TOKEN",
+            help="Who asks must send this token; better given by the environment.",
+            show_default=False,
+        ),
+    ] = None,
+    read_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_TIMELINE_READ_TOKEN",
+            help="A token that allows reading only.",
+            show_default=False,
+        ),
+    ] = None,
+    max_body: Annotated[
+        str, typer.Option(metavar="SIZE", help="Largest body of a request.")
+    ] = "16MiB",
+    quorum: Quorum = "51%",
+    read_strategy: Annotated[
+        str,
+        typer.Option(
+            help="SendAllReadAll, SendOneReadOne, SendAllReadFirstLinger, SendVarReadFirstLinger."
+        ),
+    ] = "SendAllReadAll",
+    read_rate: Annotated[
+        int, typer.Option(help="Keys a second for which SendVar asks all clusters.")
+    ] = 2000,
+    promote_after_ms: Annotated[
+        int,
+        typer.Option(
+            "--promote-after-ms",
+            help="Milliseconds after which SendVar asks the other clusters too.",
+        ),
+    ] = 50,
+    repair_strategy: Annotated[
+        str, typer.Option(help="AllRepairs, NoRepairs or RateLimitedRepairs.")
+    ] = "RateLimitedRepairs",
+    repair_rate: Annotated[
+        int, typer.Option(help="Elements a second that RateLimitedRepairs repairs.")
+    ] = 1000,
+    max_size: MaxSize = 10_000,
+    horizon: Horizon = None,
+    hash: Hash = "murmur3",
+    timeout_ms: Timeout = 1000,
+) -> None:
+    """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
+
+    Without a token it listens on the loopback only. Rates hold for each process.
+    """
+    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.server.running import Listening, run
+    from headwater.timeline.server.service import Tokens
+
+    def open_farm(metrics: Metrics) -> AsyncFarm:
+        return AsyncFarm.open(
+            instances,
+            write_quorum=quorum,
+            read_strategy=read_strategy,
+            read_rate=read_rate,
+            promote_after_ms=promote_after_ms,
+            repair_strategy=repair_strategy,
+            repair_rate=repair_rate,
+            max_size=max_size,
+            horizon=horizon,
+            hash=hash,
+            timeout_ms=timeout_ms,
+            metrics=metrics,
+        )
+
+    listening = Listening(host, port, workers, size_bytes(max_body), Tokens(token, read_token))
+    run(listening, open_farm, lambda address: output.say(f"serving timelines on {address}"))

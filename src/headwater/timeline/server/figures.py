@@ -1,0 +1,91 @@
+"""What a server counts, by all its processes together, and how Prometheus is told.
+
+The names are Roshi's with the prefix ``headwater_``: a counter ends in ``_count``, a histogram of
+times in ``_duration_nanoseconds``. Each process counts in its own part of memory that all share, so
+whichever is asked tells of all; figures outlive a process that is started anew.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+from headwater.timeline.metrics import COUNTERS, DURATIONS
+
+PREFIX: Final = "headwater_"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+STATUSES: Final = (200, 400, 401, 403, 404, 405, 408, 413, 431, 500, 503)
+# Upper ends of the buckets of a histogram, in seconds.
+BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+_REQUESTS: Final = len(COUNTERS)
+_TIMES: Final = _REQUESTS + len(STATUSES)
+# Of each histogram: its buckets, one for what is beyond, and the sum in nanoseconds.
+_WIDTH: Final = len(BOUNDS) + 2
+_PLACES: Final = _TIMES + _WIDTH * len(DURATIONS)
+
+
+class Figures:
+    """The figures of one process, and a view of those of all."""
+
+    def __init__(self, memory: memoryview[int], process: int) -> None:
+        self._all = memory
+        self._own = memory[process * _PLACES : (process + 1) * _PLACES]
+        self._counters = {name: place for place, name in enumerate(COUNTERS)}
+        self._statuses = {code: _REQUESTS + place for place, code in enumerate(STATUSES)}
+        self._times = {name: _TIMES + _WIDTH * place for place, name in enumerate(DURATIONS)}
+
+    def count(self, name: str, n: int = 1) -> None:
+        """See Metrics."""
+        self._own[self._counters[name]] += n
+
+    def time(self, name: str, seconds: float) -> None:
+        """See Metrics."""
+        place = self._times[name]
+        self._own[place + bisect_left(BOUNDS, seconds)] += 1
+        self._own[place + _WIDTH - 1] += round(seconds * 1e9)
+
+    def request(self, status: int) -> None:
+        """Count a request by the status it was answered with."""
+        self._own[self._statuses[status]] += 1
+
+    def text(self) -> str:
+        """Tell all figures as Prometheus reads them."""
+        totals = [sum(self._all[place::_PLACES]) for place in range(_PLACES)]
+        return "\n".join((*_counters(totals), *_requests(totals), *_histograms(totals), ""))
+
+
+def shared(processes: int) -> memoryview[int]:
+    """Make the memory for the figures of so many processes; it stays shared across a fork."""
+    return memoryview(mmap.mmap(-1, processes * _PLACES * 8)).cast("q")
+
+
+def _counters(totals: list[int]) -> Iterator[str]:
+    for place, name in enumerate(COUNTERS):
+        full = f"{PREFIX}{name.removesuffix('_count')}_count"
+        yield f"# TYPE {full} counter"
+        yield f"{full} {totals[place]}"
+
+
+def _requests(totals: list[int]) -> Iterator[str]:
+    full = f"{PREFIX}http_request_count"
+    yield f"# TYPE {full} counter"
+    for place, code in enumerate(STATUSES, _REQUESTS):
+        yield f'{full}{{code="{code}"}} {totals[place]:.0f}'
+
+
+def _histograms(totals: list[int]) -> Iterator[str]:
+    for at, name in enumerate(DURATIONS):
+        full = f"{PREFIX}{name}_nanoseconds"
+        place = _TIMES + _WIDTH * at
+        yield f"# TYPE {full} histogram"
+        seen = 0
+        for bound, count in zip(BOUNDS, totals[place:], strict=False):
+            seen += count
+            yield f'{full}_bucket{{le="{round(bound * 1e9)}"}} {seen:.0f}'
+        seen += totals[place + len(BOUNDS)]
+        yield f'{full}_bucket{{le="+Inf"}} {seen:.0f}'
+        yield f"{full}_sum {totals[place + _WIDTH - 1]}"
+        yield f"{full}_count {seen}"

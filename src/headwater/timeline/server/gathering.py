@@ -1,0 +1,86 @@
+"""Gathers what many requests want at one moment, so that the farm is asked once for all of it.
+
+Whatever arrives while the event loop makes one round goes into one call, and so does what arrives
+while as many calls as allowed are under way. Operations commute, so nobody can tell whether a
+request went alone. Should a common call fail, each of its requests is tried on its own: one whose
+keys can be served does not suffer for its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from headwater.errors import HeadwaterError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Enough that a slow server does not hold up all; few enough that calls are worth their cost.
+SIDE_BY_SIDE: Final = 4
+MOST_ITEMS: Final = 2000
+
+
+@dataclass(slots=True)
+class Wish(Generic[T, R]):
+    """What a request wants, and who is told the result, or the error."""
+
+    items: Sequence[T]
+    done: Callable[[R | HeadwaterError], None]
+
+
+class Gathering(Generic[T, R]):
+    """One kind of call; ``serve`` makes it for the items of several wishes."""
+
+    def __init__(self, serve: Callable[[list[T]], Awaitable[R]]) -> None:
+        self._serve = serve
+        self._waiting: deque[Wish[T, R]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._planned = False
+
+    def add(self, wish: Wish[T, R]) -> None:
+        """Take a wish; it is told its result later, never before this returns."""
+        self._waiting.append(wish)
+        if not self._planned and len(self._tasks) < SIDE_BY_SIDE:
+            self._planned = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        self._planned = False
+        while self._waiting and len(self._tasks) < SIDE_BY_SIDE:
+            task = asyncio.get_running_loop().create_task(self._work(self._take()))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._start()
+
+    def _take(self) -> list[Wish[T, R]]:
+        """Take the wishes of one call; a large one goes alone."""
+        taken = [self._waiting.popleft()]
+        count = len(taken[0].items)
+        while self._waiting and count + len(self._waiting[0].items) <= MOST_ITEMS:
+            taken.append(self._waiting.popleft())
+            count += len(taken[-1].items)
+        return taken
+
+    async def _work(self, wishes: list[Wish[T, R]]) -> None:
+        try:
+            result = await self._serve([item for wish in wishes for item in wish.items])
+        except HeadwaterError as error:
+            if len(wishes) == 1:
+                wishes[0].done(error)
+            else:
+                await asyncio.gather(*(self._work([wish]) for wish in wishes))
+            return
+        for wish in wishes:
+            wish.done(result)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is wanted or under way."""
+        return not self._tasks and not self._waiting

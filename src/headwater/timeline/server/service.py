@@ -1,0 +1,173 @@
+"""What the server answers to a request: who may ask, what is asked, and what the farm says."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.records import Selected, Tuple, Written
+from headwater.timeline.server import wire
+from headwater.timeline.server.figures import CONTENT_TYPE, Figures
+from headwater.timeline.server.gathering import Gathering, Wish
+from headwater.timeline.server.http import Head, Refused, Reply, Request
+
+Answer: TypeAlias = Callable[[Reply], None]
+
+_ROUTES: Final = {
+    "/": {"GET": "select", "POST": "insert", "DELETE": "delete"},
+    "/select": {"POST": "select"},
+    "/metrics": {"GET": "metrics"},
+    "/health": {"GET": "health"},
+}
+_WRITES: Final = {"insert": "inserted", "delete": "deleted"}
+
+
+class Tokens:
+    """Who may ask: everybody when there are no tokens, else whoever carries one of them.
+
+    ``read_token`` allows selects and figures only. How alive the server is may be asked by all.
+    """
+
+    def __init__(self, token: str | None, read_token: str | None) -> None:
+        if read_token and not token:
+            raise InvalidInput("a read token alone leaves writing to nobody; give a token too")
+        self.needed = token is not None
+        self._all = _digest(token)
+        self._read = _digest(read_token)
+
+    def check(self, action: str, authorization: str) -> None:
+        """Let a request pass, or raise Refused."""
+        if not self.needed or action == "health":
+            return
+        scheme, _, shown = authorization.partition(" ")
+        seen = _digest(shown.strip() if scheme.lower() == "bearer" else None)
+        if self._is(seen, self._all):
+            return
+        if not self._is(seen, self._read):
+            raise Refused(401, "this needs a token; send it as Authorization: Bearer ...")
+        if action in _WRITES:
+            raise Refused(403, "this token allows reading only; send one that allows writing")
+
+    @staticmethod
+    def _is(seen: bytes | None, known: bytes | None) -> bool:
+        return seen is not None and known is not None and hmac.compare_digest(seen, known)
+
+
+def _digest(token: str | None) -> bytes | None:
+    return hashlib.sha256(token.encode()).digest() if token else None
+
+
+class Service:
+    """Answers requests out of a farm."""
+
+    def __init__(self, farm: AsyncFarm, figures: Figures, tokens: Tokens) -> None:
+        self._farm = farm
+        self._figures = figures
+        self._tokens = tokens
+        self._writes: dict[str, Gathering[Tuple, Written]] = {
+            "insert": Gathering(farm.insert),
+            "delete": Gathering(farm.delete),
+        }
+        self._selects: dict[wire.Window, Gathering[bytes, Selected]] = {}
+
+    def handle(self, request: Request, answer: Answer) -> None:
+        """Answer a request, at once or later."""
+        answer = partial(self._counted, answer)
+        try:
+            action = _route(request.head)
+            self._tokens.check(action, request.head.authorization)
+            if action in _WRITES:
+                self._write(action, request, answer)
+            elif action == "select":
+                self._select(request, answer)
+            elif action == "metrics":
+                answer(Reply(200, self._figures.text().encode(), CONTENT_TYPE))
+            else:
+                self._health = asyncio.get_running_loop().create_task(self._tell_health(answer))
+        except Refused as refused:
+            answer(self.refuse(refused))
+        except InvalidInput as error:
+            answer(wire.failed(400, str(error)))
+
+    def refuse(self, refused: Refused) -> Reply:
+        """Spell a refusal."""
+        headers = f"Allow: {refused.allow}\r\n" if refused.allow else ""
+        if refused.status == 401:
+            headers += "WWW-Authenticate: Bearer\r\n"
+        return wire.failed(refused.status, str(refused), headers)
+
+    def count(self, reply: Reply) -> None:
+        """Count a request that was answered by somebody else."""
+        self._figures.request(reply.status)
+
+    def _counted(self, answer: Answer, reply: Reply) -> None:
+        self._figures.request(reply.status)
+        answer(reply)
+
+    def _write(self, verb: str, request: Request, answer: Answer) -> None:
+        began = time.perf_counter()
+        tuples = wire.read_tuples(request.body)
+
+        def done(result: Written | HeadwaterError) -> None:
+            if isinstance(result, HeadwaterError):
+                answer(wire.failed(500, str(result)))
+            else:
+                answer(wire.written(_WRITES[verb], len(tuples), time.perf_counter() - began))
+
+        self._writes[verb].add(Wish(tuples, done))
+
+    def _select(self, request: Request, answer: Answer) -> None:
+        began = time.perf_counter()
+        query = wire.read_query(request.head.query)
+        keys = wire.read_keys(request.body, query)
+
+        def done(result: Selected | HeadwaterError) -> None:
+            if isinstance(result, HeadwaterError):
+                answer(wire.failed(500, str(result)))
+                return
+            found = {key: result[key] for key in keys}
+            seconds = time.perf_counter() - began
+            answer(wire.selected(query, found, seconds, partial=result.partial))
+
+        gathering = self._selects.get(query.window)
+        if gathering is None:
+            self._forget_idle()
+            gathering = Gathering(partial(self._ask, query.window))
+            self._selects[query.window] = gathering
+        gathering.add(Wish(keys, done))
+
+    def _forget_idle(self) -> None:
+        """Keep windows that nobody asks for any more from piling up."""
+        if len(self._selects) > 100:
+            self._selects = {w: g for w, g in self._selects.items() if not g.idle}
+
+    async def _ask(self, window: wire.Window, keys: list[bytes]) -> Selected:
+        if window.start or window.stop:
+            return await self._farm.select_range(keys, window.start, window.stop, window.limit)
+        return await self._farm.select(keys, window.offset, window.limit)
+
+    async def _tell_health(self, answer: Answer) -> None:
+        """Say which instances serve; the server is of use as long as one of them does."""
+        found = await self._farm.status()
+        serving = sum(instance.up for instance in found)
+        status = "ok" if serving == len(found) else "degraded" if serving else "down"
+        facts = [{"cluster": one.cluster, "instance": one.instance, "up": one.up} for one in found]
+        answer(wire.document(200 if serving else 503, {"status": status, "instances": facts}))
+
+
+def _route(head: Head) -> str:
+    methods = _ROUTES.get(head.path)
+    if methods is None:
+        raise Refused(404, f"there is no {head.path} here; there are {', '.join(_ROUTES)}")
+    action = methods.get("GET" if head.method == "HEAD" else head.method)
+    if action is None:
+        allow = ", ".join(methods)
+        raise Refused(405, f"{head.path} takes {allow}, not {head.method}", allow)
+    return action
