@@ -24,8 +24,6 @@ Tuple: TypeAlias = "tuple[Key, float, Member]"
 Row: TypeAlias = "tuple[bytes, float]"
 # Members, and their scores: rows without an object for each.
 Columns: TypeAlias = "tuple[list[bytes], list[float]]"
-# Members, and their scores: rows without an object for each.
-Columns: TypeAlias = "tuple[list[bytes], list[float]]"
 
 MAX_KEY_BYTES: Final = 64 * 1024
 MAX_MEMBER_BYTES: Final = 1024 * 1024
