@@ -35,7 +35,7 @@ def meaning(error: BaseException) -> HeadwaterError:
             found: HeadwaterError = kind.__new__(kind)
             found.args = (message,)
             return found
-    return SparkFailed(_SPARKS_OWN.sub("", text).strip() or repr(error))
+    return SparkFailed(" ".join(_SPARKS_OWN.sub("", text).split()) or repr(error))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ log = logging.getLogger("headwater.spark")
 OnGap: TypeAlias = Literal["stop", "skip"]
 
 # What Spark gives up for reasons of its own is tried again so often, with no success between.
-_TRIES = 3
+_TRIES = 5
 _LOOK_S = 0.2
 _PARTS = 4
 
@@ -172,7 +172,7 @@ class TotalsQuery:
                 except (HeadwaterError, PySparkException) as error:
                     tries = 1 if self._added > added else tries + 1
                     added = self._added
-                    why = meaning(self._error or error)
+                    why = meaning(error)
                     if not _may_pass(why, tries):
                         raise why from error
                     self._stop.wait(outage.meet(why))
@@ -211,10 +211,11 @@ class TotalsQuery:
         with tempfile.TemporaryDirectory("", "headwater-totals-", ignore_cleanup_errors=True) as at:
             query = self._start(f"file://{at}")
             try:
-                while query.isActive and not self._stop.wait(_LOOK_S):
+                # A query that failed need not end: see _add.
+                while query.isActive and not self._error and not self._stop.wait(_LOOK_S):
                     progress.advance(self._added - shown)
                     shown = self._added
-                if failure := query.exception():
+                if failure := self._error or query.exception():
                     raise failure
             finally:
                 query.stop()
@@ -254,10 +255,11 @@ class TotalsQuery:
             self._standing = self._ledger.add(self._standing, self._extent(rows), sums)
             self._added += sum(row["records"] for row in rows if row["per"] == READ)
             self._steps("added")
-        except Exception as error:
-            # Spark would keep its words only.
+        except Exception as error:  # noqa: BLE001  whoever follows the query raises it
             self._error = error
-            raise
+            # Spark takes the text of an error apart by a regular expression, which needs more stack
+            # than there is when the text holds that of another error, stacks of Java and all.
+            raise RuntimeError("the batch failed") from None
 
     def _extent(self, rows: list[dict[str, Any]]) -> Extent:
         """Say how far the sums go with a batch that was folded."""
