@@ -129,8 +129,11 @@ def test_a_stream_of_old_markers_becomes_empty_but_keeps_its_offsets(stream: Str
     assert stream.info().first == 22
 
 
-def test_evicted_messages_are_not_counted(stream: Stream) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_evicted_messages_are_not_counted(stream: Stream, sealed: bool) -> None:
     stream.write_many(entries(100, tags=10))
+    if sealed:
+        stream.seal()
     stream.evict(55)
     assert stream.compact() == 35
     info = stream.info()

@@ -269,6 +269,34 @@ def test_compaction_leaves_a_stream_alone_that_was_made_anew_meanwhile(
 
 
 @pytest.mark.usefixtures("small_nodes")
+def test_a_marker_stays_when_something_older_of_its_tag_was_left_to_others(
+    hw: headwater.Headwater, store: Store, name: str
+) -> None:
+    """Somebody replaces the oldest node, with what is in it, at any moment."""
+    times = {"time": list(range(1000, 1010))}
+    over, case = False, 0
+    while not over:
+        case += 1
+        stream, key = hw.stream(f"{name}-{case}"), handle(f"{name}-{case}").key
+        for tags, value in ((["a", *"bcdefghij"], b"v"), (["k"] * 10, b"v"), (["a"] * 10, b"")):
+            stream.append(pa.table({"tag": tags, "value": [value] * 10, **times}))
+        stream.seal()
+        stepper = Stepper(store, compaction.compact(handle(stream.name), 0))
+        while stepper.calls < case and not over:
+            over = stepper.step()
+        _, _, created, nodes = hw.store.ask(Call("hw_stream_nodes", key, (10, 1), read_only=True))
+        base, last, version = nodes[0], nodes[1], nodes[4]
+        rows = hw.store.run(compaction.rows_of(handle(stream.name), base, last))
+        words = compaction.node_words(rows, base, last)
+        replaced = (created, base, *words, base, last, version)
+        assert hw.store.ask(Call("hw_stream_replace", key, replaced))
+        stepper.run()
+        kept = [(message.tag, message.value) for message in stream.read(1, 40) if message]
+        assert ("a", b"v") not in kept or ("a", b"") in kept
+    assert case > 5
+
+
+@pytest.mark.usefixtures("small_nodes")
 def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
     hw: headwater.Headwater, name: str
 ) -> None:
