@@ -60,7 +60,11 @@ class BlockingFarm:
 
 
 def open_farm(manner: str, loop: blocking.Loop, urls: str, **words: Any) -> Farm:
-    """Open a farm by the sync or the async class; to tests both are the sync one."""
+    """Open a farm by the sync or the async class; to tests both are the sync one.
+
+    A busy machine is no failure here, unless a test says so.
+    """
+    words.setdefault("timeout_ms", 20_000)
     if manner == "sync":
         return Farm.open(urls, **words)
     return cast("Farm", BlockingFarm(loop, AsyncFarm.open(urls, **words)))

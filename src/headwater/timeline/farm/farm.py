@@ -86,7 +86,7 @@ class AsyncFarm:
         read_rate: int = 2000,
         promote_after_ms: int = 50,
         repair_rate: int = 1000,
-        timeout_ms: int = 1000,
+        timeout_ms: int = 3000,
         metrics: Metrics | None = None,
     ) -> AsyncFarm:
         """See Farm.open; nothing is sent yet."""

@@ -61,7 +61,7 @@ class Farm:
         read_rate: int = 2000,
         promote_after_ms: int = 50,
         repair_rate: int = 1000,
-        timeout_ms: int = 1000,
+        timeout_ms: int = 3000,
         metrics: Metrics | None = None,
     ) -> Farm:
         """Open a farm: clusters separated by ";", their instances by ",", as "a:1,b:1;c:1".
