@@ -51,22 +51,28 @@ def write_twins(hw: headwater.Headwater, name: str, seed: int) -> tuple[Stream, 
 
 @pytest.mark.parametrize("marker_ms", [DAY // 2, 100 * DAY])
 def test_the_same_messages_stay_as_with_stream_compact(
-    spark: SparkSession, hw: headwater.Headwater, store_url: str, name: str, marker_ms: int
+    spark: SparkSession, embedded_url: str, name: str, marker_ms: int
 ) -> None:
-    ours, theirs = write_twins(hw, name, marker_ms)
+    with headwater.connect(embedded_url) as hw:
+        check_twins(spark, embedded_url, marker_ms, *write_twins(hw, name, marker_ms))
+
+
+def check_twins(
+    spark: SparkSession, url: str, marker_ms: int, ours: Stream, theirs: Stream
+) -> None:
     assert contents(ours) == contents(theirs)
-    dry = compact(spark, ours.name, url=store_url, marker_ms=marker_ms, dry_run=True)
+    dry = compact(spark, ours.name, url=url, marker_ms=marker_ms, dry_run=True)
     before = contents(ours)
     removed = theirs.compact(marker_ms=marker_ms)
     assert (dry.dry_run, dry.removed) == (True, removed)
     assert "would remove" in dry.headline()
     assert contents(ours) == before
-    done = compact(spark, ours.name, url=store_url, marker_ms=marker_ms)
+    done = compact(spark, ours.name, url=url, marker_ms=marker_ms)
     assert (done.removed, done.left) == (removed, 0)
     assert (done.markers > 0) == (marker_ms < DAY)
     assert contents(ours) == contents(theirs)
     assert ours.info().length == theirs.info().length
-    assert compact(spark, ours.name, url=store_url, marker_ms=marker_ms).removed == 0
+    assert compact(spark, ours.name, url=url, marker_ms=marker_ms).removed == 0
 
 
 def test_every_partition_of_a_topic_is_compacted(
@@ -80,6 +86,20 @@ def test_every_partition_of_a_topic_is_compacted(
     assert done.removed == 3000 - 90
     left = [row for part in range(4) for row in contents(hw.stream(f"{topic.name}/{part}"))]
     assert len({tag for _, tag, _, _ in left}) == len(left) == 90
+
+
+def test_a_part_of_which_nothing_stays_is_emptied(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    with headwater.connect(embedded_url) as hw:
+        stream = hw.stream(name)
+        for _ in range(2):
+            stream.write_many(entries(1000, tags=5))
+        done = compact(spark, name, url=embedded_url)
+        assert (done.parts, done.removed) == (2, 1995)
+        assert [message.offset for message in stream.read(1, 2000) if message] == list(
+            range(1996, 2001)
+        )
 
 
 def test_what_others_do_meanwhile_is_not_undone(
