@@ -66,7 +66,11 @@ def test_every_example_of_a_page_does_what_it_says(page: Path) -> None:
     run_page(page)
 
 
-@pytest.mark.parametrize("program", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
+# Those for Spark run with the tests of Spark.
+PROGRAMS = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("spark_*")))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=name_of)
 def test_every_example_program_runs_and_ends(program: Path, place: Path) -> None:
     done = subprocess.run(
         [sys.executable, program], cwd=place, capture_output=True, text=True, check=False
