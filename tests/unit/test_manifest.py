@@ -122,7 +122,8 @@ def test_of_many_processes_at_once_one_wins(archive: Archive) -> None:
 def test_what_is_half_written_is_never_believed(archive: Archive, tmp_path: Path) -> None:
     archive.commit(first_version())
     folder = tmp_path / "archive" / "stream=rides" / "_manifest"
-    (folder / ".new-0123-0000000002.json").write_bytes(b'{"format":1,"ver')
+    for name in (".new-0123-0000000002.json", "0000000002.json~", "_SUCCESS", "note.json"):
+        (folder / name).write_bytes(b'{"format":1,"ver')
     assert archive.load() == first_version()
     newest = folder / "0000000001.json"
     whole = newest.read_bytes()

@@ -12,6 +12,7 @@ deleted and written anew is another stream: ``created`` tells.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
@@ -29,6 +30,7 @@ from headwater.spark.archives.place import Directory, Listed, open_directory
 
 FORMAT = 1
 _FOLDER = "_manifest"
+_VERSION = re.compile(r"\d{10}\.json")
 # Versions that stay: whoever listed them has time to read the newest one.
 _KEPT = 16
 
@@ -132,8 +134,8 @@ class Archive:
         Lists a folder, and reads the version unless this process has read it before.
         """
         directory = self.directory
-        while listed := directory.listing(_FOLDER):
-            newest = listed[-1]
+        while versions := _versions(directory):
+            newest = versions[-1]
             known = _read.get(self)
             if known is not None and known[0] == newest:
                 return known[1]
@@ -159,12 +161,17 @@ class Archive:
         directory = self.directory
         if not directory.create(_name(manifest.version), _encode(manifest)):
             raise ArchiveTaken(directory.shown, self.stream)
-        for old in directory.listing(_FOLDER)[:-_KEPT]:
+        for old in _versions(directory)[:-_KEPT]:
             directory.remove(f"{_FOLDER}/{old.name}")
 
 
 # The newest version that this process has read of each archive, and the file it was.
 _read: dict[Archive, tuple[Listed, Manifest]] = {}
+
+
+def _versions(directory: Directory) -> list[Listed]:
+    """List the versions that are there, the newest last; other files are none of ours."""
+    return [one for one in directory.listing(_FOLDER) if _VERSION.fullmatch(one.name)]
 
 
 def _name(version: int) -> str:
