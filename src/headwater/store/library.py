@@ -1,8 +1,10 @@
 """The server's side: one Redis Functions library, built from the ``lua/`` folders.
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
-The library names its version and the digest of its source, so that a client knows at once whether
-the server has what it needs. Raise ``VERSION`` with every change of a function's contract.
+What the store's own files define, all packages see; every other package is a block by itself, so
+that none can lean on another, and each has Lua's 200 local names to itself. The library names its
+version and the digest of its source, so that a client knows at once whether the server has what it
+needs. Raise ``VERSION`` with every change of a function's contract.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def library() -> Library:
         lua = package.joinpath("lua")
         shared = lua.joinpath("shared")
         found = [*(_lua_files(shared) if shared.is_dir() else ()), *_lua_files(lua)]
-        parts += [f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}" for file in found]
+        sources = [f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}" for file in found]
+        parts += sources if package.name == "store" else ["do", *sources, "end"]
     body = "\n".join(parts)
     identity = f"{VERSION}:{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     return Library(f"#!lua name={NAME}\nlocal LIBRARY = '{identity}'\n{body}", identity)
