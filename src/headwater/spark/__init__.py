@@ -61,11 +61,13 @@ def register(spark: SparkSession) -> None:
     Also makes it safe to hand filters down to Python sources (see ``headwater.spark.scans``).
     """
     require_spark()
+    from headwater.spark.icks.source import IckSource
+    from headwater.spark.queues.source import QueueSource
     from headwater.spark.scans import own_scans
     from headwater.spark.source import HeadwaterSource
     from headwater.spark.sql_sink.source import SqlSink
     from headwater.spark.table.source import TableSource
 
-    for source in (HeadwaterSource, TableSource, SqlSink):
+    for source in (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource):
         spark.dataSource.register(source)
     own_scans(spark)

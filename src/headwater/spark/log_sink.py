@@ -34,7 +34,7 @@ from headwater.spark.target import Target, target_of
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
 # Spark hands these on to the sink of a streaming query.
-_SPARKS_OWN = ("checkpointLocation", "path")
+SPARKS_OWN = ("checkpointLocation", "path")
 # What a task gathers for a stream before it stages it in one call.
 GATHERED_ROWS = 16 * NODE_MESSAGES
 GATHERED_BYTES = MAX_BATCH_BYTES // 8
@@ -131,6 +131,16 @@ def producer_of(options: Options) -> tuple[str, int] | None:
     return check_name(producer, "producer"), sequence
 
 
+def refuse_producer(given: Options) -> None:
+    """Refuse to be told a producer in a streaming query, which has its own."""
+    for name in ("producer", "sequence"):
+        if name in given:
+            raise InvalidInput(
+                f"option {name!r} means nothing in a streaming query, whose writes are known by "
+                "its checkpoint; leave it out"
+            )
+
+
 def batch_writer(given: Options, schema: StructType, overwrite: bool) -> LogWriter:
     """Plan a batch write."""
     return LogWriter(sink_of(given, schema, overwrite), producer_of(given))
@@ -138,18 +148,13 @@ def batch_writer(given: Options, schema: StructType, overwrite: bool) -> LogWrit
 
 def stream_writer(given: Options, schema: StructType, overwrite: bool) -> LogStreamWriter:
     """Plan a streaming query's writes."""
-    for name in ("producer", "sequence"):
-        if name in given:
-            raise InvalidInput(
-                f"option {name!r} means nothing in a streaming query, whose writes are known by "
-                "its checkpoint; leave it out"
-            )
+    refuse_producer(given)
     return LogStreamWriter(sink_of(given, schema, overwrite))
 
 
 def write_options(given: Mapping[str, str]) -> Options:
     """Read the options of a write."""
-    return Options(given, (*WRITE_OPTIONS, *_SPARKS_OWN))
+    return Options(given, (*WRITE_OPTIONS, *SPARKS_OWN))
 
 
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────
@@ -202,9 +207,13 @@ def stage_rows(sink: Sink, batches: Iterable[pa.RecordBatch], staging: str) -> S
         with contextlib.suppress(HeadwaterError):
             drop(sink, [Staged(staging, tuple(gathered), rows, None)])
         raise
+    return Staged(staging, tuple(sorted(gathered)), rows, query_of_task())
+
+
+def query_of_task() -> str | None:
+    """Give the id of the streaming query that the task belongs to, if it does to one."""
     context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context else None
-    return Staged(staging, tuple(sorted(gathered)), rows, query)
+    return context.getLocalProperty("sql.streaming.queryId") if context else None
 
 
 def _stage(sink: Sink, place: int, waiting: _Gathered, staging: str, *, everything: bool) -> None:
@@ -257,7 +266,7 @@ class LogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, iterator, _fresh_name())
+        return stage_rows(self._sink, iterator, fresh_name())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows of all tasks."""
@@ -276,7 +285,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, iterator, _fresh_name())
+        return stage_rows(self._sink, iterator, fresh_name())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish an epoch; a repeat of one that was published changes nothing."""
@@ -289,7 +298,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         drop(self._sink, messages)
 
 
-def _fresh_name() -> str:
+def fresh_name() -> str:
     """Name what one attempt of one task stages; no other attempt has that name, ever."""
     context = TaskContext.get()
     task = context.partitionId() if context else 0

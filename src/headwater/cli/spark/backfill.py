@@ -1,4 +1,4 @@
-"""``headwater spark backfill``: a table or files into the log, each row once."""
+"""``headwater spark backfill``: a table or files into the log, a queue or a list, once."""
 
 from __future__ import annotations
 
@@ -51,12 +51,20 @@ def backfill(
     ] = None,
     stream: Annotated[str | None, typer.Option(help="Write to this stream.")] = None,
     topic: Annotated[str | None, typer.Option(help="Write to this topic, by tag.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Push to this queue.")] = None,
+    ick: Annotated[str | None, typer.Option(metavar="KEY", help="Add to this Ick.")] = None,
+    channel: Annotated[str | None, typer.Option(help="Add to this channel.")] = None,
     tag: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column that is the tag.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column that is the tag; in a list, the member."),
     ] = None,
     value: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="The column that is the value; else the row as JSON."),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column of a member's score; else it is 0."),
     ] = None,
     order_by: Annotated[
         str | None,
@@ -75,7 +83,7 @@ def backfill(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the rows of a table, a query or files to a stream or topic, each once.
+    """Write the rows of a table, a query or files to one place, each once.
 
     Run it again under the same name after a crash, and it goes on; what is done stays done.
     """
@@ -96,9 +104,13 @@ def backfill(
             options=options,
             stream=stream,
             topic=topic,
+            queue=queue,
+            ick=ick,
+            channel=channel,
             url=store,
             tag=tag,
             value=value,
+            score=score,
             order_by=order_by,
             chunk_rows=chunk_rows,
             dry_run=dry_run,

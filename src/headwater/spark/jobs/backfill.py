@@ -1,4 +1,4 @@
-"""The job ``backfill``: a table, a query or files into a stream or a topic, each row once.
+"""The job ``backfill``: a table, a query or files into the log, a queue or a dirty list, once.
 
 The input is cut into chunks, and the plan is kept in a journal before anything is written. Each
 chunk is one write with the backfill as its producer and its place as the sequence: all of it
@@ -11,11 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession
 
 from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
@@ -24,46 +21,9 @@ from headwater.spark.failures import telling
 from headwater.spark.jobs.intake import FilesIntake, Intake, TableIntake
 from headwater.spark.jobs.journal import Journal, Plan
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.targets import DirtyTarget, LogTarget, QueueTarget, Target
 
 CHUNK_ROWS = 500_000
-_NESTED = (t.StructType, t.ArrayType, t.MapType)
-
-
-class Target(Protocol):
-    """Where a backfill goes."""
-
-    def facts(self) -> dict[str, str]:
-        """Give what must be the same when a backfill goes on."""
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """Bring rows of the input into the columns that the target takes."""
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """Write all rows, in order, or none; a repeat of a sequence changes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogTarget:
-    """A stream or a topic; ``kind`` says which."""
-
-    url: str
-    kind: str
-    name: str
-
-    def facts(self) -> dict[str, str]:
-        """See Target."""
-        return {self.kind: self.name}
-
-    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """See Target: the columns tag and value."""
-        tags = F.lit("") if tag is None else _column(rows, tag).cast("string")
-        return rows.select(tags.alias("tag"), _value(rows, value).alias("value"))
-
-    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """See Target."""
-        options = {"url": self.url, self.kind: self.name}
-        options |= {"producer": producer, "sequence": str(sequence)}
-        rows.write.format("headwater").options(**options).mode("append").save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +58,19 @@ def backfill(
     options: Mapping[str, str] | None = None,
     stream: str | None = None,
     topic: str | None = None,
+    queue: str | None = None,
+    ick: str | None = None,
+    channel: str | None = None,
     url: str | None = None,
     tag: str | None = None,
     value: str | None = None,
+    score: str | None = None,
     order_by: str | None = None,
     chunk_rows: int = CHUNK_ROWS,
     dry_run: bool = False,
     report: Report | None = None,
 ) -> Backfilled:
-    """Write every row of a table, a query or files to a stream or topic, once.
+    """Write every row of a table, a query or files to one place, once.
 
     ``db`` with ``table`` or ``query`` names a table; ``files`` with ``format`` (and ``schema`` and
     ``options`` of Spark's reader) files. ``tag`` and ``value`` name columns; without a tag it is
@@ -115,6 +79,10 @@ def backfill(
     of its primary key; files without it in no order. Chunks have about ``chunk_rows`` rows; a file
     is not cut unless there is an order.
 
+    The place is a ``stream``, a ``topic``, a ``queue``, whose messages have a value only, or a
+    dirty list, ``ick`` or ``channel``: there the tag is the member, and ``score`` names the column
+    of its score, which is 0 without one.
+
     ``name`` is what it goes on by after a crash; a name that is done writes nothing more. Raises
     InputChanged when the input is not the one that it began with, InvalidInput, JobForgotten.
     """
@@ -122,11 +90,12 @@ def backfill(
     check_name(name, "backfill")
     check_int(chunk_rows, "chunk_rows", 1, MAX_EXACT)
     paths = [files] if isinstance(files, str) else list(files)
-    target = _target(absolute_url(url), stream, topic)
+    names = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
+    target = _target(absolute_url(url), names, tag, value, score)
     report = report or Report()
     with telling():
         intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
-        _check_columns(intake.columns(), tag, value)
+        _check_columns(intake.columns(), {"tag": tag, "value": value, "score": score})
         journal = Journal(client(target.url), name)
         facts = intake.facts() | target.facts() | {"tag": tag, "value": value}
         plan = journal.read()
@@ -173,11 +142,29 @@ def _run(
     return replace(found, rows=rows, chunks=len(to_do))
 
 
-def _target(url: str, stream: str | None, topic: str | None) -> LogTarget:
-    if (stream is None) == (topic is None):
-        raise InvalidInput("name either a stream or a topic to write to")
-    kind = "stream" if stream is not None else "topic"
-    return LogTarget(url, kind, check_name(stream or topic or "", kind))
+def _target(
+    url: str, names: Mapping[str, str | None], tag: str | None, value: str | None, score: str | None
+) -> Target:
+    """Find out where rows go, and whether all that was said means something there."""
+    given = {kind: name for kind, name in names.items() if name is not None}
+    if len(given) != 1:
+        raise InvalidInput(f"name one place to write to: {', '.join(names)}")
+    ((kind, name),) = given.items()
+    dirty = kind in ("ick", "channel")
+    if score is not None and not dirty:
+        raise InvalidInput("a score is for members of an Ick or a channel; leave it out")
+    if dirty:
+        if tag is None or value is not None:
+            raise InvalidInput(
+                "a dirty list has members, by the column that is the tag, and no values; "
+                "name a tag and leave the value out"
+            )
+        return DirtyTarget(url, kind, name, score)
+    if kind == "queue":
+        if tag is not None:
+            raise InvalidInput("a queue has no tags; leave it out, or put it into the value")
+        return QueueTarget(url, check_name(name, kind))
+    return LogTarget(url, kind, check_name(name, kind))
 
 
 def _intake(
@@ -204,26 +191,9 @@ def _intake(
     return TableIntake(spark, job, db, table, query, order_by)
 
 
-def _check_columns(names: list[str], tag: str | None, value: str | None) -> None:
-    for what, name in (("tag", tag), ("value", value)):
+def _check_columns(names: list[str], wanted: Mapping[str, str | None]) -> None:
+    for what, name in wanted.items():
         if name is not None and name not in names:
             raise InvalidInput(
                 f"there is no column {name!r} for the {what}; there are {', '.join(names)}"
             )
-
-
-def _column(rows: DataFrame, name: str) -> Column:
-    return rows["`" + name.replace("`", "``") + "`"]
-
-
-def _value(rows: DataFrame, name: str | None) -> Column:
-    """Give the value of a message: the bytes of a column, or the whole row as JSON."""
-    if name is None:
-        whole = F.struct(*(_column(rows, each) for each in rows.columns))
-        return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")
-    column, kind = _column(rows, name), rows.schema[name].dataType
-    if isinstance(kind, _NESTED):
-        column = F.to_json(column, {"ignoreNullFields": "false"})
-    elif not isinstance(kind, t.BinaryType):
-        column = column.cast("string")
-    return F.coalesce(column.cast("binary"), F.lit(b""))

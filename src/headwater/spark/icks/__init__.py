@@ -1,0 +1,1 @@
+"""``format("headwater_ick")``: a dirty list to look at, and to add to, from Spark."""

@@ -1,0 +1,114 @@
+"""A dirty list as a sink: each row says that a member is dirty.
+
+Tasks add as they go. Adding twice is adding once: a member is in the list once, under the lowest
+score it was given. So nothing has to be staged or remembered, whoever dies and is repeated. What a
+repeat can do is to make dirty again what was cleaned in between; and a write that fails has made
+dirty what its tasks had come to. Either is looked at once more than needed, and nothing is missed.
+
+The columns are ``member`` (string or binary), ``score`` (a number) and, into a channel,
+``not_before`` (timestamp, or ms since 1970; null is now).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampType,
+)
+
+from headwater.errors import InvalidInput
+from headwater.spark.failures import one_line
+from headwater.spark.icks.target import DirtyList
+from headwater.spark.shapes import Taken
+
+_KINDS: dict[str, tuple[type[DataType], ...]] = {
+    "member": (StringType, BinaryType),
+    "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
+}
+TAKEN = Taken("an Ick", _KINDS, ["member", "score"])
+TAKEN_BY_CHANNEL = Taken(
+    "a channel", {**_KINDS, "not_before": (TimestampType, LongType)}, ["member", "score"]
+)
+
+
+def add_rows(dirty: DirtyList, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
+    """Add all rows of a task."""
+    with one_line():
+        for batch in batches:
+            for not_before, scores in by_time(batch).items():
+                if dirty.is_channel:
+                    dirty.channel.add(scores, not_before=not_before)
+                else:
+                    dirty.ick.add(scores)
+    return WriterCommitMessage()
+
+
+def by_time(batch: pa.RecordBatch) -> dict[int | None, dict[bytes, float]]:
+    """Give members with their lowest scores, apart for each time before which they are not due."""
+    for name in ("member", "score"):
+        if nulls := batch.column(name).null_count:
+            raise InvalidInput(
+                f"{nulls} of the rows have a {name} that is null; drop them by "
+                f".where('{name} IS NOT NULL')"
+            )
+    members = batch.column("member").cast(pa.binary()).to_pylist()
+    found: dict[int | None, dict[bytes, float]] = {}
+    for member, score, time in zip(
+        members, batch.column("score").to_pylist(), _times(batch), strict=True
+    ):
+        scores = found.setdefault(time, {})
+        known = scores.get(member)
+        # What is no number is not dropped in a comparison, but refused by the add.
+        if known is None or not score >= known:
+            scores[member] = score
+    return found
+
+
+def _times(batch: pa.RecordBatch) -> list[int | None]:
+    """Give the time of each row in ms; a fraction counts up, for none may come too early."""
+    if "not_before" not in batch.schema.names:
+        return [None] * batch.num_rows
+    column = batch.column("not_before")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        column = pc.divide(pc.add(column, 999), 1000)
+    times: list[int | None] = column.to_pylist()
+    return times
+
+
+class DirtyWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, dirty: DirtyList) -> None:
+        self._dirty = dirty
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add the rows of a task."""
+        return add_rows(self._dirty, iterator)
+
+
+class DirtyStreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a streaming query."""
+
+    def __init__(self, dirty: DirtyList) -> None:
+        self._dirty = dirty
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add the rows of a task."""
+        return add_rows(self._dirty, iterator)

@@ -1,0 +1,78 @@
+"""The format itself: its options, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headwater.errors import InvalidInput
+from headwater.ick.limits import MAX_SHARDS
+from headwater.spark.connections import absolute_url
+from headwater.spark.failures import one_line
+from headwater.spark.icks.reading import COLUMNS, DirtyReader
+from headwater.spark.icks.sink import TAKEN, TAKEN_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
+from headwater.spark.icks.target import DirtyList
+from headwater.spark.log_sink import SPARKS_OWN
+from headwater.spark.options import Options
+from headwater.spark.shapes import check_append, check_source
+
+READ_OPTIONS = ("url", "ick", "channel")
+WRITE_OPTIONS = (*READ_OPTIONS, "shards")
+
+
+class IckSource(DataSource):
+    """The dirty list that the option ``ick`` or ``channel`` names, of the store ``url``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for ``format``."""
+        return "headwater_ick"
+
+    @one_line()
+    def schema(self) -> StructType:
+        """Give the columns of the members."""
+        _dirty_list(Options(self.options, READ_OPTIONS))
+        return COLUMNS
+
+    @one_line()
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Plan a look at the list; nothing of it is changed or reserved."""
+        check_source(schema, COLUMNS, "a dirty list")
+        return DirtyReader(_dirty_list(Options(self.options, READ_OPTIONS)))
+
+    @one_line()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Plan a batch write."""
+        options = Options(self.options, WRITE_OPTIONS)
+        return DirtyWriter(_write_to(options, schema, overwrite))
+
+    @one_line()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """Plan the writes of a streaming query."""
+        options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
+        return DirtyStreamWriter(_write_to(options, schema, overwrite))
+
+
+def _dirty_list(options: Options) -> DirtyList:
+    ick, channel = options.text("ick"), options.text("channel")
+    if (ick is None) == (channel is None):
+        raise InvalidInput("name a dirty list by one of the options 'ick' and 'channel'")
+    shards = options.number("shards", 1, MAX_SHARDS) if "shards" in options else None
+    if shards is not None and channel is None:
+        raise InvalidInput("option 'shards' is for a channel; leave it out for an Ick")
+    url = absolute_url(options.text("url"))
+    return DirtyList(url, ick or channel or "", channel is not None, shards)
+
+
+def _write_to(options: Options, schema: StructType, overwrite: bool) -> DirtyList:
+    check_append(overwrite, "a dirty list")
+    found = _dirty_list(options)
+    (TAKEN_BY_CHANNEL if found.is_channel else TAKEN).check(schema)
+    # Tells now if the name is none, or something else lies there.
+    found.exists()
+    return found

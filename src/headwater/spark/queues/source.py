@@ -1,0 +1,89 @@
+"""The format itself: its options, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headwater.errors import InvalidInput
+from headwater.inputs import check_name
+from headwater.queue.types import State
+from headwater.spark.connections import absolute_url
+from headwater.spark.failures import one_line
+from headwater.spark.log_sink import SPARKS_OWN, producer_of, refuse_producer
+from headwater.spark.options import Options
+from headwater.spark.queues.reading import COLUMNS, QueueReader
+from headwater.spark.queues.sink import TAKEN, Place, QueueStreamWriter, QueueWriter, intake_name
+from headwater.spark.shapes import check_append, check_source
+
+READ_OPTIONS = ("url", "queue", "state", "minPartitions")
+WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
+# As long as the names of queries are.
+_A_QUERY = "spark-00000000-0000-0000-0000-000000000000"
+
+
+class QueueSource(DataSource):
+    """The queue that the option ``queue`` names, of the store ``url``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for ``format``."""
+        return "headwater_queue"
+
+    @one_line()
+    def schema(self) -> StructType:
+        """Give the columns of the messages."""
+        _place(Options(self.options, READ_OPTIONS))
+        return COLUMNS
+
+    @one_line()
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Plan a look at the queue; nothing of it is changed or taken."""
+        options = Options(self.options, READ_OPTIONS)
+        check_source(schema, COLUMNS, "a queue")
+        return QueueReader(_place(options), _states(options), options.number("minPartitions") or 1)
+
+    @one_line()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Plan a batch write."""
+        options = Options(self.options, WRITE_OPTIONS)
+        place = _write_to(options, schema, overwrite)
+        producer = producer_of(options)
+        intake_name(place.queue, _A_QUERY if producer is None else producer[0])
+        return QueueWriter(place, producer)
+
+    @one_line()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        """Plan the writes of a streaming query."""
+        options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
+        refuse_producer(options)
+        place = _write_to(options, schema, overwrite)
+        intake_name(place.queue, _A_QUERY)
+        return QueueStreamWriter(place)
+
+
+def _place(options: Options) -> Place:
+    queue = check_name(options.required("queue"), "queue")
+    return Place(absolute_url(options.text("url")), queue)
+
+
+def _write_to(options: Options, schema: StructType, overwrite: bool) -> Place:
+    check_append(overwrite, "a queue")
+    TAKEN.check(schema)
+    return _place(options)
+
+
+def _states(options: Options) -> tuple[State, ...]:
+    known: tuple[State, ...] = get_args(State)
+    words = [word.lower() for word in options.words("state")]
+    for word in words:
+        if word not in known:
+            raise InvalidInput(f"option 'state' must name some of {', '.join(known)}, not {word!r}")
+    return tuple(state for state in known if state in words)

@@ -1,0 +1,352 @@
+"""A queue is looked at without being touched, and each row is pushed once, whoever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+import headwater
+from headwater import Headwater, InvalidInput, UnknownQueue
+from headwater.spark.failures import meaning
+from headwater.spark.jobs.backfill import backfill
+from headwater.spark.queues import sink
+from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
+from headwater.spark.queues.source import QueueSource
+from headwater.store.sync import Store
+from tests.servers import Server, until
+from tests.spark.dying_queue import FORMAT, STEPS, queue_sink_that_dies
+from tests.spark.tables import small_table
+
+VALUE = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture
+def embedded(embedded_url: str) -> Iterator[Headwater]:
+    with headwater.connect(embedded_url) as hw:
+        yield hw
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value")
+
+
+def save(rows: DataFrame, url: str, queue: str, **options: object) -> None:
+    writer = rows.write.format("headwater_queue").mode("append").options(url=url, queue=queue)
+    writer.options(**{name: str(value) for name, value in options.items()}).save()
+
+
+def look(spark: SparkSession, url: str, queue: str, **options: object) -> DataFrame:
+    reader = spark.read.format("headwater_queue").options(url=url, queue=queue)
+    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+def popped(queue: headwater.Queue) -> list[int]:
+    return [int(message.value) for message in queue.pop(100_000)]
+
+
+def intakes(hw: Headwater, queue: str) -> list[str]:
+    return [name for name in hw.streams() if name.startswith("intake:") and f":{queue}:" in name]
+
+
+# ── Writing and looking ──────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_pushed_in_order_and_seen_as_they_lie(
+    spark: SparkSession, store_url: str, hw: Headwater, name: str
+) -> None:
+    save(numbers(spark, 12_000), store_url, name)
+    assert intakes(hw, name) == [], "nothing is left of a write that nobody can repeat"
+    found = look(spark, store_url, name, minPartitions=4)
+    assert found.rdd.getNumPartitions() >= 4
+    rows = found.collect()
+    assert sorted(int(row.value) for row in rows) == list(range(12_000))
+    assert len({row.id for row in rows}) == 12_000
+    assert {(row.state, row.priority, row.attempt, row.due) for row in rows} == {
+        ("ready", 0, 0, None)
+    }
+    assert popped(hw.queue(name)) == list(range(12_000)), "nothing was taken by looking"
+
+
+def test_priority_delay_and_life_go_by_the_row(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    rows = spark.sql(
+        "SELECT CAST(id AS string) AS value, CAST(IF(id % 3 = 0, NULL, id % 3) AS int) AS priority,"
+        " IF(id < 30, NULL, 600000L) AS delay_ms, IF(id % 2 = 0, NULL, 900000L) AS ttl_ms"
+        " FROM range(0, 60, 1, 2)"
+    )
+    save(rows, embedded_url, name)
+    items = {int(item.value): item for item in embedded.queue(name).scan()}
+    assert sorted(items) == list(range(60))
+    for number, item in items.items():
+        assert item.priority == number % 3
+        assert item.state == ("ready" if number < 30 else "delayed")
+        assert (item.expires_ms is not None) == (number % 2 == 1)
+    wanted = sorted((n for n in range(30)), key=lambda n: (-(n % 3), n % 2 == 0, n))
+    assert sorted(popped(embedded.queue(name))) == sorted(wanted)
+
+
+def test_every_state_can_be_looked_at(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    queue = embedded.queue(name)
+    queue.configure(max_attempts=1)
+    queue.push("dead", priority=9)
+    queue.nack(*queue.pop(ack_ms=60_000))
+    queue.push("held", priority=9)
+    queue.pop(ack_ms=60_000)
+    queue.push_many([b"ready-1", b"\xff"], priority=2, ttl_ms=60_000)
+    queue.push("late", delay_ms=60_000)
+    rows = {bytes(row.value): row for row in look(spark, embedded_url, name).collect()}
+    states = {value: row.state for value, row in rows.items()}
+    assert states == {
+        b"dead": "dead",
+        b"held": "unacked",
+        b"ready-1": "ready",
+        b"\xff": "ready",
+        b"late": "delayed",
+    }
+    item = next(queue.scan("unacked"))
+    row = rows[b"held"]
+    assert (row.id, row.priority, row.attempt) == (item.id, 9, 1)
+    assert row.due.timestamp() * 1000 == item.due_ms
+    assert row.pushed.timestamp() * 1000 == pytest.approx(item.pushed_ms)
+    assert rows[b"ready-1"].expires > rows[b"ready-1"].pushed
+    some = look(spark, embedded_url, name, state="unacked, Dead").collect()
+    assert {bytes(row.value) for row in some} == {b"held", b"dead"}
+    stats = queue.stats()
+    assert (stats.ready, stats.unacked, stats.dead, stats.delayed) == (2, 1, 1, 1)
+
+
+def test_a_repeated_write_changes_nothing(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    for count in (50, 70):
+        save(numbers(spark, count), embedded_url, name, producer="nightly", sequence=7)
+    save(numbers(spark, 3), embedded_url, name, producer="nightly", sequence=8)
+    assert popped(embedded.queue(name)) == [*range(50), 0, 1, 2]
+    (intake,) = intakes(embedded, name)
+    assert embedded.stream(intake).info().length == 0
+    embedded.stream(intake).delete()
+
+
+# ── Whoever dies ─────────────────────────────────────────────────────────────────────────────
+
+
+def run_query(spark: SparkSession, url: str, stream: str, queue: str, place: Path) -> None:
+    rows = spark.readStream.format("headwater").options(url=url, stream=stream).load()
+    query = (
+        rows.select("value")
+        .writeStream.format(FORMAT)
+        .options(url=url, queue=queue, checkpointLocation=str(place / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+
+@pytest.mark.fault
+def test_a_query_may_die_at_any_step(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
+) -> None:
+    stream, queue, wanted = embedded.stream(name), embedded.queue(name), 0
+    for step in STEPS:
+        stream.write_many([("", b"%d" % n) for n in range(wanted, wanted + 300)])
+        wanted += 300
+        marker = tmp_path / step.replace(" ", "-")
+        spark.dataSource.register(queue_sink_that_dies(step, str(marker)))
+        # A worker's task is tried again; a commit that fails ends the query.
+        outcome = contextlib.nullcontext() if step == "writing" else pytest.raises(PySparkException)
+        with outcome:
+            run_query(spark, embedded_url, name, name, tmp_path)
+        assert marker.exists(), f"{step} was not reached"
+        if step != "writing":
+            run_query(spark, embedded_url, name, name, tmp_path)
+        assert queue.stats().pushed == wanted, step
+    assert popped(queue) == list(range(wanted))
+    for intake in intakes(embedded, name):
+        assert embedded.stream(intake).delete()
+
+
+class Died(Exception):
+    """A process that ended between two calls."""
+
+
+def batches(numbers: range, tasks: int) -> list[pa.RecordBatch]:
+    return [
+        pa.record_batch({"value": [str(n) for n in numbers[task::tasks]]}) for task in range(tasks)
+    ]
+
+
+@pytest.mark.fault
+def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attempts(
+    embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    writer, queue = QueueStreamWriter(Place(embedded_url, name)), embedded.queue(name)
+    epoch = calls = 0
+    finished = False
+    while not finished:
+        rows = range(epoch * 40, epoch * 40 + 40)
+        ask, left = Store.ask, iter(range(calls))
+
+        def dying(store: Store, request: Any, patience_s: float | None = None) -> Any:
+            if next(left, None) is None:  # noqa: B023  this round's
+                raise Died
+            return ask(store, request, patience_s)  # noqa: B023  this round's
+
+        first = [writer.write(iter([batch])) for batch in batches(rows, 3)]
+        with mock.patch.object(Store, "ask", dying), contextlib.suppress(Died):
+            writer.commit([*first], epoch)
+            finished = True
+        # The same rows, in other tasks and another order.
+        again = [writer.write(iter([batch])) for batch in batches(rows[::-1], 2)]
+        writer.commit([*again], epoch)
+        epoch, calls = epoch + 1, calls + 1
+        assert queue.stats().pushed == epoch * 40, f"after {calls - 1} calls"
+    assert calls > 10
+    assert sorted(popped(queue)) == list(range(epoch * 40))
+    for intake in intakes(embedded, name):
+        embedded.stream(intake).delete()
+
+
+@pytest.mark.fault
+def test_what_a_commit_has_left_comes_with_the_next_one(
+    embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    writers = [QueueWriter(Place(embedded_url, name), ("p", sequence)) for sequence in (1, 2)]
+    first = [writers[0].write(iter(batches(range(40), 1)))]
+    push_many, left = headwater.Queue.push_many, iter(range(3))
+
+    def dying(queue: headwater.Queue, *values: Any, **options: Any) -> list[str]:
+        if next(left, None) is None:
+            raise Died
+        return push_many(queue, *values, **options)
+
+    with mock.patch.object(headwater.Queue, "push_many", dying), pytest.raises(Died):
+        writers[0].commit([*first])
+    assert embedded.queue(name).stats().pushed == 21
+    writers[1].commit([writers[1].write(iter(batches(range(40, 50), 1)))])
+    assert popped(embedded.queue(name)) == list(range(50))
+    # An intake that was removed begins anew, and its rows are not taken for old ones.
+    (intake,) = intakes(embedded, name)
+    embedded.stream(intake).delete()
+    writers[1].commit([writers[1].write(iter(batches(range(5), 1)))])
+    assert popped(embedded.queue(name)) == list(range(5))
+    embedded.stream(intake).delete()
+
+
+@pytest.mark.fault
+def test_a_store_may_die_in_the_middle_of_a_commit(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "PUSH_ROWS", 20)
+    with Server(fsync="always") as server, headwater.connect(server.url) as hw:
+        queue = hw.queue(name)
+        queue.push("0")
+
+        def kill_twice() -> None:
+            for goal in (200, 2000):
+                until(lambda: queue.stats().pushed > goal, 60)  # noqa: B023  this round's
+                server.kill()
+                server.restart()
+
+        killer = threading.Thread(target=kill_twice)
+        killer.start()
+        writer = QueueWriter(Place(server.url, name), None)
+        writer.commit([writer.write(iter([batch])) for batch in batches(range(1, 4001), 2)])
+        killer.join(60)
+        assert not killer.is_alive()
+        assert sorted(popped(queue)) == list(range(4001))
+
+
+def test_of_two_attempts_one_counts_and_a_failed_write_leaves_nothing(
+    embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    writer = QueueWriter(Place(embedded_url, name), None)
+    attempts = [writer.write(iter(batches(range(10), 1))) for _ in range(2)]
+    writer.commit([attempts[1]])
+    assert popped(embedded.queue(name)) == list(range(10))
+    writer = QueueWriter(Place(embedded_url, name), None)
+    writer.abort([writer.write(iter(batches(range(10), 1))), None])
+    assert embedded.queue(name).pop() == []
+    assert intakes(embedded, name) == []
+
+
+# ── What is refused ──────────────────────────────────────────────────────────────────────────
+
+
+def columns(**kinds: Any) -> StructType:
+    return StructType([StructField(name, kind()) for name, kind in kinds.items()])
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "words"),
+    [
+        ({}, VALUE, "option 'queue' is missing"),
+        ({"queue": "a b"}, VALUE, "must not contain ' '"),
+        ({"queue": "q", "stat": "ready"}, VALUE, "unknown option 'stat'"),
+        ({"queue": "q", "producer": "p"}, VALUE, "go together"),
+        ({"queue": "q" * 190}, VALUE, "too long together"),
+        ({"queue": "q"}, columns(id=StringType), "no place in a queue, which takes value"),
+        ({"queue": "q"}, columns(value=DoubleType), "'value' must be binary or string, not double"),
+        ({"queue": "q"}, columns(priority=IntegerType), "no column 'value'"),
+    ],
+)
+def test_a_write_that_cannot_be_is_refused(
+    options: dict[str, str], schema: StructType, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        QueueSource(options).writer(schema, False)
+
+
+def test_a_streaming_query_has_its_own_producer_and_nothing_is_overwritten() -> None:
+    with pytest.raises(InvalidInput, match="means nothing in a streaming query"):
+        QueueSource({"queue": "q", "producer": "p"}).streamWriter(VALUE, False)
+    with pytest.raises(InvalidInput, match="only added to"):
+        QueueSource({"queue": "q"}).writer(VALUE, True)
+
+
+def test_what_is_wrong_is_told_in_one_line_on_the_driver(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        look(spark, embedded_url, name).collect()
+    assert isinstance(meaning(caught.value), UnknownQueue)
+    with pytest.raises(PySparkException) as caught:
+        look(spark, embedded_url, name, state="readdy").collect()
+    assert "must name some of ready, delayed" in str(meaning(caught.value))
+    rows = spark.range(1).selectExpr("'a' AS value", "CAST(101 AS int) AS priority")
+    with pytest.raises(PySparkException) as caught:
+        save(rows, embedded_url, name)
+    assert "priority must be from -100 to 100, not 101" in str(meaning(caught.value))
+    assert not embedded.queue(name).stats().exists
+
+
+# ── Backfill ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_backfill_fills_a_queue_once(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
+) -> None:
+    db = small_table(tmp_path, 20)
+    settings: dict[str, Any] = {"db": db, "table": "t", "queue": name, "url": embedded_url}
+    done = backfill(spark, name, value="id", chunk_rows=10, **settings)
+    assert done.headline().startswith(f"wrote 20 rows of table t to queue '{name}'")
+    assert backfill(spark, name, value="id", chunk_rows=10, **settings).rows == 0
+    assert popped(embedded.queue(name)) == list(range(20))
+    with pytest.raises(InvalidInput, match="a queue has no tags"):
+        backfill(spark, f"{name}-2", tag="id", **settings)
+    for intake in intakes(embedded, name):
+        embedded.stream(intake).delete()
