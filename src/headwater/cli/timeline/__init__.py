@@ -1,10 +1,18 @@
-"""``headwater timeline``: serve a farm of timelines over HTTP."""
+"""``headwater timeline``: write to and read from a farm of timelines, serve it, look after it."""
 
 from __future__ import annotations
 
 import typer
 
+import headwater.cli.timeline.records as records
 import headwater.cli.timeline.serve as serve
+import headwater.cli.timeline.status as status
+import headwater.cli.timeline.walk as walk
 
 app = typer.Typer(no_args_is_help=True, help="Timelines on a farm of clusters.")
+app.command("insert")(records.insert)
+app.command("delete")(records.delete)
+app.command("select")(records.select)
 app.command("serve")(serve.serve)
+app.command("walk")(walk.walk)
+app.command("status")(status.status)

@@ -114,6 +114,24 @@ class Cluster:
         results = await asyncio.gather(*(attempt(*share) for share in shares))
         return [(share, result) for (_, share), result in zip(shares, results, strict=True)]
 
+    async def scan(self, place: int, cursor: int, count: int) -> tuple[int, list[bytes]]:
+        """Take a step through the sets of one instance, in the server's own order.
+
+        Gives where to go on, 0 at the end, and the sets' names. What is there all the while is met
+        at least once. Raises StoreError.
+        """
+        words = ("SCAN", cursor, "COUNT", count, "TYPE", "zset")
+        found, names = await self.pool.instances[place].command(*words)
+        return int(found), [name for name in names if name[-1:] in (b"+", b"-")]
+
+    async def generation(self, place: int) -> str:
+        """Name the process of an instance: what a scan gave holds for it alone.
+
+        Raises StoreError.
+        """
+        info = await self.pool.instances[place].command("INFO", "server")
+        return parse_info(info)["run_id"]
+
     async def look(self) -> list[InstanceStatus]:
         """Tell how each instance is; one that does not serve is no error."""
         return list(await asyncio.gather(*map(_look, self.pool.instances)))

@@ -33,7 +33,7 @@ from headwater.timeline.farm.reading import Query, Reader
 from headwater.timeline.farm.repairing import Repairer
 from headwater.timeline.farm.scoring import score_of
 from headwater.timeline.farm.shaping import check_keys, check_pairs, group, shape
-from headwater.timeline.farm.whole import repair_whole
+from headwater.timeline.farm.whole import compare_whole, repair_whole, size_of
 from headwater.timeline.farm.writing import write
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics
@@ -178,6 +178,18 @@ class AsyncFarm:
         return await repair_whole(
             self.clusters, asked, self._options.max_size, self._horizon(), self._metrics
         )
+
+    async def compare(self, keys: Iterable[Key]) -> list[dict[Key, int]]:
+        """See Farm.compare."""
+        asked = check_keys(keys)
+        raw = list(dict.fromkeys(asked.values()))
+        changes, _ = await compare_whole(
+            self.clusters, raw, self._options.max_size, self._horizon(), self._metrics
+        )
+        return [
+            {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
+            for lacking in changes
+        ]
 
     async def status(self) -> list[InstanceStatus]:
         """See Farm.status."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Change, Changes, Known
+from headwater.timeline.cluster.calls import Changes, Known
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.union import verdict
-from headwater.timeline.farm.whole import add_change, repair_whole
+from headwater.timeline.farm.whole import add_change, repair_whole, size_of
 
 MOST_QUEUED: Final = 10_000
 MOST_AT_ONCE: Final = 500
@@ -134,10 +134,6 @@ class Repairer:
         began = time.perf_counter()
         outcome = await cluster.write(changes, horizon)
         self._metrics.time("repair_write_duration", time.perf_counter() - began)
-        failed = sum(map(_size, (changes[key] for key in outcome.failed)))
+        failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
         self._metrics.count("repair_write_failure", failed)
-        self._metrics.count("repair_write_success", sum(map(_size, changes.values())) - failed)
-
-
-def _size(change: Change) -> int:
-    return (len(change.inserts) + len(change.deletes)) // 2
+        self._metrics.count("repair_write_success", sum(map(size_of, changes.values())) - failed)

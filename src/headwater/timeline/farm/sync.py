@@ -164,6 +164,13 @@ class Farm:
         """
         return self._run(self._farm.repair(keys))
 
+    def compare(self, keys: Iterable[Key]) -> list[dict[Key, int]]:
+        """Tell how far each cluster is behind: by key, how many elements a repair would bring it.
+
+        Keys on which a cluster is right are left out. Changes nothing; costs as much as repair.
+        """
+        return self._run(self._farm.compare(keys))
+
     def status(self) -> list[InstanceStatus]:
         """Tell of each instance whether it serves, and how much it holds."""
         return self._run(self._farm.status())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from headwater.errors import StoreError
 from headwater.timeline.cluster.calls import Change, Changes, Page, Window
@@ -27,14 +27,26 @@ def add_change(changes: Changes, key: bytes, member: bytes, state: State) -> Non
     change[state.deleted].extend((repr(state.score), member))
 
 
-async def repair_whole(
+def size_of(change: Change) -> int:
+    """Count the operations of a change."""
+    return (len(change.inserts) + len(change.deletes)) // 2
+
+
+class Comparison(NamedTuple):
+    """What each cluster must be told to be in the one true state, and the figures of that."""
+
+    changes: list[Changes]
+    figures: Repaired
+
+
+async def compare_whole(
     clusters: Sequence[Cluster],
     keys: Sequence[bytes],
     max_size: int,
     horizon: float,
     metrics: Metrics,
-) -> Repaired:
-    """Compare keys as a whole on all clusters that can be read, and bring them to one state."""
+) -> Comparison:
+    """Compare keys as a whole on all clusters that can be read; changes nothing."""
     metrics.count("walk_keys", len(keys))
     began = time.perf_counter()
     replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
@@ -58,6 +70,18 @@ async def repair_whole(
                 changes[place].setdefault(key, Change([], []))
             differing.update(lacking)
         done = done.plus((0, len(truth), len(differing), 0, unread))
+    return Comparison(changes, done)
+
+
+async def repair_whole(
+    clusters: Sequence[Cluster],
+    keys: Sequence[bytes],
+    max_size: int,
+    horizon: float,
+    metrics: Metrics,
+) -> Repaired:
+    """Compare keys as a whole on all clusters that can be read, and bring them to one state."""
+    changes, done = await compare_whole(clusters, keys, max_size, horizon, metrics)
     writes = zip(clusters, changes, strict=True)
     for result in await asyncio.gather(*(_write(*write, horizon, metrics) for write in writes)):
         done = done.plus(result)
@@ -70,11 +94,11 @@ async def _write(cluster: Cluster, changes: Changes, horizon: float, metrics: Me
     began = time.perf_counter()
     outcome = await cluster.write(changes, horizon)
     metrics.time("repair_write_duration", time.perf_counter() - began)
-    failed = sum(len(changes[key].inserts) + len(changes[key].deletes) for key in outcome.failed)
-    total = sum(len(change.inserts) + len(change.deletes) for change in changes.values())
-    metrics.count("repair_write_failure", failed // 2)
-    metrics.count("repair_write_success", (total - failed) // 2)
-    return Repaired(written=(total - failed) // 2, failures=len(outcome.failed))
+    failed = sum(size_of(changes[key]) for key in outcome.failed)
+    written = sum(map(size_of, changes.values())) - failed
+    metrics.count("repair_write_failure", failed)
+    metrics.count("repair_write_success", written)
+    return Repaired(written=written, failures=len(outcome.failed))
 
 
 async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, States | StoreError]:

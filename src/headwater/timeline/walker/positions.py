@@ -1,0 +1,65 @@
+"""How far a walk is: for each instance the place in its scan; kept in a file, if so wished.
+
+A place holds for one process of a server only, since the order of its keys is its own; for one that
+was started anew the scan begins from the start.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headwater.errors import InvalidInput
+from headwater.timeline.records import Repaired
+
+END: Final = -1
+
+
+class Position(msgspec.Struct):
+    """Where the scan of one instance goes on; END when it is through."""
+
+    generation: str
+    cursor: int = 0
+
+
+class Positions(msgspec.Struct):
+    """The places of a round, by cluster and instance, and what it has done so far."""
+
+    places: dict[str, Position] = msgspec.field(default_factory=dict)
+    figures: list[int] = msgspec.field(default_factory=lambda: list(Repaired()))
+
+
+class Notebook:
+    """Keeps positions in a file, each time as a whole; without a file it keeps nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def read(self) -> Positions:
+        """Give what was noted last, or the beginning; raises InvalidInput for another file."""
+        if self._path is None or not self._path.exists():
+            return Positions()
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Positions)
+        except msgspec.DecodeError:
+            raise InvalidInput(
+                f"{self._path} is not the state of a walk; name another file, or remove it"
+            ) from None
+
+    def note(self, positions: Positions) -> None:
+        """Replace what was noted, so that a crash leaves the old or the new."""
+        if self._path is not None:
+            new = self._path.with_name(f"{self._path.name}.new")
+            with new.open("wb") as file:
+                file.write(msgspec.json.encode(positions))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+
+    def forget(self) -> None:
+        """Begin anew next time."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

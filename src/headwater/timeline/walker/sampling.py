@@ -1,0 +1,52 @@
+"""How far the instances of a farm are apart, told by a sample of their timelines."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NamedTuple
+
+from headwater.errors import StoreError
+from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.farm import AsyncFarm
+
+
+class Sample(NamedTuple):
+    """Of one instance: timelines looked at, and elements of them that it lacks or has wrong."""
+
+    keys: int = 0
+    behind: int = 0
+
+
+async def sample(
+    farm: AsyncFarm, count: int, chance: random.Random
+) -> dict[tuple[int, str], Sample]:
+    """Compare about ``count`` timelines of each instance, found by chance, on all clusters.
+
+    Gives a sample by number of the cluster, from 1 on, and instance. Changes nothing.
+    """
+    places = [(c, p) for c in farm.clusters for p in range(len(c.pool.instances))]
+    picked = await asyncio.gather(*(_pick(c, p, count, chance) for c, p in places))
+    keys = list(dict.fromkeys(key for found in picked for key in found))
+    behind = await farm.compare(keys) if keys else [{} for _ in farm.clusters]
+    samples: dict[tuple[int, str], Sample] = {}
+    for number, (cluster, lacking) in enumerate(zip(farm.clusters, behind, strict=True), 1):
+        for instance, share in cluster.pool.split(keys):
+            lacks = sum(lacking.get(key, 0) for key in share)
+            samples[number, instance.where] = Sample(len(share), lacks)
+    return samples
+
+
+async def _pick(cluster: Cluster, place: int, count: int, chance: random.Random) -> list[bytes]:
+    """Scan from anywhere, and go on at the start if that was near the end."""
+    found: dict[bytes, None] = {}
+    cursor = chance.getrandbits(32)
+    for _ in range(4):
+        try:
+            cursor, sets = await cluster.scan(place, cursor, count)
+        except StoreError:
+            break
+        found.update(dict.fromkeys(name[:-1] for name in sets))
+        if len(found) >= count:
+            break
+    return list(found)[:count]

@@ -1,0 +1,109 @@
+"""The walker: every timeline of a farm, at a limited rate, compared as a whole and repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headwater.errors import StoreError
+from headwater.inputs import check_int
+from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.records import Repaired
+from headwater.timeline.walker.positions import Notebook
+from headwater.timeline.walker.scanning import Scan
+
+MAX_RATE: Final = 1_000_000
+# Keys that are compared in one go; few, since each may be large.
+_AT_ONCE: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What a round did: its figures, and the instances that could not be scanned, with the reason.
+
+    ``whole`` says that every timeline was compared on every cluster.
+    """
+
+    repaired: Repaired
+    unscanned: dict[str, StoreError] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was left out."""
+        return not self.unscanned and not self.repaired.failures
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a round is: sets passed since it was begun or resumed, and how many there are."""
+
+    passed: int
+    total: int
+    repaired: Repaired
+
+
+class Walker:
+    """Walks a farm's timelines, ``rate`` keys a second at most.
+
+    With ``state``, a file, a round that was interrupted is gone on with where it was, but for up to
+    2000 keys that are compared again.
+    """
+
+    def __init__(
+        self,
+        farm: AsyncFarm,
+        *,
+        rate: int = 1000,
+        state: Path | None = None,
+        chance: random.Random | None = None,
+        tell: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        self._farm = farm
+        self._pace = Pace(check_int(rate, "rate", 1, MAX_RATE))
+        self._notebook = Notebook(state)
+        self._chance = chance or random.Random()
+        self._tell = tell
+
+    async def walk(self, stop: asyncio.Event | None = None) -> Walked | None:
+        """Walk one round, or the rest of one; None when ``stop`` was set before its end."""
+        positions = self._notebook.read()
+        done = Repaired(*positions.figures)
+        total = sum(instance.keys for instance in await self._farm.status())
+        passed = 0
+        scan = Scan(self._farm.clusters, positions, self._chance)
+        async for batch in scan.batches():
+            self._notebook.note(positions)
+            for at in range(0, len(batch.keys), _AT_ONCE):
+                if stop is not None and stop.is_set():
+                    return None
+                keys = batch.keys[at : at + _AT_ONCE]
+                await self._pace.wait(len(keys))
+                done = done.plus(await self._farm.repair(keys))
+                self._tell(Progress(passed + batch.sets * at // len(batch.keys), total, done))
+            passed += batch.sets
+            positions.figures = list(done)
+            self._tell(Progress(passed, total, done))
+        self._notebook.forget()
+        return Walked(done, scan.failed)
+
+
+class Pace:
+    """Holds work to a rate: whoever comes too early waits."""
+
+    def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._free_at = clock()
+
+    async def wait(self, n: int) -> None:
+        """Wait until n more may be done."""
+        now = self._clock()
+        begin = max(now, self._free_at)
+        self._free_at = begin + n / self._rate
+        if begin > now:
+            await asyncio.sleep(begin - now)

@@ -1,0 +1,116 @@
+"""``headwater timeline``: what its commands do and print, in tables and in JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Answer, run
+from tests.farms import Replica, replicas
+from tests.servers import Server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def three(server: Server) -> list[Replica]:
+    return replicas(server, 3)
+
+
+@pytest.fixture
+def farm(three: list[Replica]) -> str:
+    return ";".join(replica.url for replica in three)
+
+
+def timeline(farm: str, command: str, *words: str, stdin: bytes | None = None) -> Answer:
+    return run(None, "timeline", command, "--instances", farm, *words, stdin=stdin)
+
+
+def test_members_are_inserted_selected_and_deleted(farm: str) -> None:
+    assert timeline(farm, "insert", "ada", "a", "b", "--score", "5").out == "2 applied\n"
+    assert timeline(farm, "insert", "ada", "a", "--score", "4", "--json").row == {
+        "applied": 0,
+        "unchanged": 1,
+        "rejected": 0,
+        "trimmed": 0,
+        "forgotten": 0,
+    }
+    rows = timeline(farm, "select", "ada", "eve", "--json").rows
+    assert [(row["key"], row["score"], row["member"]) for row in rows] == [
+        ("ada", 5, "b"),
+        ("ada", 5, "a"),
+    ]
+    table = timeline(farm, "select", "ada").out
+    assert all(word in table for word in ("member", "cursor", "ada"))
+    start = rows[0]["cursor"]
+    assert [
+        r["member"] for r in timeline(farm, "select", "ada", "--start", start, "--json").rows
+    ] == ["a"]
+    assert timeline(farm, "select", "ada", "--offset", "1", "--start", start).code == 1
+    assert timeline(farm, "delete", "ada", "a", "b", "--score", "5").out == "2 applied\n"
+    assert timeline(farm, "select", "ada").out == "no records\n"
+    now = timeline(farm, "insert", "ada", "a")
+    assert now.out == "1 applied\n"
+    assert timeline(farm, "select", "ada", "--json").row["score"] > 1.7e12
+
+
+def test_what_select_prints_can_be_inserted_again(farm: str) -> None:
+    odd = base64.b64encode(b"\xff").decode()
+    lines = [
+        {"key": "ada", "score": 1.5, "member": odd, "member_encoding": "base64"},
+        {"key": "bob", "score": -2, "member": "x", "cursor": "ignored"},
+    ]
+    stdin = "\n".join(map(json.dumps, lines)).encode()
+    assert timeline(farm, "insert", stdin=stdin).out == "2 applied\n"
+    shown = timeline(farm, "select", "ada", "bob", "--json")
+    assert shown.rows[0]["member_encoding"] == "base64"
+    assert timeline(farm, "insert", stdin=shown.out.encode()).out == "2 unchanged\n"
+    assert timeline(farm, "delete", stdin=b"nonsense\n").code == 1
+    assert timeline(farm, "insert", "ada").code == 1
+
+
+def test_status_tells_who_serves_and_who_is_behind(farm: str, three: list[Replica]) -> None:
+    timeline(farm, "insert", "ada", "a", "b", "--score", "5")
+    three[1].client.flushdb()
+    rows = timeline(farm, "status", "--json").rows
+    assert [(row["cluster"], row["up"], row["keys"], row["behind"]) for row in rows] == [
+        (1, True, 1, 0),
+        (2, True, 0, 2),
+        (3, True, 1, 0),
+    ]
+    assert "behind" in timeline(farm, "status").out
+    away = timeline(f"{three[0].url};127.0.0.1:1", "status", "--sample", "0")
+    assert away.code == 1
+    assert "down" in away.out
+    assert "127.0.0.1:1" in away.err
+
+
+def test_a_walk_tells_what_it_did(farm: str, three: list[Replica], tmp_path: Path) -> None:
+    timeline(farm, "insert", "ada", "a", "b", "--score", "5")
+    three[1].client.flushdb()
+    state = str(tmp_path / "state")
+    walked = timeline(farm, "walk", "--once", "--state", state)
+    assert walked.code == 0
+    assert walked.out == (
+        "compared 1 timelines with 2 elements: 2 differed, 2 written, 0 failures\n"
+    )
+    assert timeline(farm, "walk", "--once", "--json").row == {
+        "keys": 1,
+        "elements": 2,
+        "differing": 0,
+        "written": 0,
+        "failures": 0,
+        "unscanned": [],
+        "whole": True,
+    }
+    away = timeline(f"{farm};127.0.0.1:1", "walk", "--once")
+    assert away.code == 1
+    assert "could not be walked" in away.err

@@ -1,0 +1,169 @@
+"""A walk compares every timeline on every cluster, and leaves them all in one state."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater import InvalidInput
+from headwater.timeline import AsyncFarm, Repaired
+from headwater.timeline.walker.positions import Positions
+from headwater.timeline.walker.scanning import POOL, Scan
+from headwater.timeline.walker.walker import Pace, Progress, Walked, Walker
+from tests.farms import Replica, replicas
+from tests.servers import Server
+
+DEAD = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def three(server: Server) -> list[Replica]:
+    return replicas(server, 3)
+
+
+def scatter(three: list[Replica], count: int, chance: random.Random) -> set[bytes]:
+    """Put timelines on one cluster, two or all, inserted or deleted, as if writes had been lost."""
+    for number in range(count):
+        for replica in chance.sample(three, chance.randint(1, 3)):
+            mapping = {f"m{chance.randint(0, 3)}": chance.randint(-5, 5)}
+            replica.client.zadd(f"k{number}" + chance.choice("+-"), mapping)
+    return {f"k{number}".encode() for number in range(count)}
+
+
+def walk(farm: str, **words: Any) -> Walked | None:
+    stop = words.pop("stop", None)
+
+    async def run() -> Walked | None:
+        async with AsyncFarm.open(farm) as opened:
+            event = asyncio.Event()
+            if stop is not None:
+                words["tell"] = stop(event)
+            return await Walker(opened, rate=1_000_000, **words).walk(event)
+
+    return asyncio.run(run())
+
+
+def farm_of(three: list[Replica]) -> str:
+    return ";".join(replica.url for replica in three)
+
+
+def test_a_walk_meets_each_timeline_once_wherever_it_lies(three: list[Replica]) -> None:
+    keys = scatter(three, 60, random.Random(1))
+    three[0].client.set("k1+x+", "not a timeline")
+
+    async def met() -> Counter[bytes]:
+        async with AsyncFarm.open(farm_of(three)) as farm:
+            scan = Scan(farm.clusters, Positions(), random.Random(2))
+            return Counter([key async for batch in scan.batches() for key in batch.keys])
+
+    assert asyncio.run(met()) == Counter(keys)
+
+
+def test_after_a_walk_all_clusters_are_in_one_state(three: list[Replica]) -> None:
+    keys = scatter(three, 60, random.Random(3))
+    told: list[Progress] = []
+    walked = walk(farm_of(three), tell=told.append)
+    assert walked is not None
+    assert walked.whole
+    assert walked.repaired.keys == len(keys)
+    assert walked.repaired.differing > 0
+    for key in keys:
+        assert three[0].states(key) == three[1].states(key) == three[2].states(key)
+    assert told[-1].passed >= told[-1].total > 0
+    again = walk(farm_of(three))
+    assert again is not None
+    assert again.repaired == Repaired(len(keys), again.repaired.elements)
+
+
+def test_the_order_is_by_chance(three: list[Replica]) -> None:
+    scatter(three, 30, random.Random(4))
+
+    async def order(seed: int) -> list[bytes]:
+        async with AsyncFarm.open(farm_of(three)) as farm:
+            scan = Scan(farm.clusters, Positions(), random.Random(seed))
+            return [key async for batch in scan.batches() for key in batch.keys]
+
+    orders = [asyncio.run(order(seed)) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_walk_that_was_stopped_goes_on_where_it_was(three: list[Replica], tmp_path: Path) -> None:
+    count = 2 * POOL
+    pipeline = three[0].client.pipeline()
+    for number in range(count):
+        pipeline.zadd(f"k{number}+", {"m": 1})
+    pipeline.execute()
+    state = tmp_path / "walk.json"
+
+    def stop(event: asyncio.Event) -> Callable[[Progress], None]:
+        return lambda progress: event.set() if progress.repaired.keys > POOL + 500 else None
+
+    assert walk(farm_of(three), state=state, stop=stop) is None
+    assert state.exists()
+    before: Any = three[1].client.dbsize()
+    assert POOL < before < count
+    rest: list[Progress] = []
+    walked = walk(farm_of(three), state=state, tell=rest.append)
+    assert walked is not None
+    # The figures are those of the whole round; what was noted as done is not done again.
+    assert count <= walked.repaired.keys
+    assert rest[0].repaired.keys > POOL
+    assert [replica.client.dbsize() for replica in three] == [count] * 3
+    assert not state.exists()
+
+
+def test_a_position_is_of_one_process_of_a_server(three: list[Replica], tmp_path: Path) -> None:
+    keys = scatter(three, 20, random.Random(5))
+    state = tmp_path / "walk.json"
+    # Through with everything, says the file; but these servers are not those.
+    places = {f"{n} {r.url}": {"generation": "gone", "cursor": -1} for n, r in enumerate(three, 1)}
+    state.write_text(str({"places": places}).replace("'", '"'))
+    walked = walk(farm_of(three), state=state)
+    assert walked is not None
+    assert walked.repaired.keys == len(keys)
+
+
+def test_a_file_that_is_no_state_is_refused(three: list[Replica], tmp_path: Path) -> None:
+    state = tmp_path / "other.json"
+    state.write_text("something else")
+    with pytest.raises(InvalidInput, match="not the state of a walk"):
+        walk(farm_of(three), state=state)
+    assert state.read_text() == "something else"
+
+
+def test_instances_that_are_away_are_named_and_the_others_walked(three: list[Replica]) -> None:
+    keys: set[bytes] = set()
+    for number in range(20):
+        three[number % 2].client.zadd(f"k{number}+", {"m": 1})
+        keys.add(f"k{number}".encode())
+    walked = walk(f"{three[0].url};{three[1].url};{DEAD}")
+    assert walked is not None
+    assert not walked.whole
+    assert list(walked.unscanned) == [f"3 redis://{DEAD}"]
+    for key in keys:
+        assert three[0].states(key) == three[1].states(key)
+
+
+def test_a_pace_is_held_over_time() -> None:
+    async def timed() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        # Its clock stands still, so that each waits for all before it.
+        pace = Pace(100, clock=lambda: 0.0)
+        for _ in range(4):
+            await pace.wait(2)
+        return loop.time() - began
+
+    assert asyncio.run(timed()) >= 0.02 + 0.04 + 0.06
