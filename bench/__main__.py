@@ -5,20 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import ick, log, outbox, queue, scale
+from bench import ick, log, outbox, queue, scale, timeline
 from bench.harness import Row, show
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["all", "log", "outbox", "queue", "ick", "scale"], default="all"
+        "what",
+        nargs="?",
+        choices=["all", "log", "outbox", "queue", "ick", "timeline", "scale"],
+        default="all",
     )
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
     parser.add_argument("--long", type=int, default=10_000_000, help="messages of the long stream")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="rows of the long backlog")
     parser.add_argument("--dirty", type=int, default=1_000_000, help="members of the large Ick")
     parser.add_argument("--waiting", type=int, default=1_000_000, help="messages of a full queue")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
     options = parser.parse_args()
@@ -35,6 +39,8 @@ def main() -> int:
         tables["queues against lists and job queues"] = rows
     if options.what in ("all", "ick"):
         tables["dirty lists against sorted sets"] = ick.run(options.rounds, options.dirty)
+    if options.what in ("all", "timeline"):
+        tables["timelines against sorted sets"] = timeline.run(options.rounds, options.seconds)
     return 0 if show(tables, options.json) else 1
 
 
