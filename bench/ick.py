@@ -82,6 +82,33 @@ def reserve_commit(pair: Pair) -> Row:
     return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, least, 0.8)
 
 
+def channel(pair: Pair) -> Row:
+    """One consumer of a channel with one shard: what leases, generations and fairness cost."""
+    dirty, key = pair.ours.ick_channel(pair.name(), 1), pair.name()
+    size = 2 * pair.rounds * ROUND * ROUNDS
+    for first in range(0, size, MEMBERS):
+        some = scores(min(MEMBERS, size - first), first)
+        dirty.add(some)
+        pair.plain.zadd(key, some)
+
+    def ours() -> float:
+        def work() -> None:
+            for _ in range(ROUNDS):
+                if dirty.commit(dirty.reserve(ROUND)) != ROUND:
+                    raise AssertionError("a round came out short")
+
+        return rate(ROUND * ROUNDS, work)
+
+    def plain() -> float:
+        return rate(ROUND * ROUNDS, lambda: plain_rounds(pair, key))
+
+    a, b = interleave(ours, plain, pair.rounds)
+    dirty.delete()
+    pair.plain.unlink(key)
+    name = "IckChannel.reserve + commit of 100 / ZRANGE + ZREM, members/s"
+    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.2, 0.4)
+
+
 def exchange(pair: Pair) -> Row:
     ick, key = pair.fill(2 * pair.rounds * ROUND * ROUNDS)
     done: list[str | bytes] = []
@@ -154,6 +181,7 @@ def run(rounds: int, large: int) -> list[Row]:
             pair = Pair(plain, fsync, rounds)
             rows += [add(pair), reserve_commit(pair), exchange(pair)]
             if fsync == "off":
+                rows.append(channel(pair))
                 rows.append(growth(pair, max(ROUND, large // 100), large))
             pair.ours.close()
     return rows

@@ -26,7 +26,7 @@ SHORT = ("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20
 
 @pytest.mark.parametrize(
     ("what", "rows", "fsync"),
-    [("log", 13, {"off", "always"}), ("outbox", 12, {"on"}), ("ick", 7, {"off", "always"}), ("queue", 11, {"off"}), ("timeline", 8, {"off"})],
+    [("log", 13, {"off", "always"}), ("outbox", 12, {"on"}), ("ick", 8, {"off", "always"}), ("queue", 11, {"off"}), ("timeline", 8, {"off"})],
 )
 def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:
     found = json.loads(run(what, *SHORT))["rows"]
