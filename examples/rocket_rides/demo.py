@@ -17,7 +17,7 @@ from headwater.errors import HeadwaterError
 
 _LOOK_S = 0.2
 _TOLD = 5
-_DRAIN_S = 60.0
+_DRAIN_S = 120.0
 
 
 class Demo:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -109,6 +111,19 @@ def test_a_session_that_was_there_outlives_a_command(
 ) -> None:
     run(embedded_url, "spark", "totals", name, "--db", database_url, "--available-now")
     assert spark.range(3).count() == 3
+
+
+def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:
+    file = run(embedded_url, "spark", "entry").out.strip()
+    done = subprocess.run(
+        [Path(sys.executable).with_name("spark-submit"), file, "reconcile", "nowhere", "--fix"],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "Missing option '--db'" in done.stderr
 
 
 def test_without_spark_the_cure_is_told(database_url: str) -> None:

@@ -18,6 +18,9 @@ from tests.spark.rides import Rides, ride, sums
 
 Compare: TypeAlias = Callable[..., Reconciled]
 
+# Where it does not matter which database there is.
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
 
 @pytest.fixture
 def rides(embedded_url: str, engine: sa.Engine, name: str) -> Iterator[Rides]:
@@ -59,6 +62,7 @@ def test_consumers_at_different_positions_are_each_held_to_their_own(
     assert (found.phantoms, found.doubles, found.unreadable, found.complete) == (0, 0, 0, True)
 
 
+@on_sqlite
 def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
     rides: Rides, compare: Compare
 ) -> None:
@@ -71,12 +75,6 @@ def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
     assert {each.name: drift_of(each) for each in found.drifted} == {"wrong": {"Yuri": (0, 1)}}
     assert not found.settled
 
-    shown = compare(dry_run=True)
-    assert rides.stream.info().last == 60, "a dry run writes nothing"
-    assert [each.state["pilot"]["Yuri"] for each in shown.drifted] == [
-        dict(zip(("rides", "distance_mm"), sums(range(1, 61))["Yuri"], strict=True))
-    ]
-
     mended = compare(fix=True)
     assert (mended.settled, [each.reset for each in mended.drifted]) == (True, [61])
     rides.make(range(61, 71))
@@ -87,6 +85,7 @@ def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
     assert compare().drifted == ()
 
 
+@on_sqlite
 def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
     rides: Rides, compare: Compare
 ) -> None:
@@ -107,6 +106,7 @@ def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
     assert (again.lost, again.drifted) == (2, ())
 
 
+@on_sqlite
 def test_records_without_a_row_and_records_that_stand_twice_are_named(
     rides: Rides, compare: Compare
 ) -> None:
@@ -131,6 +131,7 @@ def test_records_without_a_row_and_records_that_stand_twice_are_named(
     }
 
 
+@on_sqlite
 def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
     rides: Rides, compare: Compare
 ) -> None:
@@ -150,6 +151,7 @@ def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
     assert (found.records, found.lost) == (15, 25)
 
 
+@on_sqlite
 def test_whoever_stands_beyond_the_end_is_not_judged(rides: Rides, compare: Compare) -> None:
     rides.make(range(1, 11))
     rides.send()
@@ -161,6 +163,7 @@ def test_whoever_stands_beyond_the_end_is_not_judged(rides: Rides, compare: Comp
     assert verdict.drift == ()
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -184,6 +187,7 @@ def test_what_is_not_there_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@on_sqlite
 def test_a_stream_that_was_never_written_is_refused(
     spark: SparkSession, embedded_url: str, database_url: str, name: str
 ) -> None:

@@ -152,6 +152,7 @@ class TotalsQuery:
         self._report = report
         self._stop = stop
         self._steps = steps
+        self._outage = Outage(f"job {ledger.job!r}", log)
         self._run = secrets.token_hex(8)
         self._standing = Standing(0, Extent({}, {}))
         self._added = 0
@@ -160,7 +161,6 @@ class TotalsQuery:
     def run(self, *, anew: bool) -> Totaled:
         """Add up until the end, or until asked to stop."""
         began = time.monotonic()
-        outage = Outage(f"job {self._ledger.job!r}", log)
         with self._report.step(f"adding up {self._target.name}", unit="record") as progress:
             tries, ended, added = 0, False, 0
             while not ended and not self._stop.is_set():
@@ -175,8 +175,7 @@ class TotalsQuery:
                     why = meaning(error)
                     if not _may_pass(why, tries):
                         raise why from error
-                    self._stop.wait(outage.meet(why))
-        outage.over()
+                    self._stop.wait(self._outage.meet(why))
         extent = self._standing.extent
         return Totaled(
             job=self._ledger.job,
@@ -254,6 +253,7 @@ class TotalsQuery:
             ]
             self._standing = self._ledger.add(self._standing, self._extent(rows), sums)
             self._added += sum(row["records"] for row in rows if row["per"] == READ)
+            self._outage.over()
             self._steps("added")
         except Exception as error:  # noqa: BLE001  whoever follows the query raises it
             self._error = error
