@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "log", "outbox", "queue", "ick", "timeline", "scale"],
+        choices=["all", "log", "outbox", "queue", "ick", "timeline", "spark", "scale"],
         default="all",
     )
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=1_000_000, help="rows of the long backlog")
     parser.add_argument("--dirty", type=int, default=1_000_000, help="members of the large Ick")
     parser.add_argument("--waiting", type=int, default=1_000_000, help="messages of a full queue")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="messages that Spark reads")
+    parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
@@ -41,6 +43,12 @@ def main() -> int:
         tables["dirty lists against sorted sets"] = ick.run(options.rounds, options.dirty)
     if options.what in ("all", "timeline"):
         tables["timelines against sorted sets"] = timeline.run(options.rounds, options.seconds)
+    if options.what in ("all", "spark"):
+        # Last: it brings a JVM, which the others need not share the machine with.
+        from bench import spark
+
+        rows = spark.run(options.rounds, options.rows, options.grown)
+        tables["the log in Spark"] = rows
     return 0 if show(tables, options.json) else 1
 
 
