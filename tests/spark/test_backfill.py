@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     refused: list[tuple[dict[str, Any], str]] = [
         ({}, "a table or a query of a database, or files"),
         ({"table": "t"}, "by db"),
-        ({"db": url, "table": "t", "stream": None}, "either a stream or a topic"),
+        ({"db": url, "table": "t", "stream": None}, "one place to write to"),
         ({"db": url, "table": "t", "tag": "nope"}, "there are id, word, raw"),
         ({"db": url, "table": "t", "order_by": "raw"}, "cannot be ordered by 'raw'"),
         ({"db": url, "table": "bare", "tag": "n"}, "no primary key of one column"),
