@@ -274,6 +274,7 @@ def test_a_blocked_member_is_woken_by_a_publish(
     until(lambda: blocked(client) > before)
     stream.stage(table(entries(4)), "a")
     stream.publish("a", producer="p", sequence=1)
+    assert client.stream(stream.name).group("g").info().next == 5, "by the publish itself"
     member.join(20)
     assert taken == [value for _, value in entries(4)]
 
@@ -353,6 +354,17 @@ def test_what_a_publish_has_begun_with_stays_with_it(client: Headwater, stream: 
         stream.stage(table(entries(1)), "s1t1", place=0)
     with pytest.raises(StagingGone):
         stream.publish("s1t1", producer="q", sequence=1)
+    stream.publish(producer="p", sequence=1)
+    assert all_of(stream) == entries(1400)
+
+
+@pytest.mark.usefixtures("small_nodes")
+def test_what_a_publish_has_begun_with_does_not_expire(client: Headwater, stream: Stream) -> None:
+    for number in range(2):
+        rows = table(entries(700, 1 + number * 700))
+        stream.stage(rows, f"t{number}", keep_ms=1000)
+    begin(client, stream.name, "t0", "t1", sequence=1)
+    let_pass(client, 1100)
     stream.publish(producer="p", sequence=1)
     assert all_of(stream) == entries(1400)
 
