@@ -65,7 +65,7 @@ format: setup ## put the code into the one format and mend what lint can mend
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format $(CODE)
 
-bench: setup ## measure log, outbox, queues, dirty lists and Spark, each against its peers in one run
+bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers in one run
 	@$(RUN) bench
 
 bench-scale: setup ## the 100M-message run: memory, write rate and seek latency as a log grows

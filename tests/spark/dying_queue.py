@@ -19,8 +19,14 @@ from headwater.spark.queues.source import QueueSource
 from headwater.store.call import Call
 from headwater.store.sync import Store
 
-# While a task writes, and after which call of the commit: the first of its kind, or the second.
-STEPS = ["writing", "hw_stream_publish 1", "hw_queue_push 1", "hw_queue_push 2", "committed"]
+# After which call of its kind a commit of 300 rows dies, and how many rows are pushed by then when
+# 300 were before: the second push of the one that goes on is the third of the epoch.
+STEPS_OF_A_COMMIT = {
+    "hw_stream_publish 1": 300,
+    "hw_queue_push 1": 400,
+    "hw_queue_push 2": 600,
+    "committed": 600,
+}
 FORMAT = "headwater_queue_dying"
 
 

@@ -24,7 +24,7 @@ from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
 from headwater.spark.queues.source import QueueSource
 from headwater.store.sync import Store
 from tests.servers import Server, until
-from tests.spark.dying_queue import FORMAT, STEPS, queue_sink_that_dies
+from tests.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
 from tests.spark.tables import small_table
 
 VALUE = StructType([StructField("value", StringType())])
@@ -159,10 +159,9 @@ def run_query(spark: SparkSession, url: str, stream: str, queue: str, place: Pat
 def test_a_query_may_die_at_any_step(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
 ) -> None:
-    stream, queue, wanted = embedded.stream(name), embedded.queue(name), 0
-    for step in STEPS:
-        stream.write_many([("", b"%d" % n) for n in range(wanted, wanted + 300)])
-        wanted += 300
+    stream, queue = embedded.stream(name), embedded.queue(name)
+
+    def die_at(step: str) -> None:
         marker = tmp_path / step.replace(" ", "-")
         spark.dataSource.register(queue_sink_that_dies(step, str(marker)))
         # A worker's task is tried again; a commit that fails ends the query.
@@ -170,10 +169,17 @@ def test_a_query_may_die_at_any_step(
         with outcome:
             run_query(spark, embedded_url, name, name, tmp_path)
         assert marker.exists(), f"{step} was not reached"
-        if step != "writing":
-            run_query(spark, embedded_url, name, name, tmp_path)
-        assert queue.stats().pushed == wanted, step
-    assert popped(queue) == list(range(wanted))
+
+    stream.write_many([("", b"%d" % n) for n in range(300)])
+    die_at("writing")
+    stream.write_many([("", b"%d" % n) for n in range(300, 600)])
+    # Each goes on with the epoch in which the one before has died.
+    for step, pushed in STEPS_OF_A_COMMIT.items():
+        die_at(step)
+        assert queue.stats().pushed == pushed, step
+    stream.write_many([("", b"%d" % n) for n in range(600, 610)])
+    run_query(spark, embedded_url, name, name, tmp_path)
+    assert popped(queue) == list(range(610))
     for intake in intakes(embedded, name):
         assert embedded.stream(intake).delete()
 
@@ -245,6 +251,37 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
     writers[1].commit([writers[1].write(iter(batches(range(5), 1)))])
     assert popped(embedded.queue(name)) == list(range(5))
     embedded.stream(intake).delete()
+
+
+@pytest.mark.fault
+def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
+    embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    writers = [QueueWriter(Place(embedded_url, name), ("p", sequence)) for sequence in (1, 2)]
+    first, second = (
+        [writer.write(iter(batches(rows, 1)))]
+        for writer, rows in zip(writers, (range(40), range(40, 50)), strict=True)
+    )
+    push_many, calls = headwater.Queue.push_many, []
+
+    def counted(queue: headwater.Queue, *values: Any, **options: Any) -> list[str]:
+        calls.append(options["sequence"])
+        if len(calls) == 6:
+            raise Died
+        if len(calls) == 7:
+            # The next one is about to push what the first has left; so is the first.
+            writers[0].commit([*first])
+        return push_many(queue, *values, **options)
+
+    monkeypatch.setattr(headwater.Queue, "push_many", counted)
+    with pytest.raises(Died):
+        writers[0].commit([*first])
+    writers[1].commit([*second])
+    assert len(calls) == 10
+    assert popped(embedded.queue(name)) == list(range(50))
+    for intake in intakes(embedded, name):
+        embedded.stream(intake).delete()
 
 
 @pytest.mark.fault

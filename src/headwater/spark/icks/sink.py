@@ -11,6 +11,7 @@ The columns are ``member`` (string or binary), ``score`` (a number) and, into a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -49,13 +50,15 @@ TAKEN_BY_CHANNEL = Taken(
 
 def add_rows(dirty: DirtyList, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
     """Add all rows of a task."""
+    # One object for all, for a channel looks at its layout when it is first used.
+    channel, ick = (dirty.channel, None) if dirty.is_channel else (None, dirty.ick)
     with one_line():
         for batch in batches:
             for not_before, scores in by_time(batch).items():
-                if dirty.is_channel:
-                    dirty.channel.add(scores, not_before=not_before)
-                else:
-                    dirty.ick.add(scores)
+                if channel is not None:
+                    channel.add(scores, not_before=not_before)
+                elif ick is not None:
+                    ick.add(scores)
     return WriterCommitMessage()
 
 
@@ -74,8 +77,8 @@ def by_time(batch: pa.RecordBatch) -> dict[int | None, dict[bytes, float]]:
     ):
         scores = found.setdefault(time, {})
         known = scores.get(member)
-        # What is no number is not dropped in a comparison, but refused by the add.
-        if known is None or not score >= known:
+        # NaN is lower than nothing, but must reach the add, which refuses it.
+        if known is None or score < known or math.isnan(score):
             scores[member] = score
     return found
 

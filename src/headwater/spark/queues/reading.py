@@ -83,10 +83,7 @@ class QueueReader(DataSourceReader):
     @one_line()
     def partitions(self) -> list[InputPartition]:
         """Find out what there is to look at, and cut it into tasks. Raises UnknownQueue."""
-        run, handle = self._place.hw.store.run, self._handle()
-        if not self._place.hw.queue(self._place.queue).stats().exists:
-            raise UnknownQueue(self._place.queue)
-        return list(run(parts_of(handle, self._states, self._least)))
+        return self._place.hw.store.run(parts_of(self._handle(), self._states, self._least))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Hand over the rows of one task."""
@@ -123,10 +120,12 @@ def parts_of(
     queue: QueueHandle, states: tuple[State, ...], least: int
 ) -> Operation[list[InputPartition]]:
     """Cut a queue into what tasks look at, at least so many where there are that many messages."""
+    reply = yield Call("hw_queue_stats", queue.key, read_only=True)
+    exists, listed, newest = reply[4], int(reply[7]), int(reply[8][0])
+    if not exists:
+        raise UnknownQueue(queue.name)
     spots = yield from spots_of(queue, states)
     lists = [spot for spot in spots if spot.part == "ready"]
-    reply = yield Call("hw_queue_stats", queue.key, read_only=True)
-    listed, newest = int(reply[7]), int(reply[8][0])
     shares = max(-(-least // max(len(lists), 1)), listed // TASK_MESSAGES)
     parts: list[InputPartition] = []
     for spot in spots:
