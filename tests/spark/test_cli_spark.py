@@ -123,7 +123,8 @@ def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:
         check=False,
     )
     assert done.returncode != 0
-    assert "Missing option '--db'" in done.stderr
+    # What a program says on standard error, spark-submit says on standard output.
+    assert "Missing option '--db'" in done.stdout
 
 
 def test_without_spark_the_cure_is_told(database_url: str) -> None:
