@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+import headwater
 from headwater import Stream
+from tests.entries import entries
 from tests.spark.standalone import Standalone
 
 
@@ -27,3 +30,31 @@ def test_a_stream_is_read_by_the_executors_of_a_cluster(
     assert found["streamed"] == [5000, 5000 * 5001 // 2]
     assert "there is no stream 'nobody'" in found["error"]
     assert "Traceback" not in found["error"]
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_topic_and_a_table_are_written_by_the_executors_of_a_cluster(
+    standalone: Standalone,
+    embedded_url: str,
+    make_embedded_stream: Callable[[int], Stream],
+    database_url: str,
+    engine: sa.Engine,
+    tmp_path: Path,
+) -> None:
+    stream = make_embedded_stream(5000)
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE totals (ride text PRIMARY KEY, distance bigint)")
+    topic, folder = f"{stream.name}-out", str(tmp_path)
+    words = (embedded_url, stream.name, topic, database_url, folder)
+    assert standalone.submit("write_on_cluster.py", *words)["master"] == standalone.url
+    with headwater.connect(embedded_url) as hw:
+        copied = [row for batch in hw.topic(topic).scan() for row in batch.to_pylist()]
+        hw.topic(topic).delete()
+    assert sorted((row["tag"], row["value"]) for row in copied) == sorted(entries(5000))
+    wanted: dict[str, int] = {}
+    for offset, (tag, _) in enumerate(entries(5000), 1):
+        wanted[tag] = wanted.get(tag, 0) + offset
+    with engine.connect() as conn:
+        assert {row[0]: row[1] for row in conn.exec_driver_sql("SELECT * FROM totals")} == wanted
