@@ -8,7 +8,8 @@
     │   ├── AccessDenied          wrong password, or a right is missing
     │   ├── LibraryTooNew         the server carries a newer function library
     │   ├── EmbeddedServerFailed  the private server did not come up
-    │   └── OutcomeUnknown        the connection broke after a call was sent
+    │   ├── OutcomeUnknown        the connection broke after a call was sent
+    │   └── FarmMoved             an instance knows of a newer layout of its farm
     ├── LogError                  the log refuses by its own rules
     │   ├── UnknownStream         the stream was never written
     │   ├── UnknownTopic          the topic was never opened
@@ -44,7 +45,8 @@
     │   └── UnknownQueue          the queue was never pushed to
     ├── TimelineError             a farm cannot do what it is asked
     │   ├── QuorumFailed          too few clusters took a write
-    │   └── AllReplicasFailed     no cluster that was asked could read a key
+    │   ├── AllReplicasFailed     no cluster that was asked could read a key
+    │   └── ReshardRefused        a farm cannot be moved as asked
     └── OutboxError               the way between SQL and the log is barred
         ├── DatabaseUnreachable   no connection to the database, or it broke
         ├── DatabaseRefused       the database answered that it will not
@@ -146,6 +148,18 @@ _UNKNOWN_CURES = {
     "hw_group_read": "what it took goes to nobody else; read with retry_ms=, and what is lost on "
     "its way comes again",
 }
+
+
+class FarmMoved(StoreError):
+    """An instance knows of a newer layout of its farm; a farm that is asked follows by itself."""
+
+    def __init__(self, where: str, epoch: int) -> None:
+        super().__init__(
+            f"{where} knows of layout {epoch} of its farm, which nobody there could tell of; open "
+            "the farm anew by the instances that it has now"
+        )
+        self.where = where
+        self.epoch = epoch
 
 
 class LogError(HeadwaterError):
@@ -536,6 +550,10 @@ class AllReplicasFailed(TimelineError):
         self.keys = keys
         self.asked = asked
         self.causes = causes
+
+
+class ReshardRefused(TimelineError):
+    """A farm cannot be moved as asked; nothing was changed, or it goes on as it was."""
 
 
 class TargetNotEmpty(SparkError):

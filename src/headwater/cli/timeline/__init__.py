@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import headwater.cli.timeline.records as records
+import headwater.cli.timeline.reshard as reshard
 import headwater.cli.timeline.serve as serve
 import headwater.cli.timeline.status as status
 import headwater.cli.timeline.walk as walk
@@ -16,3 +17,4 @@ app.command("select")(records.select)
 app.command("serve")(serve.serve)
 app.command("walk")(walk.walk)
 app.command("status")(status.status)
+app.command("reshard")(reshard.reshard)

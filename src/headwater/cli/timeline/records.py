@@ -55,7 +55,7 @@ def insert(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
     as_json: AsJson = False,
 ) -> None:
     """Insert members into a timeline, or what stands on the lines of standard input.
@@ -76,7 +76,7 @@ def delete(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
     as_json: AsJson = False,
 ) -> None:
     """Delete members from a timeline: inserts up to that score lose; see insert."""
@@ -101,7 +101,7 @@ def select(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
     as_json: AsJson = False,
 ) -> None:
     """Show records, newest first, each with its cursor."""

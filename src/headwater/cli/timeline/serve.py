@@ -65,7 +65,7 @@ def serve(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
 ) -> None:
     """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
 

@@ -25,7 +25,7 @@ def status(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
     as_json: AsJson = False,
 ) -> None:
     """Show of each instance whether it serves, what it holds, and how far it is behind.

@@ -34,7 +34,7 @@ def walk(
     max_size: MaxSize = 10_000,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 1000,
+    timeout_ms: Timeout = 3000,
     as_json: AsJson = False,
 ) -> None:
     """Compare all timelines on all clusters, in random order, and repair what differs.
@@ -53,7 +53,7 @@ def walk(
             instances, max_size=max_size, horizon=horizon, hash=hash, timeout_ms=timeout_ms
         )
         async with farm:
-            with _bar() as tell:
+            with progress_bar() as tell:
                 walker = Walker(farm, rate=rate, state=state, tell=tell)
                 while (walked := await walker.walk(stop)) is not None:
                     _show(walked, as_json)
@@ -68,7 +68,7 @@ def walk(
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def progress_bar() -> Iterator[Callable[[Progress], None]]:
     """Show a bar on a terminal, and nothing elsewhere."""
     from rich import progress as rich
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
+from headwater.timeline.layout import LAYOUT_KEY, Layout
 from headwater.timeline.records import Columns, Cursor, Row
 
 MOST_OPERATIONS: Final = 2000
@@ -84,7 +85,9 @@ def sets_of(key: bytes) -> tuple[bytes, bytes]:
     return key + b"+", key + b"-"
 
 
-def write_calls(changes: Mapping[bytes, Change], max_size: int, horizon: float) -> Iterator[Call]:
+def write_calls(
+    changes: Mapping[bytes, Change], max_size: int, horizon: float, epoch: int
+) -> Iterator[Call]:
     """Spell operations; with none for a key, it is brought to its size and horizon only."""
     head: list[Argument] = [max_size, "" if horizon == NO_HORIZON else repr(horizon)]
     keys: list[bytes] = []
@@ -93,7 +96,7 @@ def write_calls(changes: Mapping[bytes, Change], max_size: int, horizon: float) 
     for key, change in changes.items():
         for part, more, weight in _parts(change):
             if keys and (count + more > MOST_OPERATIONS or size + weight > MOST_BYTES):
-                yield _call("hw_timeline_write", keys, args)
+                yield _call("hw_timeline_write", keys, args, epoch)
                 keys, args, count, size = [], list(head), 0, 0
             keys += sets_of(key)
             args += (len(part.inserts) // 2, len(part.deletes) // 2)
@@ -101,7 +104,7 @@ def write_calls(changes: Mapping[bytes, Change], max_size: int, horizon: float) 
             args += part.deletes
             count, size = count + more, size + weight
     if keys:
-        yield _call("hw_timeline_write", keys, args)
+        yield _call("hw_timeline_write", keys, args, epoch)
 
 
 def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
@@ -124,28 +127,30 @@ def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
     yield part, count, size
 
 
-def select_calls(sets: Sequence[bytes], window: Window) -> Iterator[Call]:
+def select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[Call]:
     """Spell the request for a page of each of some sets."""
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
     step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
     for at in range(0, len(sets), step):
-        yield _call("hw_timeline_select", sets[at : at + step], args, read_only=True)
+        yield _call("hw_timeline_select", sets[at : at + step], args, epoch, read_only=True)
 
 
-def score_calls(asked: Mapping[bytes, Sequence[bytes]], max_size: int) -> Iterator[Call]:
+def score_calls(
+    asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int
+) -> Iterator[Call]:
     """Spell the question what is known of members; a key is never cut in two."""
     keys: list[bytes] = []
     args: list[Argument] = [max_size]
     for key, members in asked.items():
         if keys and len(args) + len(members) > MOST_OPERATIONS:
-            yield _call("hw_timeline_score", keys, args, read_only=True)
+            yield _call("hw_timeline_score", keys, args, epoch, read_only=True)
             keys, args = [], [max_size]
         keys += sets_of(key)
         args += (len(members), *members)
     if keys:
-        yield _call("hw_timeline_score", keys, args, read_only=True)
+        yield _call("hw_timeline_score", keys, args, epoch, read_only=True)
 
 
 def read_known(found: list[bytes]) -> Known:
@@ -161,7 +166,17 @@ def read_known(found: list[bytes]) -> Known:
     return Known((float(score), member) if score else None, states)
 
 
+def layout_call(layout: Layout) -> Call:
+    """Spell what tells an instance of a layout."""
+    return Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True)
+
+
 def _call(
-    function: str, keys: Sequence[bytes], args: list[Argument], *, read_only: bool = False
+    function: str,
+    keys: Sequence[bytes],
+    args: list[Argument],
+    epoch: int,
+    *,
+    read_only: bool = False,
 ) -> Call:
-    return Call(function, keys[0], tuple(args), read_only, True, tuple(keys[1:]))
+    return Call(function, keys[0], (*args, epoch), read_only, True, (*keys[1:], LAYOUT_KEY))

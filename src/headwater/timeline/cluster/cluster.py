@@ -8,26 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from headwater.errors import StoreError
+from headwater.errors import FarmMoved, StoreError
 from headwater.store.faults import parse_info
 from headwater.timeline.cluster.calls import (
     Change,
     Known,
     Page,
     Window,
+    layout_call,
     read_known,
     score_calls,
     select_calls,
     sets_of,
     write_calls,
 )
+from headwater.timeline.layout import LAYOUT_KEY, Layout, read_layout
 from headwater.timeline.pool.instance import Instance
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.records import InstanceStatus, Written
 
 T = TypeVar("T")
+
+
+_FIELDS: Final = ("epoch", "phase", "old", "new")
 
 
 class Outcome(NamedTuple):
@@ -40,14 +45,19 @@ class Outcome(NamedTuple):
 class Cluster:
     """One copy of all timelines; each key keeps its newest ``max_size`` elements."""
 
-    def __init__(self, pool: Pool, max_size: int) -> None:
+    def __init__(self, pool: Pool, max_size: int, epoch: int = 0) -> None:
         self.pool = pool
         self._max_size = max_size
+        self._epoch = epoch
+        # Whether an instance has refused us for knowing of an old layout only.
+        self.outdated = False
 
     @classmethod
-    def open(cls, urls: Sequence[str], hash_name: str, timeout_ms: int, max_size: int) -> Cluster:
+    def open(
+        cls, urls: Sequence[str], hash_name: str, timeout_ms: int, max_size: int, epoch: int = 0
+    ) -> Cluster:
         """Make a cluster of instances; nothing is sent yet."""
-        return cls(Pool(urls, hash_name, timeout_ms), max_size)
+        return cls(Pool(urls, hash_name, timeout_ms), max_size, epoch)
 
     async def write(self, changes: Mapping[bytes, Change], horizon: float) -> Outcome:
         """Merge operations into their keys; below the horizon nothing is kept or taken."""
@@ -55,7 +65,7 @@ class Cluster:
         async def work(instance: Instance, keys: list[bytes]) -> Written:
             share = changes if len(keys) == len(changes) else {key: changes[key] for key in keys}
             written = Written()
-            for call in write_calls(share, self._max_size, horizon):
+            for call in write_calls(share, self._max_size, horizon, self._epoch):
                 written = written.plus(await instance.ask(call))
             return written
 
@@ -75,7 +85,7 @@ class Cluster:
         async def work(instance: Instance, keys: list[bytes]) -> list[Page]:
             sets = [sets_of(key)[deleted] for key in keys]
             pages: list[Page] = []
-            for call in select_calls(sets, window):
+            for call in select_calls(sets, window, self._epoch):
                 pages += [
                     Page(raw, whole=len(raw) < 2 * window.limit) for raw in await instance.ask(call)
                 ]
@@ -91,7 +101,7 @@ class Cluster:
         async def work(instance: Instance, keys: list[bytes]) -> list[Known]:
             share = {key: asked[key] for key in keys}
             known: list[Known] = []
-            for call in score_calls(share, self._max_size):
+            for call in score_calls(share, self._max_size, self._epoch):
                 known += map(read_known, await instance.ask(call))
             return known
 
@@ -105,6 +115,9 @@ class Cluster:
         async def attempt(instance: Instance, share: list[bytes]) -> T | StoreError:
             try:
                 return await work(instance, share)
+            except FarmMoved as error:
+                self.outdated = True
+                return error
             except StoreError as error:
                 return error
 
@@ -131,6 +144,28 @@ class Cluster:
         """
         info = await self.pool.instances[place].command("INFO", "server")
         return parse_info(info)["run_id"]
+
+    async def layouts(self) -> list[Layout | StoreError | None]:
+        """Ask each instance how the farm lies; None of one that knows of nothing."""
+
+        async def ask(instance: Instance) -> Layout | StoreError | None:
+            try:
+                return read_layout(await instance.command("HMGET", LAYOUT_KEY, *_FIELDS))
+            except StoreError as error:
+                return error
+
+        return list(await asyncio.gather(*map(ask, self.pool.instances)))
+
+    async def announce(self, layout: Layout) -> list[Layout]:
+        """Tell every instance of a layout; gives what each knows then. Raises StoreError."""
+        call = layout_call(layout)
+        replies = [await instance.ask(call) for instance in self.pool.instances]
+        return [found for reply in replies if (found := read_layout(reply)) is not None]
+
+    async def drop(self, place: int, keys: Sequence[bytes]) -> None:
+        """Remove timelines from an instance that is not theirs; raises StoreError."""
+        names = [name for key in keys for name in sets_of(key)]
+        await self.pool.instances[place].command("UNLINK", *names)
 
     async def look(self) -> list[InstanceStatus]:
         """Tell how each instance is; one that does not serve is no error."""

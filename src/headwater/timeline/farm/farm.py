@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, TypeVar
 
-from headwater.errors import QuorumFailed
+from headwater.errors import QuorumFailed, TimelineError
 from headwater.inputs import check_int
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
+from headwater.timeline.farm.ground import Ground
 from headwater.timeline.farm.options import (
     MAX_RATE,
     MAX_TIMEOUT_MS,
@@ -25,17 +26,14 @@ from headwater.timeline.farm.options import (
     Horizon,
     Options,
     RisingHorizon,
-    parse_farm,
-    parse_quorum,
     parse_strategy,
 )
-from headwater.timeline.farm.reading import Query, Reader
-from headwater.timeline.farm.repairing import Repairer
+from headwater.timeline.farm.reading import Query
 from headwater.timeline.farm.scoring import score_of
 from headwater.timeline.farm.shaping import check_keys, check_pairs, group, shape
 from headwater.timeline.farm.whole import compare_whole, repair_whole, size_of
-from headwater.timeline.farm.writing import write
 from headwater.timeline.law import State
+from headwater.timeline.layout import SETTLED, Layout
 from headwater.timeline.metrics import Metrics, NoMetrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
@@ -52,25 +50,40 @@ from headwater.timeline.records import (
     check_place,
 )
 
+T = TypeVar("T")
+
+# How often a farm may move during one call.
+_MOST_MOVES: Final = 5
+
 
 class AsyncFarm:
     """A farm of clusters for asyncio; see Farm for what it promises."""
 
-    def __init__(
-        self,
-        clusters: Sequence[Cluster],
-        readable: Sequence[Cluster],
-        options: Options,
-        horizon: Horizon,
-    ) -> None:
-        self.clusters = tuple(clusters)
+    def __init__(self, farm: str, options: Options, horizon: Horizon) -> None:
         self._options = options
         self._metrics = options.metrics
         self._horizon = RisingHorizon(horizon)
         self._background = Background()
-        self._readable = tuple(readable)
-        self._repairer = Repairer(clusters, options, self._horizon)
-        self._reader = Reader(readable, options, self._repairer, self._background)
+        self._following = asyncio.Lock()
+        self._ground = self._stand_on(Layout(0, SETTLED, "", farm))
+
+    def _stand_on(self, layout: Layout) -> Ground:
+        return Ground(layout, self._options, self._horizon, self._background)
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """All clusters that writes go to."""
+        return self._ground.clusters
+
+    @property
+    def source(self) -> tuple[Cluster, ...]:
+        """The clusters that have all timelines: while a farm is moved, the old ones."""
+        return self._ground.source
+
+    @property
+    def layout(self) -> Layout:
+        """How the farm lies, as far as is known here."""
+        return self._ground.layout
 
     @classmethod
     def open(
@@ -90,9 +103,9 @@ class AsyncFarm:
         metrics: Metrics | None = None,
     ) -> AsyncFarm:
         """See Farm.open; nothing is sent yet."""
-        plans = parse_farm(farm)
         options = Options(
-            write_quorum=parse_quorum(write_quorum, len(plans)),
+            write_quorum=write_quorum,
+            hash=hash,
             read_strategy=parse_strategy(read_strategy, READ_STRATEGIES, "read_strategy"),
             repair_strategy=parse_strategy(repair_strategy, REPAIR_STRATEGIES, "repair_strategy"),
             max_size=check_max_size(max_size),
@@ -102,11 +115,37 @@ class AsyncFarm:
             timeout_ms=check_int(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
             metrics=NoMetrics() if metrics is None else metrics,
         )
-        clusters = [
-            Cluster.open(plan.urls, hash, options.timeout_ms, options.max_size) for plan in plans
-        ]
-        readable = [c for c, plan in zip(clusters, plans, strict=True) if not plan.write_only]
-        return cls(clusters, readable, options, horizon)
+        return cls(farm, options, horizon)
+
+    async def _by_layout(self, work: Callable[[Ground], Awaitable[T]]) -> T:
+        """Do something by the present layout, and again by the next should the farm have moved.
+
+        Whatever was done in part by an old layout does no harm.
+        """
+        for _ in range(_MOST_MOVES):
+            ground = self._ground
+            if not ground.outdated:
+                try:
+                    result = await work(ground)
+                except TimelineError:
+                    if not ground.outdated:
+                        raise
+                else:
+                    if not ground.outdated:
+                        return result
+            await self.follow(ground)
+        return await work(self._ground)
+
+    async def follow(self, ground: Ground | None = None) -> None:
+        """Look whether the farm has moved from a ground, the present one if not said."""
+        ground = ground or self._ground
+        async with self._following:
+            if self._ground is not ground:
+                return
+            newer = await ground.newer()
+            if newer is not None:
+                self._ground = self._stand_on(newer)
+                self._background.start(ground.close())
 
     async def insert(self, tuples: Iterable[Tuple]) -> Written:
         """See Farm.insert."""
@@ -123,9 +162,8 @@ class AsyncFarm:
         self._metrics.count(f"{verb}_record_count", count)
         if not changes:
             return Written()
-        quorum = self._options.write_quorum
         try:
-            written = await write(self.clusters, changes, self._horizon(), quorum, self._background)
+            written = await self._by_layout(lambda ground: ground.write(changes))
         except QuorumFailed:
             self._metrics.count(f"{verb}_quorum_failure")
             raise
@@ -162,7 +200,7 @@ class AsyncFarm:
             return shape(asked, {}, [])
         window = window._replace(limit=limit)
         query = Query(list(dict.fromkeys(asked.values())), window, self._horizon())
-        answer = await self._reader.read(query)
+        answer = await self._by_layout(lambda ground: ground.reader.read(query))
         return shape(asked, answer.columns, answer.failures)
 
     async def score(
@@ -170,21 +208,25 @@ class AsyncFarm:
     ) -> dict[tuple[Key, Member], State | None]:
         """See Farm.score."""
         asked = check_pairs(pairs)
-        return await score_of(self._readable, asked, self._horizon())
+        return await self._by_layout(
+            lambda ground: score_of(ground.readable, asked, self._horizon())
+        )
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
         """See Farm.repair."""
         asked = list(dict.fromkeys(check_keys(keys).values()))
-        return await repair_whole(
-            self.clusters, asked, self._options.max_size, self._horizon(), self._metrics
+        size, metrics = self._options.max_size, self._metrics
+        return await self._by_layout(
+            lambda ground: repair_whole(ground.clusters, asked, size, self._horizon(), metrics)
         )
 
     async def compare(self, keys: Iterable[Key]) -> list[dict[Key, int]]:
         """See Farm.compare."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
-        changes, _ = await compare_whole(
-            self.clusters, raw, self._options.max_size, self._horizon(), self._metrics
+        size, metrics = self._options.max_size, self._metrics
+        changes, _ = await self._by_layout(
+            lambda ground: compare_whole(ground.clusters, raw, size, self._horizon(), metrics)
         )
         return [
             {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
@@ -199,14 +241,12 @@ class AsyncFarm:
     async def settle(self) -> None:
         """See Farm.settle."""
         await self._background.finish()
-        await self._repairer.finish()
+        await self._ground.repairer.finish()
 
     async def close(self) -> None:
         """See Farm.close."""
         await self._background.finish()
-        await self._repairer.close()
-        for cluster in self.clusters:
-            await cluster.close()
+        await self._ground.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -40,7 +40,8 @@ class ClusterPlan(NamedTuple):
 class Options:
     """How a farm works; see Farm.open for what each means."""
 
-    write_quorum: int
+    write_quorum: int | str
+    hash: str
     read_strategy: str
     repair_strategy: str
     max_size: int

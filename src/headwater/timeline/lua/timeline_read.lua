@@ -1,15 +1,17 @@
 --[[
   hw_timeline_select: a page of each of some sets, newest first; equal scores by member, descending.
   A page begins behind the start and ends before the stop, which need not be elements of the set.
-  KEYS   K+ of each timeline to select from; K- for its tombstones
+  KEYS   K+ of each timeline to select from, K- for its tombstones; then the layout
   ARGV   1 how many to pass over   2 how many at most   3 score of the start, '' for none
-         4 its member   5 score of the stop, '' for none   6 its member
+         4 its member   5 score of the stop, '' for none   6 its member   7 epoch of the layout
   Reply  for each set { member, score, ... }
   Cost   for each set O(log size + elements), with a start or a stop O(log² size + elements)
 ]]
 redis.register_function{
   function_name = 'hw_timeline_select',
   callback = function(keys, args)
+    local refused = timeline.fence(keys, args)
+    if refused then return refused end
     local offset, limit = tonumber(args[1]), tonumber(args[2])
     local pages = {}
     for i, set in ipairs(keys) do
@@ -26,8 +28,9 @@ redis.register_function{
 
 --[[
   hw_timeline_score: what is known of members: the score of their newest operation, and its kind.
-  KEYS   1 K+   2 K-   3 the next K+   ...
-  ARGV   1 most elements of a key   2.. for each key: how many members, then the members
+  KEYS   1 K+   2 K-   3 the next K+   ...   then the layout
+  ARGV   1 most elements of a key   2.. for each key: how many members, then the members; then the
+         epoch of the layout
   Reply  for each key { score of the oldest element it keeps, its member, then for each member its
          score in K+ and its score in K- }; '' stands for none, and a key with room has no oldest
   Cost   O(members · log size)
@@ -35,6 +38,8 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_timeline_score',
   callback = function(keys, args)
+    local refused = timeline.fence(keys, args)
+    if refused then return refused end
     local most, at, known = tonumber(args[1]), 2, {}
     for k = 1, #keys, 2 do
       local floor = timeline.floor(keys[k], keys[k + 1], most) or { '', '' }

@@ -41,14 +41,17 @@ end
   hw_timeline_write: merge operations into timelines, inserts and deletes alike; a repair is no
   other thing. What a score below the horizon has is forgotten first, and such operations are
   rejected; so are those that are older than all that a full key keeps. A repeat changes nothing.
-  KEYS   1 K+   2 K-   3 the next K+   ...
+  KEYS   1 K+   2 K-   3 the next K+   ...   then the layout
   ARGV   1 most elements of a key   2 horizon, '' for none   3.. for each key: how many inserts, how
-         many deletes, then score, member of each insert, then of each delete
+         many deletes, then score, member of each insert, then of each delete; then the epoch
+         of the layout
   Reply  { applied, unchanged, rejected, trimmed, forgotten }: the first three count operations, the
          others elements that went: over the size, below the horizon
   Cost   O(operations · log size), and O(log size) for each element that goes
 ]]
 redis.register_function('hw_timeline_write', function(keys, args)
+  local refused = timeline.fence(keys, args)
+  if refused then return refused end
   local most, horizon = tonumber(args[1]), tonumber(args[2])
   local tally = { 0, 0, 0, 0, 0 }
   local at = 3

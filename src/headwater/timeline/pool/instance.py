@@ -14,10 +14,17 @@ from typing import Any, Final
 
 import redis
 
-from headwater.errors import InvalidInput, OutcomeUnknown, StoreError, StoreUnreachable
+from headwater.errors import (
+    FarmMoved,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnreachable,
+)
 from headwater.store.aio import AsyncStore
 from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
+from headwater.store.faults import Refusal
 from headwater.store.url import resolve
 
 # Time to replace a connection that broke, by a server that is there again; no more.
@@ -58,7 +65,7 @@ class Instance:
         return await self._attempt(lambda store: store.ask(call, PATIENCE_S))
 
     async def command(self, *words: Argument) -> Any:
-        """Run a command that only looks; raises StoreError."""
+        """Run a command that may be repeated; raises StoreError."""
 
         async def send(store: AsyncStore) -> Any:
             try:
@@ -90,6 +97,10 @@ class Instance:
         except (StoreUnreachable, OutcomeUnknown):
             self._rests_until = self._clock() + REST_S
             raise
+        except Refusal as refusal:
+            # No function of timelines refuses for another reason.
+            self._rests_until = 0.0
+            raise FarmMoved(self.where, int(refusal.words[0])) from None
         except StoreError:
             # It answered, though not as wished: other calls may fare better.
             self._rests_until = 0.0

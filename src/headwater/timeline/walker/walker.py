@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from headwater.errors import StoreError
 from headwater.inputs import check_int
+from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.farm import AsyncFarm
 from headwater.timeline.records import Repaired
 from headwater.timeline.walker.positions import Notebook
@@ -51,7 +52,7 @@ class Walker:
     """Walks a farm's timelines, ``rate`` keys a second at most.
 
     With ``state``, a file, a round that was interrupted is gone on with where it was, but for up to
-    2000 keys that are compared again.
+    2000 keys that are compared again. Looks for timelines ``over`` some of the clusters, or all.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Walker:
         state: Path | None = None,
         chance: random.Random | None = None,
         tell: Callable[[Progress], None] = lambda _: None,
+        over: Sequence[Cluster] | None = None,
     ) -> None:
         self._farm = farm
+        self._over = farm.clusters if over is None else over
         self._pace = Pace(check_int(rate, "rate", 1, MAX_RATE))
         self._notebook = Notebook(state)
         self._chance = chance or random.Random()
@@ -73,9 +76,10 @@ class Walker:
         """Walk one round, or the rest of one; None when ``stop`` was set before its end."""
         positions = self._notebook.read()
         done = Repaired(*positions.figures)
-        total = sum(instance.keys for instance in await self._farm.status())
+        looks = await asyncio.gather(*(cluster.look() for cluster in self._over))
+        total = sum(instance.keys for found in looks for instance in found)
         passed = 0
-        scan = Scan(self._farm.clusters, positions, self._chance)
+        scan = Scan(self._over, positions, self._chance)
         async for batch in scan.batches():
             self._notebook.note(positions)
             for at in range(0, len(batch.keys), _AT_ONCE):

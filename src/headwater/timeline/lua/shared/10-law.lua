@@ -86,3 +86,15 @@ function timeline.newer(set, score, member, too)
   end
   return low
 end
+
+--[[
+  A farm may be moved to other instances while it is used. Each instance then has a hash with the
+  `epoch` of the layout, and refuses callers that know of an older one: they would write to where
+  nobody looks any more, or read where nothing is. The last key and the last argument of every
+  function here are that hash and the caller's epoch; this takes them off, and answers a refusal.
+]]
+function timeline.fence(keys, args)
+  local layout, known = table.remove(keys), tonumber(table.remove(args))
+  local epoch = redis.call('HGET', layout, 'epoch')
+  if epoch and tonumber(epoch) > known then return redis.error_reply('HW_LAYOUT ' .. epoch) end
+end

@@ -1,0 +1,102 @@
+"""What a farm stands on by one layout: whom it writes to, whom it reads, and who repairs.
+
+Most farms are never moved, and have one group of clusters. While one is moved it has two, and a
+write is done when a quorum of each has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headwater.errors import StoreError
+from headwater.timeline.cluster.calls import Changes
+from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.background import Background
+from headwater.timeline.farm.options import Options, parse_farm, parse_quorum
+from headwater.timeline.farm.reading import Reader
+from headwater.timeline.farm.repairing import Repairer
+from headwater.timeline.farm.writing import write
+from headwater.timeline.layout import SETTLED, SWITCHING, Layout
+from headwater.timeline.records import Written
+
+
+class Group(NamedTuple):
+    """Clusters with copies of the same, those of them that are read, and their quorum."""
+
+    clusters: list[Cluster]
+    readable: list[Cluster]
+    quorum: int
+
+    @classmethod
+    def open(cls, farm: str, options: Options, epoch: int) -> Group:
+        """Make the clusters that a text names; nothing is sent yet. Raises InvalidInput."""
+        plans = parse_farm(farm)
+        clusters = [
+            Cluster.open(plan.urls, options.hash, options.timeout_ms, options.max_size, epoch)
+            for plan in plans
+        ]
+        readable = [c for c, plan in zip(clusters, plans, strict=True) if not plan.write_only]
+        return cls(clusters, readable, parse_quorum(options.write_quorum, len(plans)))
+
+
+class Ground:
+    """One layout of a farm, in use."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        options: Options,
+        horizon: Callable[[], float],
+        background: Background,
+    ) -> None:
+        self.layout = layout
+        farms = [layout.new] if layout.phase == SETTLED else [layout.old, layout.new]
+        self._groups = [Group.open(farm, options, layout.epoch) for farm in farms]
+        read = self._groups[-1 if layout.phase == SWITCHING else 0]
+        self.readable = tuple(read.readable)
+        self.clusters = tuple(c for group in self._groups for c in group.clusters)
+        self.source = tuple(self._groups[0].clusters)
+        self._horizon = horizon
+        self._background = background
+        self.repairer = Repairer(self.clusters, options, horizon)
+        self.reader = Reader(read.readable, options, self.repairer, background)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether an instance has said that there is a newer layout."""
+        return any(cluster.outdated for cluster in self.clusters)
+
+    async def write(self, changes: Changes) -> Written:
+        """Write to all clusters; done when a quorum of each group has it. Raises QuorumFailed."""
+        horizon = self._horizon()
+        first, *others = (
+            write(group.clusters, changes, horizon, group.quorum, self._background)
+            for group in self._groups
+        )
+        if not others:
+            return await first
+        return (await asyncio.gather(first, *others))[0]
+
+    async def newer(self) -> Layout | None:
+        """Find a newer layout, as the instances know it; None when there is none to be found."""
+        found = await asyncio.gather(*(cluster.layouts() for cluster in self.clusters))
+        newest = newest_of([layout for of_cluster in found for layout in of_cluster])
+        if newest is not None and newest.epoch > self.layout.epoch:
+            return newest
+        for cluster in self.clusters:
+            # Whoever said so is away by now.
+            cluster.outdated = False
+        return None
+
+    async def close(self) -> None:
+        """Drop queued repairs, and close all connections."""
+        await self.repairer.close()
+        for cluster in self.clusters:
+            await cluster.close()
+
+
+def newest_of(found: Sequence[Layout | StoreError | None]) -> Layout | None:
+    """Choose the layout of the highest epoch among what instances said."""
+    return max((item for item in found if isinstance(item, Layout)), default=None)

@@ -1,0 +1,38 @@
+"""How a farm lies while it is moved to other instances, as every instance of it knows.
+
+    copying     writes go to the old clusters and to the new ones, reads to the old; what is there
+                already is copied
+    switching   writes go to both, reads to the new
+    settled     the old clusters are no longer used
+
+Each change raises the epoch, and an instance refuses whoever knows of an older one: so nobody
+writes by a layout that is over, however long it slept. A farm that was never moved has no layout,
+and its epoch is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+LAYOUT_KEY: Final = b"hw:{timelines}"
+COPYING: Final = "copying"
+SWITCHING: Final = "switching"
+SETTLED: Final = "settled"
+
+
+class Layout(NamedTuple):
+    """A layout: ``old`` and ``new`` are farms as Farm.open takes them."""
+
+    epoch: int
+    phase: str
+    old: str
+    new: str
+
+
+def read_layout(fields: Sequence[bytes | None]) -> Layout | None:
+    """Read what an instance says; None when it knows of no layout."""
+    if fields[0] is None:
+        return None
+    phase, old, new = ((field or b"").decode() for field in fields[1:])
+    return Layout(int(fields[0]), phase, old, new)
