@@ -195,12 +195,17 @@ FILTERS: list[tuple[Filter, list[int]]] = [
 
 @pytest.fixture
 def mixed(engine: sa.Engine) -> None:
-    """A table ``t`` of seven rows; the last is all nulls."""
+    """A table ``t`` of seven rows; the last is all nulls. Texts are sorted as people do."""
+    collation = "NOCASE"
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as connection:
+            found = "SELECT collname FROM pg_collation WHERE collprovider = 'i'"
+            collation = connection.exec_driver_sql(found).scalars().first() or "C"
     table = sa.Table(
         "t",
         sa.MetaData(),
         sa.Column("n", sa.Integer),
-        sa.Column("word", sa.Text),
+        sa.Column("word", sa.Text(collation=collation)),
         sa.Column("free", sa.Boolean),
         sa.Column("ratio", sa.Double),
         sa.Column("day", sa.Date),

@@ -111,8 +111,8 @@ class SqliteTables:
         """See Database; decimals and times lie there as texts of many spellings."""
         if isinstance(wanted, (t.DecimalType, t.BinaryType, t.FloatType, *_TIMES)):
             return None
-        expression = self.selected(column, wanted)
-        return f"{expression} COLLATE BINARY" if isinstance(wanted, t.StringType) else expression
+        # Texts come as an expression, which has no collation of its own: bytes are compared.
+        return self.selected(column, wanted)
 
     def ordered(self, column: Column) -> str:
         """See Database."""
