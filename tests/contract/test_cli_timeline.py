@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import headwater
+from headwater.timeline import Operation, State
 from tests.commands import Answer, run
+from tests.conftest import Stores
 from tests.farms import Replica, replicas
 from tests.servers import Server
 
@@ -114,3 +117,43 @@ def test_a_walk_tells_what_it_did(farm: str, three: list[Replica], tmp_path: Pat
     away = timeline(f"{farm};127.0.0.1:1", "walk", "--once")
     assert away.code == 1
     assert "could not be walked" in away.err
+
+
+def test_a_farm_that_was_emptied_is_rebuilt_from_a_log(
+    farm: str, three: list[Replica], stores: Stores, name: str
+) -> None:
+    url = stores.url("plain")
+    with headwater.connect(url) as hw:
+        hw.stream(name).write_many(
+            ("t", json.dumps({"key": "ada", "score": n, "member": f"m{n % 5}"})) for n in range(20)
+        )
+        odd = {"key": "/w==", "key_encoding": "base64", "score": 1, "member": "x"}
+        gone = {"key": "ada", "score": 99, "member": "m0", "deleted": True}
+        hw.stream(name).write("t", json.dumps([odd, gone]))
+    words = ["timeline", "rebuild", name, "--instances", farm, "--store", url]
+    first = run(None, *words)
+    assert first.code == 0
+    assert first.out.startswith(f"{name}: 21 messages, ")
+    before = [replica.states(b"ada") for replica in three]
+    assert sorted(before[0]) == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+    assert before[0][b"m0"] == State(99, True)
+    assert three[0].states(b"\xff") == {b"x": State(1, False)}
+    for replica in three:
+        replica.client.flushdb()
+    again = run(None, *words, "--json").row
+    assert (again["stream"], again["messages"]) == (name, 21)
+    assert [replica.states(b"ada") for replica in three] == before
+    assert run(None, *words, "--from", "21").out.startswith(f"{name}: 1 messages, ")
+    assert run(None, *words, "--reader", "nowhere:nothing").code == 1
+    with headwater.connect(url) as hw:
+        hw.stream(name).write("t", b"no operations")
+    broken = run(None, *words, "--from", "22")
+    assert broken.code == 1
+    assert "go on there by --from 22" in broken.err
+    own = "tests.contract.test_cli_timeline:by_tag"
+    assert run(None, *words, "--from", "22", "--reader", own).out.endswith("1 applied\n")
+    assert three[0].states(b"t") == {b"no operations": State(22, False)}
+
+
+def by_tag(message: headwater.Message) -> list[Operation]:
+    return [Operation(message.tag, message.offset, message.value)]

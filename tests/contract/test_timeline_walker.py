@@ -13,6 +13,7 @@ import pytest
 
 from headwater import InvalidInput
 from headwater.timeline import AsyncFarm, Repaired
+from headwater.timeline.walker import scanning
 from headwater.timeline.walker.positions import Positions
 from headwater.timeline.walker.scanning import POOL, Scan
 from headwater.timeline.walker.walker import Pace, Progress, Walked, Walker
@@ -59,7 +60,11 @@ def farm_of(three: list[Replica]) -> str:
     return ";".join(replica.url for replica in three)
 
 
-def test_a_walk_meets_each_timeline_once_wherever_it_lies(three: list[Replica]) -> None:
+def test_a_walk_meets_each_timeline_once_wherever_it_lies(
+    three: list[Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "POOL", 10)
+    monkeypatch.setattr(scanning, "STEP", 5)
     keys = scatter(three, 60, random.Random(1))
     three[0].client.set("k1+x+", "not a timeline")
 

@@ -9,6 +9,7 @@ with Farm.open("h:1,h:2;h:3,h:4") as farm:
 
 from headwater.timeline.farm.farm import AsyncFarm
 from headwater.timeline.farm.sync import Farm
+from headwater.timeline.feeding import Operation, apply, operations
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics, Tally
 from headwater.timeline.records import Cursor, InstanceStatus, Record, Repaired, Selected, Written
@@ -20,10 +21,13 @@ __all__ = [
     "InstanceStatus",
     "Metrics",
     "NoMetrics",
+    "Operation",
     "Record",
     "Repaired",
     "Selected",
     "State",
     "Tally",
     "Written",
+    "apply",
+    "operations",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+import headwater.cli.timeline.rebuild as rebuild
 import headwater.cli.timeline.records as records
 import headwater.cli.timeline.reshard as reshard
 import headwater.cli.timeline.serve as serve
@@ -18,3 +19,4 @@ app.command("serve")(serve.serve)
 app.command("walk")(walk.walk)
 app.command("status")(status.status)
 app.command("reshard")(reshard.reshard)
+app.command("rebuild")(rebuild.rebuild)

@@ -1,0 +1,90 @@
+"""From messages of a log to operations on timelines, so that a farm can be thrown away.
+
+Operations commute and may be repeated: messages can be read from anywhere on, twice, and by several
+at once, and the timelines are the same in the end. A message that holds operations has as its value
+a JSON document, or a list of them:
+
+    {"key": "ada", "score": 17.5, "member": "ride-1"}
+    {"key": "ada", "score": 19, "member": "ride-1", "deleted": true}
+
+With ``key_encoding`` or ``member_encoding`` of ``base64`` these stand for any bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headwater.errors import InvalidInput
+from headwater.timeline.farm.sync import Farm
+from headwater.timeline.records import Key, Member, Tuple, Written
+
+BATCH: Final = 1000
+
+
+class Operation(NamedTuple):
+    """An insert into a timeline, or a delete."""
+
+    key: Key
+    score: float
+    member: Member
+    deleted: bool = False
+
+
+class _Document(msgspec.Struct):
+    key: str
+    score: int | float
+    member: str
+    deleted: bool = False
+    key_encoding: str = ""
+    member_encoding: str = ""
+
+
+_read = msgspec.json.Decoder(list[_Document] | _Document).decode
+
+
+def operations(value: bytes) -> list[Operation]:
+    """Read the operations of a message; raises InvalidInput for a value that holds none."""
+    try:
+        found = _read(value)
+        documents = found if isinstance(found, list) else [found]
+        return [
+            Operation(
+                _text(document.key, document.key_encoding),
+                document.score,
+                _text(document.member, document.member_encoding),
+                document.deleted,
+            )
+            for document in documents
+        ]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidInput(
+            f"{value[:100]!r} does not hold operations on timelines ({error}); give JSON with key, "
+            "score and member, or read such messages by a function of your own"
+        ) from None
+
+
+def _text(text: str, encoding: str) -> Key:
+    if encoding not in ("", "base64"):
+        raise ValueError(f"unknown encoding {encoding!r}")
+    return base64.b64decode(text, validate=True) if encoding else text
+
+
+def apply(farm: Farm, given: Iterable[Operation]) -> Written:
+    """Write operations in batches; returns when a quorum has them all. Raises QuorumFailed."""
+    done = Written()
+    batches: tuple[list[Tuple], list[Tuple]] = ([], [])
+    writes = (farm.insert, farm.delete)
+    for operation in given:
+        batch = batches[operation.deleted]
+        batch.append((operation.key, operation.score, operation.member))
+        if len(batch) >= BATCH:
+            done = done.plus(writes[operation.deleted](batch))
+            batch.clear()
+    for write, batch in zip(writes, batches, strict=True):
+        if batch:
+            done = done.plus(write(batch))
+    return done
