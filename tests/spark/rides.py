@@ -42,8 +42,10 @@ class Rides:
             while streamer.run_once():
                 pass
 
-    def consumer(self, name: str, **options: Any) -> Consumer:
-        """Give a consumer that adds up."""
+    def consumer(
+        self, name: str, *, streams: Sequence[Stream] | None = None, **options: Any
+    ) -> Consumer:
+        """Give a consumer that adds up the stream, or others."""
 
         def handle(conn: sa.Connection, messages: list[Message]) -> None:
             model.add_up(conn, name, messages)
@@ -51,7 +53,9 @@ class Rides:
         def reset(conn: sa.Connection, state: dict[str, Any]) -> None:
             model.set_totals(conn, name, state)
 
-        return Consumer(name, self.stream, self.engine, self.hw, handle, on_reset=reset, **options)
+        return Consumer(
+            name, streams or self.stream, self.engine, self.hw, handle, on_reset=reset, **options
+        )
 
     def consume(self, name: str, batches: int | None = None, batch: int = 1000) -> None:
         """Let a consumer take so many batches; all there are if not said."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
-from headwater.errors import HeadwaterError, UnknownStream
+from headwater.errors import HeadwaterError, InvalidInput, UnknownStream
+from headwater.spark import archive
 from headwater.spark.jobs.accounts import Keeping
 from headwater.spark.jobs.placing import Canon
 from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
@@ -149,6 +152,44 @@ def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
     assert "offset 11" in str(verdicts["behind"].unjudged)
     # A row whose record is gone cannot be told from one that nobody was told of.
     assert (found.records, found.lost) == (15, 25)
+
+
+@on_sqlite
+def test_an_archive_tells_of_what_the_log_has_no_longer(
+    spark: SparkSession, rides: Rides, compare: Compare, embedded_url: str, tmp_path: Path
+) -> None:
+    rides.make(range(1, 31))
+    rides.make([31], told=False)
+    rides.send()
+    rides.consume("c")
+    archive(spark, rides.stream.name, to=tmp_path / "archive", url=embedded_url, evict=True)
+    assert rides.stream.info().first > 1
+    found = compare(archive=str(tmp_path / "archive"))
+    assert (found.complete, found.records, found.lost_keys) == (True, 30, ["31"])
+    assert [each.name for each in found.verdicts[0].drift] == [ride(31).pilot, None]
+
+
+@on_sqlite
+def test_consumers_of_a_topic_are_held_to_their_positions_in_every_partition(
+    spark: SparkSession, rides: Rides, embedded_url: str, database_url: str, name: str
+) -> None:
+    topic = rides.hw.topic(f"{name}-topic", 2)
+    rides.make(range(1, 41), told=False)
+    topic.write_many((f"ride-{n}", msgspec.json.encode(ride(n))) for n in range(1, 41))
+    streams = [rides.hw.stream(f"{topic.name}/{part}") for part in range(2)]
+    consumer = rides.consumer("c", streams=streams, batch=7)
+    consumer.run_once()
+
+    def compare(**options: Any) -> Reconciled:
+        return reconcile(spark, topic=topic.name, db=database_url, url=embedded_url, **options)
+
+    (verdict,) = compare().verdicts
+    assert verdict.next == {each.name: 8 for each in streams}
+    assert verdict.drift == ()
+    rides.spoil("c", "Yuri", 5)
+    assert [drift_of(each) for each in compare().drifted] == [{"Yuri": (0, 5)}]
+    with pytest.raises(InvalidInput, match="topic"):
+        compare(fix=True)
 
 
 @on_sqlite
