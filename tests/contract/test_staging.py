@@ -67,7 +67,7 @@ def test_batches_go_one_behind_the_other(stream: Stream) -> None:
 
 def test_a_batch_that_is_staged_again_at_its_place_changes_nothing(stream: Stream) -> None:
     place = stream.stage(table(entries(1500)), "a")
-    assert stream.stage(table(entries(1500)), "a") == place
+    assert stream.stage(table(entries(1500, 5000)), "a") == place, "even with other messages"
     last = stream.stage(table(entries(5, 1501)), "a", place=place)
     assert stream.stage(table(entries(1500)), "a") == place
     assert stream.stage(table(entries(5, 1501)), "a", place=place) == last
