@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headwater.spark.jobs.reconcile import reconcile
     from headwater.spark.jobs.restore import restore
     from headwater.spark.jobs.totals import totals
+    from headwater.spark.jobs.walk import walk
 
 __all__ = [
     "archive",
@@ -36,10 +37,11 @@ __all__ = [
     "restore",
     "session",
     "totals",
+    "walk",
 ]
 
 # Jobs import Spark, so that they come with their first use.
-_JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals")
+_JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +69,9 @@ def register(spark: SparkSession) -> None:
     from headwater.spark.source import HeadwaterSource
     from headwater.spark.sql_sink.source import SqlSink
     from headwater.spark.table.source import TableSource
+    from headwater.spark.timelines.source import TimelineSource
 
-    for source in (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource):
+    ours = (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource)
+    for source in ours:
         spark.dataSource.register(source)
     own_scans(spark)

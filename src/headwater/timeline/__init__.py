@@ -12,10 +12,19 @@ from headwater.timeline.farm.sync import Farm
 from headwater.timeline.feeding import Operation, apply, operations
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics, Tally
-from headwater.timeline.records import Cursor, InstanceStatus, Record, Repaired, Selected, Written
+from headwater.timeline.records import (
+    Compared,
+    Cursor,
+    InstanceStatus,
+    Record,
+    Repaired,
+    Selected,
+    Written,
+)
 
 __all__ = [
     "AsyncFarm",
+    "Compared",
     "Cursor",
     "Farm",
     "InstanceStatus",

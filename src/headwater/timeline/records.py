@@ -147,6 +147,19 @@ class Written(NamedTuple):
         return Written(*map(sum, zip(self, other, strict=True)))
 
 
+class Compared(NamedTuple):
+    """How clusters differ: for each, in order, how many elements a repair would bring it, by key.
+
+    Keys on which a cluster is right are left out. Of ``elements`` in all, ``differing`` are not the
+    same everywhere; ``failures`` counts, for each key, the clusters that could not be read.
+    """
+
+    behind: list[dict[Key, int]]
+    elements: int
+    differing: int
+    failures: int
+
+
 class InstanceStatus(NamedTuple):
     """How an instance is: whether it serves, and what it holds; ``keys`` counts its sorted sets.
 

@@ -10,6 +10,7 @@ import headwater.cli.spark.compact as compact
 import headwater.cli.spark.reconcile as reconcile
 import headwater.cli.spark.running as running
 import headwater.cli.spark.totals as totals
+import headwater.cli.spark.walk as walk
 
 app = typer.Typer(no_args_is_help=True, help="Fold, compare, compact and archive on Spark.")
 app.command("totals")(totals.totals)
@@ -19,4 +20,5 @@ app.command("backfill")(backfill.backfill)
 app.command("archive")(archive.archive)
 app.command("restore")(archive.restore)
 app.command("archives")(archive.archives)
+app.command("walk")(walk.walk)
 app.command("entry")(running.entry)

@@ -54,6 +54,12 @@ def backfill(
     queue: Annotated[str | None, typer.Option(help="Push to this queue.")] = None,
     ick: Annotated[str | None, typer.Option(metavar="KEY", help="Add to this Ick.")] = None,
     channel: Annotated[str | None, typer.Option(help="Add to this channel.")] = None,
+    timelines: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FARM", help="Insert into timelines: tag is the key, value the member."
+        ),
+    ] = None,
     tag: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="The column that is the tag; in a list, the member."),
@@ -107,6 +113,7 @@ def backfill(
             queue=queue,
             ick=ick,
             channel=channel,
+            timelines=timelines,
             url=store,
             tag=tag,
             value=value,

@@ -21,7 +21,14 @@ from headwater.spark.failures import telling
 from headwater.spark.jobs.intake import FilesIntake, Intake, TableIntake
 from headwater.spark.jobs.journal import Journal, Plan
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
-from headwater.spark.jobs.targets import DirtyTarget, LogTarget, QueueTarget, Target
+from headwater.spark.jobs.targets import (
+    DirtyTarget,
+    LogTarget,
+    QueueTarget,
+    Target,
+    TimelineTarget,
+)
+from headwater.spark.timelines.farms import absolute_farm
 
 CHUNK_ROWS = 500_000
 
@@ -61,6 +68,7 @@ def backfill(
     queue: str | None = None,
     ick: str | None = None,
     channel: str | None = None,
+    timelines: str | None = None,
     url: str | None = None,
     tag: str | None = None,
     value: str | None = None,
@@ -81,7 +89,8 @@ def backfill(
 
     The place is a ``stream``, a ``topic``, a ``queue``, whose messages have a value only, or a
     dirty list, ``ick`` or ``channel``: there the tag is the member, and ``score`` names the column
-    of its score, which is 0 without one.
+    of its score, which is 0 without one. ``timelines`` names a farm: the tag is the key, the value
+    the member, and the score must be named.
 
     ``name`` is what it goes on by after a crash; a name that is done writes nothing more. Raises
     InputChanged when the input is not the one that it began with, InvalidInput, JobForgotten.
@@ -91,6 +100,7 @@ def backfill(
     check_int(chunk_rows, "chunk_rows", 1, MAX_EXACT)
     paths = [files] if isinstance(files, str) else list(files)
     names = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
+    names["timelines"] = timelines
     target = _target(absolute_url(url), names, tag, value, score)
     report = report or Report()
     with telling():
@@ -150,9 +160,15 @@ def _target(
     if len(given) != 1:
         raise InvalidInput(f"name one place to write to: {', '.join(names)}")
     ((kind, name),) = given.items()
+    if kind == "timelines":
+        if tag is None or value is None or score is None:
+            raise InvalidInput(
+                "timelines have keys, scores and members; name the columns by tag, score and value"
+            )
+        return TimelineTarget(url, absolute_farm(name), score)
     dirty = kind in ("ick", "channel")
     if score is not None and not dirty:
-        raise InvalidInput("a score is for members of an Ick or a channel; leave it out")
+        raise InvalidInput("a score is for members of an Ick, a channel or timelines; leave it out")
     if dirty:
         if tag is None or value is not None:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Where a backfill goes: the log, a queue, a dirty list; what each takes of a row."""
+"""Where a backfill goes: the log, a queue, a dirty list, timelines; what each takes of a row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql import types as t
+
+from headwater.spark.connections import safe_url
+from headwater.timeline.farm.options import parse_farm
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 
@@ -107,6 +110,48 @@ class DirtyTarget:
         """See Target: to add again what was added changes nothing, whoever says it."""
         options = {"url": self.url, self.kind: self.name}
         rows.write.format("headwater_ick").options(**options).mode("append").save()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineTarget:
+    """Timelines of a farm: the tag is the key, the value the member."""
+
+    url: str
+    instances: str
+    score: str
+
+    @property
+    def kind(self) -> str:
+        """See Target."""
+        return "timelines"
+
+    @property
+    def name(self) -> str:
+        """See Target: the farm, without passwords."""
+        clusters = [map(_safe, plan.urls) for plan in parse_farm(self.instances)]
+        return ";".join(",".join(cluster) for cluster in clusters)
+
+    def facts(self) -> dict[str, Any]:
+        """See Target."""
+        return {self.kind: self.name, "score": self.score}
+
+    def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
+        """See Target: the columns key, score and member."""
+        assert tag is not None
+        assert value is not None
+        score = _column(rows, self.score).cast("double").alias("score")
+        return rows.select(
+            _bytes(rows, tag).alias("key"), score, _bytes(rows, value).alias("member")
+        )
+
+    def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
+        """See Target: to insert again what was inserted changes nothing."""
+        writer = rows.write.format("headwater_timeline").option("instances", self.instances)
+        writer.mode("append").save()
+
+
+def _safe(url: str) -> str:
+    return safe_url(url if "://" in url or url.startswith("embedded:") else f"redis://{url}")
 
 
 def _column(rows: DataFrame, name: str) -> Column:

@@ -31,13 +31,19 @@ from headwater.timeline.farm.options import (
 from headwater.timeline.farm.reading import Query
 from headwater.timeline.farm.scoring import score_of
 from headwater.timeline.farm.shaping import check_keys, check_pairs, group, shape
-from headwater.timeline.farm.whole import compare_whole, repair_whole, size_of
+from headwater.timeline.farm.whole import (
+    compare_whole,
+    read_merged,
+    repair_whole,
+    size_of,
+)
 from headwater.timeline.law import State
 from headwater.timeline.layout import SETTLED, Layout
 from headwater.timeline.metrics import Metrics, NoMetrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
     MAX_SIZE,
+    Compared,
     InstanceStatus,
     Key,
     Member,
@@ -220,18 +226,29 @@ class AsyncFarm:
             lambda ground: repair_whole(ground.clusters, asked, size, self._horizon(), metrics)
         )
 
-    async def compare(self, keys: Iterable[Key]) -> list[dict[Key, int]]:
+    async def compare(self, keys: Iterable[Key]) -> Compared:
         """See Farm.compare."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         size, metrics = self._options.max_size, self._metrics
-        changes, _ = await self._by_layout(
+        changes, figures = await self._by_layout(
             lambda ground: compare_whole(ground.clusters, raw, size, self._horizon(), metrics)
         )
-        return [
+        behind = [
             {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
             for lacking in changes
         ]
+        return Compared(behind, figures.elements, figures.differing, figures.failures)
+
+    async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
+        """See Farm.states."""
+        asked = check_keys(keys)
+        raw = list(dict.fromkeys(asked.values()))
+        size = self._options.max_size
+        found = await self._by_layout(
+            lambda ground: read_merged(ground.readable, raw, size, self._horizon())
+        )
+        return {key: found[one] for key, one in asked.items()}
 
     async def status(self) -> list[InstanceStatus]:
         """See Farm.status."""

@@ -15,6 +15,7 @@ from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
+    Compared,
     InstanceStatus,
     Key,
     Member,
@@ -164,12 +165,17 @@ class Farm:
         """
         return self._run(self._farm.repair(keys))
 
-    def compare(self, keys: Iterable[Key]) -> list[dict[Key, int]]:
-        """Tell how far each cluster is behind: by key, how many elements a repair would bring it.
-
-        Keys on which a cluster is right are left out. Changes nothing; costs as much as repair.
-        """
+    def compare(self, keys: Iterable[Key]) -> Compared:
+        """Tell how far each cluster is behind; changes nothing. Costs as much as repair."""
         return self._run(self._farm.compare(keys))
+
+    def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
+        """Give all that is known of keys, deletes included, by all clusters and the merge law.
+
+        Raises AllReplicasFailed when no cluster could be read for some key. Cost: all elements of
+        the keys, from each cluster.
+        """
+        return self._run(self._farm.states(keys))
 
     def status(self) -> list[InstanceStatus]:
         """Tell of each instance whether it serves, and how much it holds."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from headwater.errors import StoreError
+from headwater.errors import AllReplicasFailed, StoreError
 from headwater.timeline.cluster.calls import Change, Changes, Page, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.law import State, States, behind, kept, merge
@@ -71,6 +71,21 @@ async def compare_whole(
             differing.update(lacking)
         done = done.plus((0, len(truth), len(differing), 0, unread))
     return Comparison(changes, done)
+
+
+async def read_merged(
+    clusters: Sequence[Cluster], keys: Sequence[bytes], max_size: int, horizon: float
+) -> dict[bytes, States]:
+    """Read keys as a whole from all clusters, merged; raises AllReplicasFailed."""
+    replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
+    merged: dict[bytes, States] = {}
+    for key in keys:
+        known = [found for replica in replicas if isinstance(found := replica[key], dict)]
+        if not known:
+            causes = [e for replica in replicas if isinstance(e := replica[key], StoreError)]
+            raise AllReplicasFailed([key], len(clusters), causes)
+        merged[key] = kept(merge(known), max_size, horizon)
+    return merged
 
 
 async def repair_whole(

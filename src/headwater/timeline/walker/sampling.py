@@ -28,7 +28,7 @@ async def sample(
     places = [(c, p) for c in farm.clusters for p in range(len(c.pool.instances))]
     picked = await asyncio.gather(*(_pick(c, p, count, chance) for c, p in places))
     keys = list(dict.fromkeys(key for found in picked for key in found))
-    behind = await farm.compare(keys) if keys else [{} for _ in farm.clusters]
+    behind = (await farm.compare(keys)).behind
     samples: dict[tuple[int, str], Sample] = {}
     for number, (cluster, lacking) in enumerate(zip(farm.clusters, behind, strict=True), 1):
         for instance, share in cluster.pool.split(keys):

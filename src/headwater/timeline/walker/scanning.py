@@ -32,14 +32,23 @@ class Batch(NamedTuple):
 
 
 class Scan:
-    """One pass over the instances of clusters, from where ``positions`` say."""
+    """One pass over the instances of clusters, from where ``positions`` say.
+
+    With ``only``, a cluster and an instance by their places, over that one alone: passes over each
+    of them, side by side, meet each timeline once, too.
+    """
 
     def __init__(
-        self, clusters: Sequence[Cluster], positions: Positions, chance: random.Random
+        self,
+        clusters: Sequence[Cluster],
+        positions: Positions,
+        chance: random.Random,
+        only: tuple[int, int] | None = None,
     ) -> None:
         self._clusters = clusters
         self._positions = positions
         self._chance = chance
+        self._only = only
         self.failed: dict[str, StoreError] = {}
 
     async def batches(self) -> AsyncIterator[Batch]:
@@ -78,6 +87,8 @@ class Scan:
         found: dict[str, tuple[int, int]] = {}
         for number, cluster in enumerate(self._clusters):
             for place, instance in enumerate(cluster.pool.instances):
+                if self._only not in (None, (number, place)):
+                    continue
                 name = f"{number + 1} {instance.where}"
                 try:
                     generation = await cluster.generation(place)

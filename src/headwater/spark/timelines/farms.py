@@ -1,0 +1,93 @@
+"""Which farm is meant, and one of it for each process, kept as long as the process lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.errors import InvalidInput
+from headwater.spark.connections import absolute_url
+from headwater.spark.options import Options
+from headwater.timeline import AsyncFarm, Farm
+from headwater.timeline.farm.options import MAX_TIMEOUT_MS, WRITE_ONLY, parse_farm
+from headwater.timeline.records import DEFAULT_SIZE, MAX_SIZE
+
+INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
+OPTIONS = ("instances", "maxSize", "horizon", "hash", "timeoutMs")
+
+_farms: dict[tuple[int, FarmPlan], Farm] = {}
+_opening = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class FarmPlan:
+    """A farm, and how to use it; goes to tasks, so it holds words only."""
+
+    instances: str
+    max_size: int = DEFAULT_SIZE
+    horizon: float | None = None
+    hash: str = "murmur3"
+    timeout_ms: int = 3000
+    quorum: str = "51%"
+
+    def _words(self) -> dict[str, Any]:
+        return {
+            "write_quorum": self.quorum,
+            "max_size": self.max_size,
+            "horizon": self.horizon,
+            "hash": self.hash,
+            "timeout_ms": self.timeout_ms,
+        }
+
+    def open(self) -> AsyncFarm:
+        """Open a farm for one event loop. Raises InvalidInput."""
+        return AsyncFarm.open(self.instances, **self._words())
+
+    def farm(self) -> Farm:
+        """Give this process's farm; a forked child gets its own. Raises InvalidInput."""
+        with _opening:
+            key = (os.getpid(), self)
+            if key not in _farms:
+                _farms[key] = Farm.open(self.instances, **self._words())
+            return _farms[key]
+
+
+def absolute_farm(instances: str | None) -> str:
+    """Spell a farm so that every process of this machine understands it alike.
+
+    None is ``$HEADWATER_INSTANCES``. Raises InvalidInput.
+    """
+    instances = instances or os.environ.get(INSTANCES_VARIABLE)
+    if not instances:
+        raise InvalidInput(
+            "no farm is named; add .option('instances', 'host:port,host:port;host:port'), or set "
+            f"${INSTANCES_VARIABLE}"
+        )
+    clusters = [
+        [absolute_url(url) if url.startswith("embedded:") else url for url in plan.urls]
+        + [WRITE_ONLY] * plan.write_only
+        for plan in parse_farm(instances)
+    ]
+    return ";".join(",".join(cluster) for cluster in clusters)
+
+
+def plan_of(options: Options) -> FarmPlan:
+    """Find out which farm the options name. Raises InvalidInput."""
+    horizon = options.text("horizon")
+    try:
+        score = None if horizon is None else float(horizon)
+    except ValueError:
+        raise InvalidInput(f"option 'horizon' must be a score, not {horizon!r}") from None
+    plan = FarmPlan(
+        absolute_farm(options.text("instances")),
+        options.number("maxSize", 1, MAX_SIZE) or DEFAULT_SIZE,
+        score,
+        options.text("hash", "murmur3") or "",
+        options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or 3000,
+        (options.text("quorum") or "51%") if "quorum" in options else "51%",
+    )
+    # Tells now what is wrong with it; nothing is sent yet.
+    plan.open()
+    return plan

@@ -1,0 +1,123 @@
+"""All timelines of a farm as rows: what is true of each member, by all clusters together.
+
+A task looks through one instance. Copies of a timeline lie on several; it is read by the task that
+meets it first in the order of clusters, whole and merged from all of them, so each element comes
+once. What is written meanwhile may come or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, BooleanType, DoubleType, StructField, StructType
+
+from headwater.spark.failures import one_line
+from headwater.spark.timelines.farms import FarmPlan
+from headwater.timeline.law import State
+from headwater.timeline.records import Key
+from headwater.timeline.walker.positions import Positions
+from headwater.timeline.walker.scanning import Scan
+
+BATCH_ROWS = 32_000
+AT_ONCE = 50
+COLUMNS = StructType(
+    [
+        StructField("key", BinaryType(), nullable=False),
+        StructField("score", DoubleType(), nullable=False),
+        StructField("member", BinaryType(), nullable=False),
+        StructField("deleted", BooleanType(), nullable=False),
+    ]
+)
+_ARROW = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("score", pa.float64(), nullable=False),
+        pa.field("member", pa.binary(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """What one task looks through: an instance, by the places of its cluster and of itself."""
+
+    cluster: int
+    instance: int
+
+
+def shares(plan: FarmPlan) -> list[Share]:
+    """Give a share for every instance of a farm, as it lies now."""
+
+    async def find() -> list[Share]:
+        async with plan.open() as farm:
+            await farm.follow()
+            return [
+                Share(number, place)
+                for number, cluster in enumerate(farm.source)
+                for place in range(len(cluster.pool.instances))
+            ]
+
+    return asyncio.run(find())
+
+
+class TimelineReader(DataSourceReader):
+    """Plans a look at a farm, and is sent to every task of it."""
+
+    def __init__(self, plan: FarmPlan, deleted: bool) -> None:
+        self._plan = plan
+        self._deleted = deleted
+
+    @one_line()
+    def partitions(self) -> list[InputPartition]:
+        """Give a task for each instance."""
+        return list(shares(self._plan))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Hand over the rows of one task; raises StoreError when its instance does not serve."""
+        assert isinstance(partition, Share)
+        with one_line(), asyncio.Runner() as runner:
+            batches = self._batches(partition)
+            while (batch := runner.run(_next(batches))) is not None:
+                yield batch
+
+    async def _batches(self, share: Share) -> AsyncIterator[pa.RecordBatch]:
+        rows: list[tuple[Key, float, bytes, bool]] = []
+        async with self._plan.open() as farm:
+            await farm.follow()
+            only = (share.cluster, share.instance)
+            scan = Scan(farm.source, Positions(), random.Random(), only)
+            async for met in scan.batches():
+                for at in range(0, len(met.keys), AT_ONCE):
+                    found = await farm.states(met.keys[at : at + AT_ONCE])
+                    rows += self._rows(found)
+                    if len(rows) >= BATCH_ROWS:
+                        yield _batch(rows)
+                        rows = []
+            for error in scan.failed.values():
+                raise error
+        if rows:
+            yield _batch(rows)
+
+    def _rows(
+        self, found: dict[Key, dict[bytes, State]]
+    ) -> Iterator[tuple[Key, float, bytes, bool]]:
+        for key, states in found.items():
+            for member, state in states.items():
+                if self._deleted or not state.deleted:
+                    yield key, state.score, member, state.deleted
+
+
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+def _batch(rows: list[tuple[Key, float, bytes, bool]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(found, field.type) for found, field in zip(columns, _ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
