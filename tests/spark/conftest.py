@@ -7,6 +7,7 @@ times, as on a cluster. ``make_stream`` and ``make_topic`` write what a test rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrameReader, SparkSession
@@ -23,6 +24,17 @@ SMALL = {
     "spark.default.parallelism": "2",
 }
 STORES = ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)]
+
+HERE = Path(__file__).parent
+# A test that is stopped in the middle of a call of the JVM leaves a session that answers no further
+# test rightly, so each is given the time that a busy machine takes.
+PATIENCE_S = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
 
 @pytest.fixture(scope="session")
