@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import time
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.farm import AsyncFarm
 from headwater.timeline.records import Selected, Tuple, Written
 from headwater.timeline.server import wire
@@ -76,6 +76,7 @@ class Service:
             "delete": Gathering(farm.delete),
         }
         self._selects: dict[wire.Window, Gathering[bytes, Selected]] = {}
+        self._background = Background()
 
     def handle(self, request: Request, answer: Answer) -> None:
         """Answer a request, at once or later."""
@@ -90,7 +91,7 @@ class Service:
             elif action == "metrics":
                 answer(Reply(200, self._figures.text().encode(), CONTENT_TYPE))
             else:
-                self._health = asyncio.get_running_loop().create_task(self._tell_health(answer))
+                self._background.start(self._tell_health(answer))
         except Refused as refused:
             answer(self.refuse(refused))
         except InvalidInput as error:
