@@ -326,6 +326,20 @@ def test_only_who_has_a_token_may_ask_and_a_read_token_may_not_write(three: list
         client.close()
 
 
+def test_a_server_follows_a_farm_that_is_moved(valkey: Server) -> None:
+    four = replicas(valkey, 4)
+    before, after = farm_of(four[:2]), farm_of(four[2:])
+    with LocalServer(before) as server, contextlib.closing(Client(server.port)) as client:
+        client.insert(element("k", 1, "a"))
+        words = ["timeline", "reshard", "--instances", before, "--to", after]
+        assert run(None, *words).code == 0
+        assert client.insert(element("k", 2, "b")).status == 200
+        assert records(client.select("k"), "k") == [(2, b64("b")), (1, b64("a"))]
+        health = client.ask("GET", "/health").body
+        assert {one["instance"] for one in health["instances"]} == {r.url for r in four[2:]}
+    assert b"b" not in four[0].states(b"k")
+
+
 def test_it_listens_wider_only_with_a_token() -> None:
     refused = run(None, "timeline", "serve", "--instances", DEAD, "--host", "0.0.0.0")
     assert refused.code == 1
