@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from headwater.errors import HeadwaterError
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -29,7 +27,7 @@ class Wish(Generic[T, R]):
     """What a request wants, and who is told the result, or the error."""
 
     items: Sequence[T]
-    done: Callable[[R | HeadwaterError], None]
+    done: Callable[[R | Exception], None]
 
 
 class Gathering(Generic[T, R]):
@@ -71,7 +69,7 @@ class Gathering(Generic[T, R]):
     async def _work(self, wishes: list[Wish[T, R]]) -> None:
         try:
             result = await self._serve([item for wish in wishes for item in wish.items])
-        except HeadwaterError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, somebody waits to be told
             if len(wishes) == 1:
                 wishes[0].done(error)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,8 @@ from headwater.timeline.server import wire
 from headwater.timeline.server.figures import CONTENT_TYPE, Figures
 from headwater.timeline.server.gathering import Gathering, Wish
 from headwater.timeline.server.http import Head, Refused, Reply, Request
+
+log = logging.getLogger("headwater.timeline")
 
 Answer: TypeAlias = Callable[[Reply], None]
 
@@ -116,9 +119,9 @@ class Service:
         began = time.perf_counter()
         tuples = wire.read_tuples(request.body)
 
-        def done(result: Written | HeadwaterError) -> None:
-            if isinstance(result, HeadwaterError):
-                answer(wire.failed(500, str(result)))
+        def done(result: Written | Exception) -> None:
+            if isinstance(result, Exception):
+                answer(_failed(result))
             else:
                 answer(wire.written(_WRITES[verb], len(tuples), time.perf_counter() - began))
 
@@ -129,9 +132,9 @@ class Service:
         query = wire.read_query(request.head.query)
         keys = wire.read_keys(request.body, query)
 
-        def done(result: Selected | HeadwaterError) -> None:
-            if isinstance(result, HeadwaterError):
-                answer(wire.failed(500, str(result)))
+        def done(result: Selected | Exception) -> None:
+            if isinstance(result, Exception):
+                answer(_failed(result))
                 return
             found = {key: result[key] for key in keys}
             seconds = time.perf_counter() - began
@@ -161,6 +164,14 @@ class Service:
         status = "ok" if serving == len(found) else "degraded" if serving else "down"
         facts = [{"cluster": one.cluster, "instance": one.instance, "up": one.up} for one in found]
         answer(wire.document(200 if serving else 503, {"status": status, "instances": facts}))
+
+
+def _failed(error: Exception) -> Reply:
+    """Spell a failure; what nobody foresaw is told to who runs the server, not to who asks."""
+    if isinstance(error, HeadwaterError):
+        return wire.failed(500, str(error))
+    log.error("a request failed", exc_info=error)
+    return wire.failed(500, "the server failed by a fault of its own; its log says more")
 
 
 def _route(head: Head) -> str:
