@@ -11,7 +11,7 @@ from tests.pages import ROOT
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_spark_agrees_with_everybody_and_reconcile_mends_what_was_planted() -> None:
     words = ["--rides", "60", "--seconds", "4", "--seed", "7"]
     done = subprocess.run(

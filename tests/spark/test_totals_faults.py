@@ -21,7 +21,7 @@ from headwater.store import embedded
 from tests.pages import ROOT
 from tests.spark.test_totals import by_pilot, told, write
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
