@@ -25,8 +25,8 @@ from headwater.spark import session
 
 PART = 100_000
 NATIVE = 200_000
-TRIGGER = "200 milliseconds"
-TRICKLE_S = 12
+TRIGGER = "100 milliseconds"
+TRICKLE_S = 15
 
 
 class Bench:
@@ -50,9 +50,10 @@ class Bench:
             stream.append(self.part)
         return stream
 
-    def read(self, name: str, rows: int, tasks: int = 1) -> float:
+    def read(self, name: str, rows: int, tasks: int = 1, columns: str = "") -> float:
         """Read a stream in so many tasks; gives rows a second."""
         reader = self.spark.read.format("headwater").option("url", self.url).option("stream", name)
+        reader = reader.option("columns", columns)
         if tasks == 1:
             # The one way to have a single task over many nodes: bring it together afterwards.
             return consume(rows, reader.load().coalesce(1))
@@ -95,8 +96,12 @@ def reads(bench: Bench) -> list[Row]:
     bench.read("rows", rows)
     return [
         against(
-            "read, one task / scan",
-            *interleave(ours, lambda: scan_rate(stream, rows), rounds),
+            "read the columns of scan, one task / scan",
+            *interleave(
+                lambda: bench.read("rows", rows, columns="offset,tag,value,time"),
+                lambda: scan_rate(stream, rows),
+                rounds,
+            ),
             least=0.7,
             aim=1,
         ),
@@ -182,7 +187,7 @@ def growth(bench: Bench, long: int) -> Row:
     return Row(f"Spark: {name}", "off", *figures, peer / ours, 1.2, 1.05, False)
 
 
-def trickle(bench: Bench) -> Row:
+def trickle(bench: Bench, seconds: int) -> Row:
     """Measure micro-batches of a few rows, against those of Spark's own rate source."""
     stream = bench.hw.stream("trickle")
     stream.write("first", b"")
@@ -191,11 +196,13 @@ def trickle(bench: Bench) -> Row:
         with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
             writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
             query = writer.trigger(processingTime=TRIGGER).start()
-            query.awaitTermination(TRICKLE_S)
-            progress = [p for p in query.recentProgress if p["numInputRows"]]
+            query.awaitTermination(seconds)
+            while not (progress := [p for p in query.recentProgress if p["numInputRows"]]):
+                query.awaitTermination(1)
             query.stop()
-        # The first ones warm up.
-        times: list[float] = [p["durationMs"]["triggerExecution"] for p in progress[5:]]
+        # The first ones warm up: codecs, checkpoint files, the JVM's compiler.
+        later = progress[len(progress) // 2 :]
+        times: list[float] = [p["durationMs"]["triggerExecution"] for p in later]
         return statistics.median(times)
 
     def ours() -> float:
@@ -206,6 +213,7 @@ def trickle(bench: Bench) -> Row:
     def peer() -> float:
         return durations(bench.spark.readStream.format("rate").option("rowsPerSecond", 100).load())
 
+    ours()
     a, b = interleave(ours, peer, min(bench.rounds, 3))
     name = "Spark: micro-batch at a trickle / rate source"
     return Row(name, "off", f"{a:.0f} ms", f"{b:.0f} ms", a / b, 1.3, 1.1, False)
@@ -230,12 +238,20 @@ def trickling(stream: headwater.Stream) -> Iterator[None]:
 
 
 def run(rounds: int, rows: int, long: int) -> list[Row]:
-    """Measure with ``rows`` messages, and growth up to ``long``."""
+    """Measure in a session of its own."""
     spark = session("local[2]", app_name="bench", **{"spark.driver.memory": "2g"})
+    try:
+        return measure(spark, rounds, rows, long, TRICKLE_S)
+    finally:
+        spark.stop()
+
+
+def measure(spark: SparkSession, rounds: int, rows: int, long: int, trickle_s: int) -> list[Row]:
+    """Measure with ``rows`` messages, and growth up to ``long``."""
     with server("off") as native:
         bench = Bench(spark, native, rounds, rows)
         table = reads(bench)
-        table += [catch_up(bench, rows * 5 // 2), trickle(bench), growth(bench, long)]
-        table += spark_sinks.run(spark, rounds, min(rows, 500_000))
-    spark.stop()
-    return table
+        table += [catch_up(bench, bench.rows * 5 // 2), growth(bench, long)]
+        table += [trickle(bench, trickle_s)]
+        bench.hw.close()
+    return table + spark_sinks.run(spark, rounds, min(rows, 500_000))

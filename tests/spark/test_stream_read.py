@@ -12,18 +12,21 @@ from pyspark.sql import SparkSession
 from headwater import Stream, Topic
 from tests.entries import entries
 from tests.servers import until
+from tests.spark.conftest import STORES
 from tests.spark.harvest import Harvest
+
+# What a reader promises on every kind of store is in test_planning.py; here Spark calls it.
 
 
 @pytest.fixture
-def harvest(spark: SparkSession, store_url: str, name: str, tmp_path: Path) -> Harvest:
-    return Harvest(spark, tmp_path, store_url, stream=name)
+def harvest(spark: SparkSession, embedded_url: str, name: str, tmp_path: Path) -> Harvest:
+    return Harvest(spark, tmp_path, embedded_url, stream=name)
 
 
 def test_available_now_reads_what_is_there_and_a_restart_goes_on(
-    harvest: Harvest, make_stream: Callable[..., Stream]
+    harvest: Harvest, make_embedded_stream: Callable[[int], Stream]
 ) -> None:
-    stream = make_stream(1500)
+    stream = make_embedded_stream(1500)
     query = harvest.run(maxOffsetsPerTrigger=600)
     assert [p["numInputRows"] for p in query.recentProgress] == [600, 600, 300]
     assert harvest.offsets() == list(range(1, 1501))
@@ -34,6 +37,7 @@ def test_available_now_reads_what_is_there_and_a_restart_goes_on(
     assert [row.offset for row in rows] == list(range(1, 1751))
 
 
+@pytest.mark.parametrize("store_url", [STORES[-1]], indirect=True)
 def test_a_topic_is_read_over_all_partitions(
     spark: SparkSession,
     store_url: str,
@@ -59,11 +63,11 @@ def test_a_topic_is_read_over_all_partitions(
 
 
 def test_a_query_waits_for_a_stream_that_is_not_there_yet(
-    harvest: Harvest, make_stream: Callable[..., Stream]
+    harvest: Harvest, make_embedded_stream: Callable[[int], Stream]
 ) -> None:
     query = harvest.start()
     try:
-        stream = make_stream(10)
+        stream = make_embedded_stream(10)
         until(lambda: harvest.offsets() == list(range(1, 11)))
         stream.write("late", b"")
         until(lambda: harvest.offsets() == list(range(1, 12)))
@@ -73,9 +77,9 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
 
 
 def test_evicted_messages_are_a_loss_that_is_told_exactly(
-    harvest: Harvest, make_stream: Callable[..., Stream]
+    harvest: Harvest, make_embedded_stream: Callable[[int], Stream]
 ) -> None:
-    stream = make_stream(100)
+    stream = make_embedded_stream(100)
     harvest.run()
     stream.write_many(entries(200, 101))
     stream.evict(150)

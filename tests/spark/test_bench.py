@@ -1,0 +1,25 @@
+"""The benchmark of Spark runs: short, so that it cannot rot; its figures are not judged here."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.spark import measure
+
+
+@pytest.mark.timeout(300)
+def test_every_row_is_measured_against_its_peer(spark: SparkSession) -> None:
+    rows = measure(spark, rounds=1, rows=100_000, long=200_000, trickle_s=1)
+    assert [row.name.partition(" / ")[0] for row in rows] == [
+        "Spark: read the columns of scan, one task",
+        "Spark: read, two tasks",
+        "Spark: read",
+        "Spark: read",
+        "Spark: read",
+        "Spark: catch up 250,000",
+        "Spark: cost of a row, 100,000 to 200,000",
+        "Spark: micro-batch at a trickle",
+        "Spark: write",
+    ]
+    assert all(row.ratio > 0 for row in rows)
