@@ -95,7 +95,7 @@ def offsets_by(url: str, filters: list[Filter], **options: str) -> tuple[list[in
     return sorted(o for batch in batches for o in batch.column("offset").to_pylist()), refused
 
 
-@pytest.mark.parametrize(("found", "test"), CASES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("found", "test"), CASES, ids=[str(case) for case, _ in CASES])
 def test_a_filter_that_is_taken_is_applied_exactly(url: str, found: Filter, test: Test) -> None:
     assert offsets_by(url, [found]) == ([row[0] for row in ROWS if test(*row)], [])
 

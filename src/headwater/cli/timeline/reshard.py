@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -55,6 +54,8 @@ def reshard(
     May be stopped or killed at any time; the same command goes on with it. Programs that use the
     farm follow by themselves.
     """
+    import asyncio
+
     from headwater.timeline.resharding.resharder import Resharder
 
     if dry_run and abort:

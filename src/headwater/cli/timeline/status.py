@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +32,8 @@ def status(
     The latter is told by a sample of timelines, compared on all clusters. Exits with 1 when an
     instance does not serve.
     """
+    import asyncio
+
     from headwater.timeline.farm.farm import AsyncFarm
     from headwater.timeline.walker import sampling
 

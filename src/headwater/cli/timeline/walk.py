@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +41,8 @@ def walk(
     Runs round after round until Ctrl-C or SIGTERM. With --once it exits with 1 when an instance
     could not be reached, so that some timelines may not have been compared.
     """
+    import asyncio
+
     from headwater.timeline.farm.farm import AsyncFarm
     from headwater.timeline.walker.walker import Walker
 
