@@ -443,6 +443,7 @@ def test_housekeeping_notes_deadlines_when_nobody_pops(client: Headwater, queue:
     queue.push_many([b"v"] * 300)
     queue.push_many([b"dead"] * 300, ttl_ms=1, priority=9)
     queue.push_many([b"x"] * 10, producer="p", sequence=1)
+    let_pass(client, 2)
     taken = queue.pop(100, ack_ms=1)
     let_pass(client, 2)
     (kept,) = client.keep_queues(queue.name)
