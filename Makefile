@@ -46,11 +46,12 @@ demo: setup ## show the log, then an application, at work among crashes; exit 0 
 
 test: setup ## run all tests, on every core
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
-	@$(RUN) pytest -n $(SPARK_JOBS) --dist loadfile tests/spark
+	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
 test-long: setup ## try the models of stream, group and topic for about an hour, and kill for a while
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
+	@HEADWATER_LONG=20 $(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or come twice
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
