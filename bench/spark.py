@@ -149,16 +149,16 @@ def parquet(bench: Bench) -> Row:
     return against("read / Parquet files", *figures)
 
 
-def catch_up(bench: Bench, rows: int) -> Row:
+def catch_up(bench: Bench) -> Row:
     """Measure a streaming query that begins far behind, against a batch read of the same."""
-    bench.fill("behind", rows)
+    rows = bench.rows
 
     def ours() -> float:
         with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
             frame = (
                 bench.spark.readStream.format("headwater")
                 .option("url", bench.url)
-                .option("stream", "behind")
+                .option("stream", "rows")
                 .option("maxOffsetsPerTrigger", 1_000_000)
                 .option("minPartitions", 2)
                 .load()
@@ -170,7 +170,7 @@ def catch_up(bench: Bench, rows: int) -> Row:
 
             return rate(rows, work)
 
-    figures = interleave(ours, lambda: bench.read("behind", rows, 2), min(bench.rounds, 3))
+    figures = interleave(ours, lambda: bench.read("rows", rows, 2), min(bench.rounds, 3))
     return against(f"catch up {rows:,} / batch read", *figures)
 
 
@@ -179,7 +179,6 @@ def growth(bench: Bench, long: int) -> Row:
     short = max(PART, long // 20 // PART * PART)
     bench.fill("long", long)
     bench.fill("short", short)
-    # A short query is mostly its start: both are read as often as it takes to be alike in that.
     ours = bench.read("long", long, 2)
     peer = statistics.median(bench.read("short", short, 2) for _ in range(3))
     name = f"cost of a row, {short:,} to {long:,}"
@@ -251,7 +250,7 @@ def measure(spark: SparkSession, rounds: int, rows: int, long: int, trickle_s: i
     with server("off") as native:
         bench = Bench(spark, native, rounds, rows)
         table = reads(bench)
-        table += [catch_up(bench, bench.rows * 5 // 2), growth(bench, long)]
+        table += [catch_up(bench), growth(bench, long)]
         table += [trickle(bench, trickle_s)]
         bench.hw.close()
     return table + spark_sinks.run(spark, rounds, min(rows, 500_000))

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.spark import columns
+from headwater.spark.reading.task import BATCH_ROWS
 
 SCHEMA = columns.spark_schema(columns.ALL)
 PAGE = 1000
@@ -93,4 +94,4 @@ class SameSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        return SameReader(int(self.options["rows"]), 50_000)
+        return SameReader(int(self.options["rows"]), BATCH_ROWS)

@@ -17,7 +17,7 @@ def test_every_row_is_measured_against_its_peer(spark: SparkSession) -> None:
         "Spark: read",
         "Spark: read",
         "Spark: read",
-        "Spark: catch up 250,000",
+        "Spark: catch up 100,000",
         "Spark: cost of a row, 100,000 to 200,000",
         "Spark: micro-batch at a trickle",
         "Spark: write",

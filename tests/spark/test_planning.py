@@ -177,8 +177,9 @@ def test_a_reader_is_registered_from_the_start_until_the_end(
 ) -> None:
     stream = make_stream(1000)
     query = engine(groupId="totals", startingOffsets=201, maxOffsetsPerTrigger=300)
-    assert query.plan()
+    query.reader.initialOffset()
     assert stream.info().readers == {"totals": 201}
+    assert query.plan()
     assert stream.retain(max_count=0).held_by == "totals"
     assert query.finish() == 300
     assert stream.info().readers == {"totals": 501}

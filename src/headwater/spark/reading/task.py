@@ -26,10 +26,10 @@ from headwater.spark.reading.filters import Condition, rows_where
 from headwater.spark.reading.split import OffsetRange
 from headwater.spark.target import Target
 
-# The JVM takes a batch as a whole, at some cost: few large ones are quicker, until they are larger
-# than its caches.
-BATCH_ROWS = 64_000
-BATCH_BYTES = 16 * 1024 * 1024
+# The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
+# larger ones leave its caches and hold up the pipe.
+BATCH_ROWS = 10_000
+BATCH_BYTES = 4 * 1024 * 1024
 
 logger = logging.getLogger("headwater.spark")
 
