@@ -219,6 +219,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert name not in "".join(hw.streams())
 
 
+@pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 def test_a_killed_command_is_gone_on_with(

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from bench.spark import measure
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_row_is_measured_against_its_peer(spark: SparkSession) -> None:
     rows = measure(spark, rounds=1, rows=100_000, long=200_000, trickle_s=1)

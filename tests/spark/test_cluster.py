@@ -32,6 +32,7 @@ def test_a_stream_is_read_by_the_executors_of_a_cluster(
     assert "Traceback" not in found["error"]
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

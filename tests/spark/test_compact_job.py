@@ -164,6 +164,7 @@ def test_what_is_not_there_is_refused(spark: SparkSession, embedded_url: str, na
         compact(spark, url=embedded_url)
 
 
+@pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 def test_a_killed_command_is_gone_on_with(

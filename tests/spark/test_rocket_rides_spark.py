@@ -10,6 +10,7 @@ import pytest
 from tests.pages import ROOT
 
 
+@pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.timeout(600)
 def test_spark_agrees_with_everybody_and_reconcile_mends_what_was_planted() -> None:

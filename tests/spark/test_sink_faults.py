@@ -264,6 +264,7 @@ def test_the_store_may_die_in_the_middle_of_a_commit(
         pipeline.check_topic()
 
 
+@pytest.mark.long
 def test_postgres_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, stores: Stores, tmp_path: Path, name: str
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_killed_driver_leaves_a_batch_whole_or_not_at_all(
     engine.dispose()
 
 
+@pytest.mark.long
 def test_the_store_may_be_killed_at_every_step(
     spark: SparkSession, hw: headwater.Headwater, url: str, db: str
 ) -> None:
