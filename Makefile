@@ -48,7 +48,8 @@ test: setup ## run all tests, on every core
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
 	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
-test-long: setup ## try the models of stream, group and topic for about an hour, and kill for a while
+test-long: setup ## try the models for about an hour, kill for a while, and prove the rest at length
+	@HEADWATER_LONG=1 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
