@@ -61,6 +61,7 @@ def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
     assert run(embedded_url, "spark", "reconcile", *here, "--consumer", "other").code == 0
 
 
+@pytest.mark.long
 def test_a_totals_job_that_drifted_is_told_and_begun_anew(
     rides: Rides, embedded_url: str, database_url: str
 ) -> None:

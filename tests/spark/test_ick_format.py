@@ -108,6 +108,7 @@ def test_of_several_rows_of_a_member_the_lowest_counts_and_times_are_not_cut_sho
     assert by_time(batch) == {None: {b"a": 1.0}, ms: {b"b": 5.0}}
 
 
+@pytest.mark.long
 @pytest.mark.fault
 def test_a_query_whose_worker_dies_makes_everything_dirty(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path
@@ -228,6 +229,7 @@ def test_a_backfill_makes_every_row_dirty(
     embedded.ick_channel(name).delete()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_the_command_fills_an_ick(
     embedded_url: str, embedded: Headwater, name: str, tmp_path: Path

@@ -155,6 +155,7 @@ def run_query(spark: SparkSession, url: str, stream: str, queue: str, place: Pat
     assert query.awaitTermination(120)
 
 
+@pytest.mark.long
 @pytest.mark.fault
 def test_a_query_may_die_at_any_step(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str, tmp_path: Path

@@ -66,6 +66,7 @@ def test_a_batch_read_survives(spark: SparkSession, store: Server, gate: Gate, v
     assert tuple(found) == (COUNT, COUNT * (COUNT + 1) // 2, sum(map(crc32, VALUES)))
 
 
+@pytest.mark.long
 def test_a_streaming_query_survives_its_driver(
     spark: SparkSession, store: Server, gate: Gate, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
 
 
 @on_sqlite
+@pytest.mark.long
 def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
     rides: Rides, compare: Compare
 ) -> None:
@@ -110,6 +111,7 @@ def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
 
 
 @on_sqlite
+@pytest.mark.long
 def test_records_without_a_row_and_records_that_stand_twice_are_named(
     rides: Rides, compare: Compare
 ) -> None:
@@ -135,6 +137,7 @@ def test_records_without_a_row_and_records_that_stand_twice_are_named(
 
 
 @on_sqlite
+@pytest.mark.long
 def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
     rides: Rides, compare: Compare
 ) -> None:
@@ -170,6 +173,7 @@ def test_an_archive_tells_of_what_the_log_has_no_longer(
 
 
 @on_sqlite
+@pytest.mark.long
 def test_consumers_of_a_topic_are_held_to_their_positions_in_every_partition(
     spark: SparkSession, rides: Rides, embedded_url: str, database_url: str, name: str
 ) -> None:
@@ -193,6 +197,7 @@ def test_consumers_of_a_topic_are_held_to_their_positions_in_every_partition(
 
 
 @on_sqlite
+@pytest.mark.long
 def test_whoever_stands_beyond_the_end_is_not_judged(rides: Rides, compare: Compare) -> None:
     rides.make(range(1, 11))
     rides.send()

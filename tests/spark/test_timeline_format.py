@@ -139,6 +139,7 @@ def test_a_query_feeds_timelines_from_a_log(
     assert load(spark, farm) == {(f"k{n % 5}", n + 1.0, f"m{n}", False) for n in range(50)}
 
 
+@pytest.mark.long
 def test_a_table_is_backfilled_into_timelines(
     spark: SparkSession, four: list[Replica], embedded_url: str, name: str, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def db(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'app.db'}"
 
 
+@pytest.mark.long
 def test_a_killed_driver_leaves_a_batch_whole_or_not_at_all(
     spark: SparkSession, hw: headwater.Headwater, url: str, db: str, tmp_path: Path
 ) -> None:
