@@ -21,12 +21,21 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-SHORT = ("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20000", "--json", "--waiting", "5000", "--seconds", "0.2")
+SHORT = (
+    *("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20000"),
+    *("--waiting", "5000", "--seconds", "0.2", "--json"),
+)
 
 
 @pytest.mark.parametrize(
     ("what", "rows", "fsync"),
-    [("log", 13, {"off", "always"}), ("outbox", 12, {"on"}), ("ick", 8, {"off", "always"}), ("queue", 11, {"off"}), ("timeline", 8, {"off"})],
+    [
+        ("log", 13, {"off", "always"}),
+        ("outbox", 12, {"on"}),
+        ("ick", 8, {"off", "always"}),
+        ("queue", 11, {"off"}),
+        ("timeline", 8, {"off"}),
+    ],
 )
 def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:
     found = json.loads(run(what, *SHORT))["rows"]
