@@ -24,7 +24,12 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }
-STORES = ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)]
+# Reading and writing on a cluster of stores, test by test, is for the long run; archives, queues
+# and compaction run on one in any case.
+STORES = [
+    "embedded",
+    pytest.param("cluster", marks=[pytest.mark.cluster, pytest.mark.long]),
+]
 
 HERE = Path(__file__).parent
 # A test that is stopped in the middle of a call of the JVM leaves a session that answers no further
