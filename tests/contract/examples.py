@@ -10,7 +10,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "8"))
 
 # Every client on every kind of store.
 everywhere = pytest.mark.parametrize(
