@@ -31,6 +31,10 @@ STORES = [
     pytest.param("cluster", marks=[pytest.mark.cluster, pytest.mark.long]),
 ]
 
+# Every JVM of these tests lives for seconds or minutes: compiling each method to its best costs
+# more than it saves, and takes the cores from the tests.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 HERE = Path(__file__).parent
 # A test that is stopped in the middle of a call of the JVM leaves a session that answers no further
 # test rightly, so each is given the time that a busy machine takes.

@@ -76,8 +76,10 @@ class Gate:
                     self._held_port = port
                     self.held.set()
                     self._open.wait(120)
-                    return
+                    break
                 client.sendall(data)
+            # Closing alone would tell the client nothing while the other thread still reads.
+            client.shutdown(socket.SHUT_RDWR)
 
     def _holds(self, size: int) -> bool:
         with self._lock:

@@ -58,6 +58,12 @@ def is_passing(error: BaseException) -> bool:
     )
 
 
+def is_locked(error: BaseException) -> bool:
+    """Say whether SQLite refused because another connection holds the file."""
+    driver = error.orig if isinstance(error, exc.DBAPIError) else error
+    return getattr(driver, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 class Outage(outages.Outage):
     """The same for a database: one transaction that gave way to another is daily business."""
 

@@ -6,16 +6,21 @@ streamer takes it from there.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import msgspec
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, exc
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.outbox.database import is_missing_table, open_database, telling, where
+from headwater.outbox.outages import is_locked
 from headwater.outbox.schema import check_dialect, outbox_table, statements
 from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
 from headwater.outbox.status import Status, read_status
@@ -31,6 +36,9 @@ else:
 
 # Any number that nobody else in the database uses; two processes may set it up at once.
 _CREATING = 0x6865616477617465
+_TO_WAL = "PRAGMA journal_mode = WAL"
+# SQLite refuses at once, whatever its timeout, who would set a mode while another sets it.
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # Names are checked once each; more of them than this are not remembered.
 _MANY_NAMES = 10_000
 
@@ -199,20 +207,41 @@ def _create(conn: Connection) -> None:
 
 
 def _create_sync(engine: Engine) -> None:
+    for pause in _PAUSES_S:
+        try:
+            return _create_once(engine)
+        except (exc.OperationalError, sqlite3.OperationalError) as error:
+            if not is_locked(error):
+                raise
+        time.sleep(pause)
+    return _create_once(engine)
+
+
+def _create_once(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
-        pooled = engine.raw_connection()
-        pooled.cursor().execute("PRAGMA journal_mode = WAL")
-        pooled.close()
+        with contextlib.closing(engine.raw_connection()) as pooled:
+            pooled.cursor().execute(_TO_WAL)
     with engine.begin() as conn:
         _create(conn)
 
 
 async def _create_async(engine: AsyncEngine) -> None:
     with telling(where(engine)):
-        async with engine.connect() as conn:
-            if engine.dialect.name == "sqlite":
-                raw = await conn.get_raw_connection()
-                driver: Any = raw.driver_connection
-                await driver.execute("PRAGMA journal_mode = WAL")
-            await conn.run_sync(_create)
-            await conn.commit()
+        for pause in _PAUSES_S:
+            try:
+                return await _create_once_async(engine)
+            except (exc.OperationalError, sqlite3.OperationalError) as error:
+                if not is_locked(error):
+                    raise
+            await asyncio.sleep(pause)
+        return await _create_once_async(engine)
+
+
+async def _create_once_async(engine: AsyncEngine) -> None:
+    async with engine.connect() as conn:
+        if engine.dialect.name == "sqlite":
+            raw = await conn.get_raw_connection()
+            driver: Any = raw.driver_connection
+            await driver.execute(_TO_WAL)
+        await conn.run_sync(_create)
+        await conn.commit()
