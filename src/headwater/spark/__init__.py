@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import SparkMissing
+from headwater.spark.farewell import is_spark_process, leave_in_silence
 from headwater.spark.session import session
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ __all__ = [
 
 # Jobs import Spark, so that they come with their first use.
 _JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
+
+# A process of Spark imports a source, and this with it.
+if is_spark_process():
+    leave_in_silence()
 
 
 def __getattr__(name: str) -> Any:

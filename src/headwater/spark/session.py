@@ -26,6 +26,9 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # One line for a mistake in an option, instead of the stack of the process that noticed.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    # Over TCP every task of a Python source waits 40 ms for a confirmation that is put off.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "headwater.spark.daemon",
 }
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
