@@ -238,6 +238,24 @@ def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
     assert_lies(eight, after, expected)
 
 
+async def begin(resharder: Resharder) -> None:
+    """Announce a move, and stop before anything is copied."""
+    stop = asyncio.Event()
+    stop.set()
+    assert await resharder.run(stop) is None
+
+
+def test_a_refused_move_tells_of_the_other_without_its_password(eight: list[Replica]) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        farm.insert([("k", 1.0, "m")])
+    reshard(before, after.replace("unix://", "unix://default:secret@"), begin)
+    with pytest.raises(ReshardRefused) as refused:
+        reshard(before, farm_of(eight, "2"))
+    assert f"a move to {after!r} is under way" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
 def test_a_move_can_be_given_up(eight: list[Replica]) -> None:
     before, after = farm_of(eight, "01"), farm_of(eight, "012")
     with Farm.open(before) as farm:
@@ -245,12 +263,6 @@ def test_a_move_can_be_given_up(eight: list[Replica]) -> None:
         expected = truth(eight, before)
         with pytest.raises(ReshardRefused, match="no move"):
             reshard(before, after, lambda resharder: resharder.abort())
-
-        async def begin(resharder: Resharder) -> None:
-            stop = asyncio.Event()
-            stop.set()
-            assert await resharder.run(stop) is None
-
         reshard(before, after, begin)
         reshard(before, after, lambda resharder: resharder.abort())
         farm.select(KEYS)

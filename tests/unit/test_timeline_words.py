@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater import InvalidInput
+from headwater.spark.timelines.farms import FarmPlan
 from headwater.timeline import Cursor, Farm, Record
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum
 from headwater.timeline.farm.rates import Bucket
+from headwater.timeline.layout import COPYING, Layout
+from headwater.timeline.naming import safe_farm
 from headwater.timeline.records import check_place, check_score
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -75,6 +78,25 @@ def test_a_farm_is_clusters_of_instances() -> None:
     for text in ("", ";", "a:1;", "a:1,,b:2", "a:1;writeonly", "a:1,writeonly", None):
         with pytest.raises(InvalidInput):
             parse_farm(text)  # type: ignore[arg-type]
+
+
+SECRET_FARM = "a:1, redis://:pw-1@b:2/3;WriteOnly,rediss://ada:pw-2@c,unix://ada:pw-3@/s?db=1"
+SHOWN_FARM = "redis://a:1,redis://b:2/3;writeonly,rediss://c:6379,unix:///s?db=1"
+
+
+def test_a_farm_is_shown_without_users_and_passwords() -> None:
+    assert safe_farm(SECRET_FARM) == SHOWN_FARM
+    assert safe_farm(SHOWN_FARM) == SHOWN_FARM
+    assert safe_farm("") == ""
+    assert safe_farm("redis://:pw/4@b:2;http://ada:pw@c") == "?;?"
+
+
+def test_a_layout_and_a_plan_show_no_passwords() -> None:
+    layout = Layout(3, COPYING, SECRET_FARM, "redis://:pw-4@d:4")
+    shown = f"Layout(epoch=3, phase='copying', old='{SHOWN_FARM}', new='redis://d:4')"
+    assert repr(layout) == str(layout) == shown
+    assert layout.old == SECRET_FARM
+    assert repr(FarmPlan(SECRET_FARM)) == f"FarmPlan('{SHOWN_FARM}')"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from headwater.timeline.naming import safe_farm
+
 LAYOUT_KEY: Final = b"hw:{timelines}"
 COPYING: Final = "copying"
 SWITCHING: Final = "switching"
@@ -28,6 +30,15 @@ class Layout(NamedTuple):
     phase: str
     old: str
     new: str
+
+    @property
+    def safe(self) -> Layout:
+        """The same without passwords, to be shown or noted."""
+        return self._replace(old=safe_farm(self.old), new=safe_farm(self.new))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.safe._asdict().items())
+        return f"Layout({shown})"
 
 
 def read_layout(fields: Sequence[bytes | None]) -> Layout | None:

@@ -9,8 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql import types as t
 
-from headwater.spark.connections import safe_url
-from headwater.timeline.farm.options import parse_farm
+from headwater.timeline.naming import safe_farm
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 
@@ -128,8 +127,7 @@ class TimelineTarget:
     @property
     def name(self) -> str:
         """See Target: the farm, without passwords."""
-        clusters = [map(_safe, plan.urls) for plan in parse_farm(self.instances)]
-        return ";".join(",".join(cluster) for cluster in clusters)
+        return safe_farm(self.instances)
 
     def facts(self) -> dict[str, Any]:
         """See Target."""
@@ -148,10 +146,6 @@ class TimelineTarget:
         """See Target: to insert again what was inserted changes nothing."""
         writer = rows.write.format("headwater_timeline").option("instances", self.instances)
         writer.mode("append").save()
-
-
-def _safe(url: str) -> str:
-    return safe_url(url if "://" in url or url.startswith("embedded:") else f"redis://{url}")
 
 
 def _column(rows: DataFrame, name: str) -> Column:

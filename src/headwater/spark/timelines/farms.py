@@ -11,7 +11,8 @@ from headwater.errors import InvalidInput
 from headwater.spark.connections import absolute_url
 from headwater.spark.options import Options
 from headwater.timeline import AsyncFarm, Farm
-from headwater.timeline.farm.options import MAX_TIMEOUT_MS, WRITE_ONLY, parse_farm
+from headwater.timeline.farm.options import MAX_TIMEOUT_MS, parse_farm
+from headwater.timeline.naming import WRITE_ONLY, safe_farm
 from headwater.timeline.records import DEFAULT_SIZE, MAX_SIZE
 
 INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
@@ -31,6 +32,9 @@ class FarmPlan:
     hash: str = "murmur3"
     timeout_ms: int = 3000
     quorum: str = "51%"
+
+    def __repr__(self) -> str:
+        return f"FarmPlan({safe_farm(self.instances)!r})"
 
     def _words(self) -> dict[str, Any]:
         return {

@@ -13,6 +13,7 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.timeline.law import NO_HORIZON
 from headwater.timeline.metrics import Metrics
+from headwater.timeline.naming import WRITE_ONLY
 from headwater.timeline.records import check_score
 
 Horizon: TypeAlias = "float | Callable[[], float] | None"
@@ -24,7 +25,6 @@ READ_STRATEGIES: Final = (
     "SendVarReadFirstLinger",
 )
 REPAIR_STRATEGIES: Final = ("AllRepairs", "NoRepairs", "RateLimitedRepairs")
-WRITE_ONLY: Final = "writeonly"
 MAX_TIMEOUT_MS: Final = 60_000
 MAX_RATE: Final = 1_000_000_000
 

@@ -26,6 +26,7 @@ from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.faults import Refusal
 from headwater.store.url import resolve
+from headwater.timeline.naming import instance_url
 
 # Time to replace a connection that broke, by a server that is there again; no more.
 PATIENCE_S: Final = 0.02
@@ -34,7 +35,7 @@ REST_S: Final = 0.25
 
 def check_url(text: str) -> str:
     """Accept host:port or the URL of one server; gives the URL."""
-    url = text if "://" in text or text.startswith("embedded:") else f"redis://{text}"
+    url = instance_url(text)
     if resolve(url, default_directory()).kind == "cluster":
         raise InvalidInput(
             "an instance of a farm is one server, not a Redis Cluster; name its servers, each by "

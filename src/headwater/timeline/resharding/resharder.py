@@ -149,7 +149,8 @@ class Resharder:
         layout = newest_of(found) or self._old.layout
         if layout.phase != SETTLED and not _same(layout.new, self._new):
             raise ReshardRefused(
-                f"a move to {layout.new!r} is under way; finish that one, or give it up by --abort"
+                f"a move to {layout.safe.new!r} is under way; finish that one, or give it up by "
+                "--abort"
             )
         return layout
 
