@@ -12,11 +12,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from headwater import Delivery, Headwater
+from headwater.store.call import Call, Wait
 from tests.servers import until
 from tests.watch import blocked
 
 Connect: TypeAlias = Callable[[str], Headwater]
 LONG_MS = 600_000
+SOON_MS = 300
 
 
 def begin(work: Callable[[], Any]) -> Future[Any]:
@@ -68,6 +70,41 @@ def test_a_blocked_pop_gets_what_comes_due_when_it_does(client: Headwater, name:
         found, ended = waiting.result(20)
         assert len(found) == 1
         assert ended - begun < 0.9, "it did not wait for its next look"
+
+
+def test_a_pop_that_waits_for_a_paused_queue_asks_no_more_often_than_for_an_empty_one(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hw = connect("plain-sync")
+    queue = hw.queue(name)
+    queue.push_many([b"due", b"held"])
+    queue.release(queue.pop(ack_ms=LONG_MS)[0])
+    queue.pause()
+    ask, pops = hw.store.ask, []
+
+    def counted(request: Call | Wait, *more: Any) -> Any:
+        pops.append(request)
+        return ask(request, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hw.store, "ask", counted)
+        assert queue.pop(block_ms=300) == []
+    assert len(pops) <= 4
+
+
+def test_a_pop_that_waited_for_a_paused_queue_gets_what_comes_due_when_it_does(
+    client: Headwater, name: str
+) -> None:
+    queue = client.queue(name)
+    queue.push(b"v", delay_ms=SOON_MS)
+    queue.pause()
+    waiting = begin(lambda: (queue.pop(block_ms=20_000), time.monotonic()))
+    until(lambda: queue.stats().waiting == 1 and blocked(client) >= 1)
+    begun = time.monotonic()
+    queue.resume()
+    found, ended = waiting.result(20)
+    assert [delivery.value for delivery in found] == [b"v"]
+    assert ended - begun < 0.8, "it did not wait for its next look"
 
 
 def test_who_waits_longest_is_served_first(connect: Connect, name: str) -> None:

@@ -32,6 +32,8 @@ redis.register_function{
     redis.call('HSET', keys[1], 'paused', args[1])
     queue.paused = args[1] == '1'
     serve_waiters(queue)
+    local due = ms_to_next(queue)
+    if due >= 0 then poke_waiter(queue, queue.now + due) end
     save_queue(queue)
     return changed and 1 or 0
   end,

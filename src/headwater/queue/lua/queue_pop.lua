@@ -19,6 +19,7 @@ local function register_for_turn(queue, waiter, known, count, ack, wait)
     redis.call('ZADD', queue.key .. ':waiters', redis.call('HINCRBY', queue.key, 'turn', 1), waiter)
   end
   redis.call('HSET', queue.key, 'w:' .. waiter, digits(queue.now + wait) .. ':' .. count .. ':' .. ack)
+  queue.waited = math.max(queue.waited, queue.now + wait + WAITER_GRACE_MS)
 end
 
 -- Fetches what was reserved for a waiter, as far as nobody else has it by now.

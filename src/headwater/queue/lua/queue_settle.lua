@@ -24,7 +24,7 @@ local function settle_whole(queue, deed, ms, parcel)
   if deed == 'ack' then
     drop_parcel(queue, 'held', parcel)
   elseif deed == 'extend' then
-    redis.call('ZADD', set_key(queue, 'held', parcel.level), queue.now + ms, parcel.member)
+    put_parcel(queue, 'held', parcel.level, queue.now + ms, parcel.member)
   else
     local set, attempt, score = destination(queue, deed, ms, parcel.attempt)
     redis.call('ZREM', set_key(queue, 'held', parcel.level), parcel.member)

@@ -37,12 +37,13 @@ local MARK_MS = 10000
 -- Numbers that nearly every call reads and changes; one field, because each lookup costs.
 -- last: the newest number given; held, later, again, dead: messages in those sets; largest: bytes of
 -- the largest entry since the queue was empty; marked: when rates were last marked; generation: of
--- dedupe keys.
+-- dedupe keys; waited: until when somebody may be blocked; soonest: no deadline of what is held is
+-- earlier, so that most calls need look neither for the blocked nor for what is over.
 local COUNTS = {
   'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'held', 'later', 'again', 'dead',
-  'largest', 'marked', 'generation',
+  'largest', 'marked', 'generation', 'waited', 'soonest',
 }
-local COUNTS_FORM = '>ddddddddddddd'
+local COUNTS_FORM = '>ddddddddddddddd'
 
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
@@ -52,10 +53,13 @@ local function load_queue(K)
     levels = found[2] or '', levels_before = found[2] or '', paused = found[3] == '1',
     settings = found[4] or '', last = 0, pushed = 0, popped = 0, acked = 0, expired = 0, damaged = 0,
     held = 0, later = 0, again = 0, dead = 0, largest = 0, marked = 0, generation = 0,
+    -- Who waits for the first push of all is not noted anywhere.
+    waited = math.huge, soonest = math.huge,
   }
   if found[1] then
     queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged, queue.held,
-      queue.later, queue.again, queue.dead, queue.largest, queue.marked, queue.generation =
+      queue.later, queue.again, queue.dead, queue.largest, queue.marked, queue.generation,
+      queue.waited, queue.soonest =
       struct.unpack(COUNTS_FORM, found[1])
   end
   return queue
@@ -73,7 +77,7 @@ local function save_queue(queue)
   if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
   local counts = struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
     queue.expired, queue.damaged, queue.held, queue.later, queue.again, queue.dead, queue.largest,
-    queue.marked, queue.generation)
+    queue.marked, queue.generation, queue.waited, queue.soonest)
   if queue.levels ~= queue.levels_before then
     redis.call('HSET', queue.key, 'counts', counts, 'levels', queue.levels)
   elseif counts ~= queue.before then

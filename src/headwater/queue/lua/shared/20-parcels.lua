@@ -20,12 +20,18 @@ local function set_key(queue, set, level)
   return queue.key .. ':' .. set .. (set == 'dead' and '' or ':' .. level)
 end
 
+-- Puts a parcel into a set by its time.
+local function put_parcel(queue, set, level, score, member)
+  if set == 'held' and tonumber(score) < queue.soonest then queue.soonest = tonumber(score) end
+  redis.call('ZADD', set_key(queue, set, level), score, member)
+end
+
 -- Puts entries into a new parcel of a set; returns its member.
 local function add_parcel(queue, set, level, attempt, entries, score)
   local number = digits(next_numbers(queue, 1))
   local member = member_of(number, level, attempt, #entries)
   redis.call('HSET', queue.key .. ':parcels', number, cmsgpack.pack(entries))
-  redis.call('ZADD', set_key(queue, set, level), score, member)
+  put_parcel(queue, set, level, score, member)
   queue[set] = queue[set] + #entries
   return member
 end
@@ -152,7 +158,7 @@ local function shrink_parcel(queue, set, parcel, entries, deadlines, score)
   queue[set] = queue[set] - parcel.count + left
   parcel.count, parcel.varied = left, deadlines ~= nil
   parcel.member = member_of(parcel.number, parcel.level, parcel.attempt, left, deadlines ~= nil)
-  redis.call('ZADD', key, earliest or score, parcel.member)
+  put_parcel(queue, set, parcel.level, earliest or score, parcel.member)
 end
 
 -- Moves whole parcels between sets, all of one level: { score, member, score, member, ... }.

@@ -183,15 +183,25 @@ local function take_new(queue, level, bag)
   return take_ready(queue, level, bag)
 end
 
--- Fills a bag; returns whether there may be more that it had not the time to look at.
-local function take(queue, bag)
+local function may_have_lapsed(queue)
+  return queue.held > 0 and queue.soonest <= queue.now
+end
+
+local function find_soonest(queue)
+  queue.soonest = math.huge
+  for _, level in ipairs(levels_of(queue)) do
+    local first = redis.call('ZRANGE', set_key(queue, 'held', level), 0, 0, 'WITHSCORES')[2]
+    if first then queue.soonest = math.min(queue.soonest, tonumber(first)) end
+  end
+end
+
+local function take_by_level(queue, bag, lapsing)
   local busy = false
-  if queue.paused then return false end
   for _, level in ipairs(levels_of(queue)) do
     -- As few deadlines as will do are noted: a pop does not work ahead for others.
     local step, budget, more = 2, LAPSE_STEPS, false
     repeat
-      more = select(2, lapse(queue, level, step))
+      if lapsing then more = select(2, lapse(queue, level, step)) end
       take_due(queue, 'again', level, bag)
       step, budget = 16, budget - step
     until not more or is_full(bag) or budget <= 0
@@ -199,5 +209,14 @@ local function take(queue, bag)
     if take_new(queue, level, bag) and bag.room > 0 then drop_empty_level(queue, level) end
     if is_full(bag) then return bag.room > 0 end
   end
+  return busy
+end
+
+-- Fills a bag; returns whether there may be more that it had not the time to look at.
+local function take(queue, bag)
+  if queue.paused then return false end
+  local lapsing = may_have_lapsed(queue)
+  local busy = take_by_level(queue, bag, lapsing)
+  if lapsing then find_soonest(queue) end
   return busy
 end

@@ -25,10 +25,10 @@ end
 
 -- Gives the first in line that still lives, when it plans to look again, and what it asked for.
 local function first_in_line(queue)
-  while not queue.nobody_waits do
+  while queue.waited >= queue.now do
     local waiter = redis.call('ZRANGE', queue.key .. ':waiters', 0, 0)[1]
     if not waiter then
-      queue.nobody_waits = true
+      queue.waited = 0
       return nil
     end
     local ends, count, ack =
@@ -70,8 +70,9 @@ local function poke_waiter(queue, due)
   end
 end
 
--- In how many ms something comes due, or -1.
+-- In how many ms something comes due, or -1; while paused nothing does, and whoever ends that wakes.
 local function ms_to_next(queue)
+  if queue.paused then return -1 end
   local earliest
   for _, level in ipairs(levels_of(queue)) do
     for _, set in ipairs({ 'held', 'again', 'later' }) do
