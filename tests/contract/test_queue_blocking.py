@@ -11,12 +11,14 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from headwater import Delivery, Headwater
+from headwater import AccessDenied, Delivery, Headwater
+from headwater.queue.popping import CALL_MESSAGES
 from headwater.store.call import Call, Wait
-from tests.servers import until
+from tests.servers import Server, until
 from tests.watch import blocked
 
 Connect: TypeAlias = Callable[[str], Headwater]
+Dial: TypeAlias = Callable[[str | None], Headwater]
 LONG_MS = 600_000
 SOON_MS = 300
 
@@ -70,6 +72,32 @@ def test_a_blocked_pop_gets_what_comes_due_when_it_does(client: Headwater, name:
         found, ended = waiting.result(20)
         assert len(found) == 1
         assert ended - begun < 0.9, "it did not wait for its next look"
+
+
+def test_what_a_pop_that_may_wait_took_reaches_its_caller_when_the_store_then_fails(
+    dial: Dial, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Server() as server:
+        hw = dial(server.url)
+        queue = hw.queue(name)
+        some = [b"%d" % i for i in range(CALL_MESSAGES + 10)]
+        queue.push_many(some)
+        store = getattr(hw, "_target", hw).store
+        ask, pops = store.ask, []
+
+        def refused_after_the_first(request: Call | Wait, *more: Any) -> Any:
+            pops.append(request)
+            if len(pops) == 2:
+                with server.client() as admin:
+                    admin.execute_command("ACL", "SETUSER", "default", "-fcall")
+            return ask(request, *more)
+
+        monkeypatch.setattr(store, "ask", refused_after_the_first)
+        taken = queue.pop(len(some), block_ms=20_000)
+        assert len(pops) == 2
+        assert [delivery.value for delivery in taken] == some[:CALL_MESSAGES]
+        with pytest.raises(AccessDenied):
+            queue.pop(block_ms=20_000)
 
 
 def test_a_pop_that_waits_for_a_paused_queue_asks_no_more_often_than_for_an_empty_one(

@@ -38,7 +38,7 @@ def pop(
     if not count:
         return []
     if not patience:
-        return (yield from _pop_now(queue, count, ack))
+        return (yield from _pop_now(queue, count, ack, []))
     waiter = queue.take_waiter()
     found = yield from _wait_for_messages(queue, count, ack, patience, waiter)
     # Not reached when the wait was cut short: then something may still come for this waiter.
@@ -46,8 +46,10 @@ def pop(
     return found
 
 
-def _pop_now(queue: QueueHandle, count: int, ack: Argument) -> Operation[list[Delivery]]:
-    found: list[Delivery] = []
+def _pop_now(
+    queue: QueueHandle, count: int, ack: Argument, found: list[Delivery]
+) -> Operation[list[Delivery]]:
+    """Take what there is, in addition to what was found before, up to ``count`` in all."""
     while True:
         size = min(count - len(found), CALL_MESSAGES)
         try:
@@ -77,7 +79,7 @@ def _wait_for_messages(
         found = _deliveries(reply)
         if found:
             if len(found) == size < count or reply[0]:
-                found += yield from _pop_now(queue, count - len(found), ack)
+                return (yield from _pop_now(queue, count, ack, found))
             return found
         if reply[0]:
             # Not registered: the server had too much to pass over, and there may be more behind.
