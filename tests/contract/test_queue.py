@@ -189,6 +189,24 @@ def test_acks_are_exact_in_any_order_and_any_part(queue: Queue) -> None:
     assert (queue.stats().acked, queue.stats().unacked) == (100, 0)
 
 
+@pytest.mark.parametrize("deed", ["ack", "nack", "release", "extend"])
+def test_a_delivery_that_is_named_twice_counts_once_and_not_for_its_neighbour(
+    queue: Queue, client: Headwater, deed: str
+) -> None:
+    queue.push_many([b"a", b"b"])
+    a, b = queue.pop(2, ack_ms=SHORT_MS)
+    options = {"ack_ms": LONG_MS} if deed == "extend" else {}
+    assert getattr(queue, deed)(a, a, **options) == 1
+    if deed == "extend":
+        let_pass(client, SHORT_MS)
+        assert queue.ack(b) == 0, "its deadline is over"
+        assert values(queue.pop(9)) == [b"b"]
+        assert queue.ack(a, a) == 1
+    else:
+        assert values(queue.pop(9)) == ([] if deed == "ack" else [b"a"])
+        assert queue.stats().unacked == 1
+
+
 def test_what_is_nacked_comes_again_after_its_delay(queue: Queue, client: Headwater) -> None:
     queue.push_many([b"a", b"b", b"c"])
     a, b, c = queue.pop(3, ack_ms=LONG_MS)

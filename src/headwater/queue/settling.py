@@ -79,11 +79,12 @@ def delivery_of(receipt: str) -> Delivery:
 def places(receipts: Iterable[str]) -> list[str]:
     """Gather receipts by parcel: head, places, head, places, ..."""
     parcels: dict[str, list[str]] = {}
-    for receipt in receipts:
+    # One that is named twice counts once, and not for its neighbour.
+    for receipt in dict.fromkeys(receipts):
         head, _, place = receipt.partition(".")
         parcels.setdefault(head, []).append(place)
     words: list[str] = []
     for head, found in parcels.items():
-        whole = len(found) == int(head.rpartition(":")[2]) and len(set(found)) == len(found)
+        whole = len(found) == int(head.rpartition(":")[2])
         words += [head, "*" if whole else ",".join(found)]
     return words
