@@ -246,6 +246,18 @@ def test_a_far_deadline_holds_up_no_other(client: Headwater, stream: Stream) -> 
     assert take(group, 10) == [2, 5, 6]
 
 
+def test_what_comes_due_soon_is_not_hidden_by_what_was_handed_out_later(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(3))
+    group = stream.group("g")
+    assert take(group, 1, retry_ms=700) == [1]
+    assert take(group, 1, retry_ms=FAR) == [2]
+    let_pass(client, 700)
+    assert take(group, 1) == [1]
+    assert take(group, 1) == [3]
+
+
 def test_due_messages_are_found_whatever_the_order_of_deadlines(
     client: Headwater, stream: Stream
 ) -> None:

@@ -19,9 +19,8 @@ redis.register_function{
     end
     if acked > 0 then
       redis.call('HINCRBY', G, 'pending', 0 - acked)
-      if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
-        serve(K, name, load_stream(K), server_ms())
-      end
+      local stream = load_stream(K)
+      if is_waiting(stream, name) then serve(K, name, stream, server_ms()) end
     end
     return acked
   end,
@@ -53,7 +52,7 @@ redis.register_function{
     redis.call('HSET', G, 'next', next_offset)
     if ended > 0 then
       redis.call('HINCRBY', G, 'pending', 0 - ended)
-      if redis.call('SISMEMBER', K .. ':waiting', name) == 1 then serve(K, name, stream, server_ms()) end
+      if is_waiting(stream, name) then serve(K, name, stream, server_ms()) end
     end
     return ended
   end,
@@ -80,9 +79,8 @@ redis.register_function{
       end
       moved = moved + taken
     end
-    if moved > 0 and redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
-      serve(K, name, load_stream(K), now)
-    end
+    local stream = load_stream(K)
+    if moved > 0 and is_waiting(stream, name) then serve(K, name, stream, now) end
     return moved
   end,
   flags = { 'allow-oom' },

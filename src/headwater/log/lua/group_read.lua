@@ -32,11 +32,11 @@ local function create_group(K, G, name, stream, start, now)
   redis.call('ZADD', K .. ':groups', digits(now), name)
 end
 
-local function register_waiter(K, G, name, waiter, now, args, wait)
+local function register_waiter(K, G, name, stream, waiter, now, args, wait)
   local turn = args[13] == '1' and tonumber(redis.call('ZSCORE', G .. ':waiters', waiter) or 0) or 0
   if turn <= 0 then
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
-    redis.call('SADD', K .. ':waiting', name)
+    note_waiting(K, stream, name)
   end
   redis.call('HSET', G, 'w:' .. waiter,
     table.concat({ digits(now + wait), args[3], args[4], args[5] }, ':'))
@@ -94,13 +94,13 @@ redis.register_function{
     end
     local idle, due = #claims == 0 and boxed == '', nil
     if idle and wait > 0 then
-      register_waiter(K, G, name, waiter, now, args, wait)
+      register_waiter(K, G, name, stream, waiter, now, args, wait)
     elseif known then
       forget_waiter(G, waiter)
     end
     if idle then
       due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
-    elseif redis.call('SISMEMBER', K .. ':waiting', name) == 1 then
+    elseif is_waiting(stream, name) then
       serve(K, name, stream, now)
     end
     if group.dead ~= '' then

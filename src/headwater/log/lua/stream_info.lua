@@ -82,7 +82,7 @@ redis.register_function{
     local K = keys[1]
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do remove_group(K, name) end
     drop_publishes(K)
-    for _, part in ipairs({ 'tail', 'nodes', 'index', 'producers', 'answers', 'readers', 'groups', 'waiting' }) do
+    for _, part in ipairs({ 'tail', 'nodes', 'index', 'producers', 'answers', 'readers', 'groups' }) do
       redis.call('UNLINK', K .. ':' .. part)
     end
     return redis.call('UNLINK', K)

@@ -2,7 +2,8 @@
   Where a stream keeps what. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
   begins with K and so lies in the same slot of a cluster.
 
-    K              hash    first, last, sealed, cold, time, created, bytes, holes, retention policy
+    K              hash    first, last, sealed, cold, time, created, bytes, holes, retention policy,
+                           waiting: groups in which a member is blocked, each between spaces
     K:tail         stream  what is not sealed yet; entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch)
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
@@ -10,7 +11,6 @@
     K:answers      hash    what each producer was answered last
     K:readers      zset    reader outside the log -> the next offset it needs
     K:groups       zset    group -> time of its creation
-    K:waiting      set     groups in which a member is blocked
     G              hash    a group: next, pending, missed, ... and one field per blocked member
     G:…            zsets   pending, due, expired, waiters, members, dead
                    where G is K:g:<length of the group's name>:<group>, so that no name of a
@@ -22,12 +22,35 @@
 ]]
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
-  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold')
+  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting')
   local first = tonumber(f[2] or 1)
   return {
     last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),
     time = tonumber(f[4] or 0), created = f[5] or '0', cold = math.max(tonumber(f[6] or 0), first - 1),
+    waiting = f[7] or '',
   }
+end
+
+local function is_waiting(stream, name)
+  return string.find(stream.waiting, ' ' .. name .. ' ', 1, true) ~= nil
+end
+
+local function note_waiting(K, stream, name)
+  if is_waiting(stream, name) then return end
+  stream.waiting = (stream.waiting == '' and ' ' or stream.waiting) .. name .. ' '
+  redis.call('HSET', K, 'waiting', stream.waiting)
+end
+
+local function forget_waiting(K, stream, name)
+  local at, ends = string.find(stream.waiting, ' ' .. name .. ' ', 1, true)
+  if not at then return end
+  stream.waiting = string.sub(stream.waiting, 1, at) .. string.sub(stream.waiting, ends + 1)
+  if stream.waiting == ' ' then
+    stream.waiting = ''
+    redis.call('HDEL', K, 'waiting')
+  else
+    redis.call('HSET', K, 'waiting', stream.waiting)
+  end
 end
 
 -- An index member is the node's facts; all are needed together and never searched for.

@@ -7,15 +7,25 @@
 
   A range is found by offset or by time in O(log n), whatever the order of deadlines. `attempt` is
   how often it was handed out; `expire` is 0 for never. Ranges never overlap.
+
+  G field due: no range comes due earlier; 0 or missing when that is not known. Handing out new
+  messages then need not look for old ones.
 ]]
 local NEVER = 0
 
-local function add_pending(G, first, last, attempt, due, expire)
+-- Returns when the range comes due.
+local function put_pending(G, first, last, attempt, due, expire)
   if expire ~= NEVER then due = math.min(due, expire) end
   local start = digits(first)
   redis.call('ZADD', G .. ':pending', start,
     table.concat({ start, digits(last), digits(attempt), digits(expire) }, ':'))
   redis.call('ZADD', G .. ':due', digits(due), start)
+  return due
+end
+
+local function add_pending(G, first, last, attempt, due, expire)
+  put_pending(G, first, last, attempt, due, expire)
+  redis.call('HDEL', G, 'due')
 end
 
 local function parse_pending(member)

@@ -45,11 +45,12 @@ end
 
 -- wish: what a waiter asked for, when the caller names one.
 local function load_group(G, waiter)
-  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'w:' .. (waiter or ''))
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'due',
+    'w:' .. (waiter or ''))
   if not f[1] then return nil end
   return {
     next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead = f[4],
-    wish = f[5],
+    due = tonumber(f[5] or 0), wish = f[6],
   }
 end
 
@@ -63,9 +64,14 @@ end
 local function take(K, G, stream, group, now, count, retry, expire, bag)
   local claims, left, steps = {}, count, 0
   local full = false
-  while group.pending > 0 and left > 0 and not full and steps < EXPIRE_STEPS do
+  while group.pending > 0 and group.due <= now and left > 0 and not full and steps < EXPIRE_STEPS do
     local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, 64)
-    if #due == 0 then break end
+    if #due == 0 then
+      group.due = tonumber(redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2] or 0)
+      redis.call('HSET', G, 'due', digits(group.due))
+      break
+    end
+    group.due = 0
     for _, start in ipairs(due) do
       if left <= 0 or full then break end
       steps = steps + 1
@@ -111,13 +117,18 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     local covered = collect(K, stream, group.next, stream.last, left, bag)
     if covered >= group.next then
       if retry then
-        add_pending(G, group.next, covered, 1, now + retry, expire and now + expire or NEVER)
+        local due = put_pending(G, group.next, covered, 1, now + retry, expire and now + expire or NEVER)
+        if group.pending == 0 then
+          group.due = due
+        elseif group.due > 0 then
+          group.due = math.min(group.due, due)
+        end
         group.pending = group.pending + covered - group.next + 1
       end
       local n = #claims
       claims[n + 1], claims[n + 2], claims[n + 3] = group.next, covered, 1
       group.next = covered + 1
-      redis.call('HSET', G, 'next', group.next, 'pending', group.pending)
+      redis.call('HSET', G, 'next', group.next, 'pending', group.pending, 'due', digits(group.due))
     end
   end
   return claims, more_due or group.next <= stream.last
@@ -171,8 +182,7 @@ local function serve(K, name, stream, now)
   local more = group and (group.next <= stream.last or group.pending > 0)
   while more do
     if not waiter then
-      redis.call('SREM', K .. ':waiting', name)
-      return
+      return forget_waiting(K, stream, name)
     end
     local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
     group.wish = nil
@@ -196,7 +206,7 @@ local function serve(K, name, stream, now)
 end
 
 local function serve_all(K, stream, now)
-  for _, name in ipairs(redis.call('SMEMBERS', K .. ':waiting')) do serve(K, name, stream, now) end
+  for name in string.gmatch(stream.waiting, '%S+') do serve(K, name, stream, now) end
 end
 
 -- Takes back what lies unseen in a box, as if it had never been handed out.

@@ -7,7 +7,7 @@ local function remove_group(K, name)
   for _, part in ipairs({ 'pending', 'due', 'expired', 'waiters', 'members', 'dead' }) do
     redis.call('UNLINK', G .. ':' .. part)
   end
-  redis.call('SREM', K .. ':waiting', name)
+  forget_waiting(K, load_stream(K), name)
   redis.call('ZREM', K .. ':groups', name)
   return redis.call('UNLINK', G)
 end
