@@ -7,17 +7,19 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater import AllReplicasFailed, QuorumFailed, ReshardRefused
+from headwater import AllReplicasFailed, InvalidInput, QuorumFailed, ReshardRefused
 from headwater.timeline import Farm
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.options import parse_farm
 from headwater.timeline.law import States, kept, merge
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.resharding.resharder import Estimate, Moved, Resharder
+from headwater.timeline.walker import scanning
 from headwater.timeline.walker.walker import Progress
 from tests.commands import run
 from tests.farms import Replica, replicas
@@ -43,10 +45,13 @@ def farm_of(replicas: list[Replica], text: str) -> str:
 
 
 def reshard(
-    old: str, new: str, act: Callable[[Resharder], Any] = lambda resharder: resharder.run()
+    old: str,
+    new: str,
+    act: Callable[[Resharder], Any] = lambda resharder: resharder.run(),
+    **words: Any,
 ) -> Any:
     async def work() -> Any:
-        resharder = Resharder(old, new, rate=1_000_000)
+        resharder = Resharder(old, new, rate=1_000_000, **words)
         try:
             return await act(resharder)
         finally:
@@ -211,31 +216,85 @@ def test_whoever_dies_is_followed_by_another_who_goes_on(
         assert_lies(eight, after, expected)
 
 
+def stop_behind(old: str, new: str, keys: int, state: Path | None = None) -> None:
+    """Begin a move, and stop when so many timelines are copied."""
+    stop = asyncio.Event()
+
+    def tell(progress: Progress) -> None:
+        if progress.repaired.keys >= keys:
+            stop.set()
+
+    assert reshard(old, new, lambda resharder: resharder.run(stop), tell=tell, state=state) is None
+
+
 def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
     with Farm.open(before) as farm:
         fill(farm, random.Random(4))
     expected = truth(eight, before)
-
-    async def stopped() -> Moved | None:
-        stop = asyncio.Event()
-
-        def tell(progress: Progress) -> None:
-            if progress.repaired.keys:
-                stop.set()
-
-        resharder = Resharder(before, after, rate=1_000_000, tell=tell)
-        try:
-            return await resharder.run(stop)
-        finally:
-            await resharder.close()
-
-    assert asyncio.run(stopped()) is None
+    stop_behind(before, after, 1)
     assert 0 < len(eight[1].client.keys()) < len(eight[0].client.keys())
     with pytest.raises(ReshardRefused, match="under way"):
         reshard(before, farm_of(eight, "2"))
     reshard(before, after)
     assert_lies(eight, after, expected)
+
+
+@pytest.mark.parametrize("forgotten", [True, False], ids=["abort-with-state", "abort-without"])
+def test_a_move_is_not_gone_on_with_where_another_was(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten: bool
+) -> None:
+    monkeypatch.setattr(scanning, "POOL", 10)
+    monkeypatch.setattr(scanning, "STEP", 5)
+    before, after = farm_of(eight, "0"), farm_of(eight, "2")
+    state = tmp_path / "move.json"
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(6))
+    expected = truth(eight, before)
+    stop_behind(before, farm_of(eight, "1"), 40, state)
+    words = {"state": state} if forgotten else {}
+    reshard(before, farm_of(eight, "1"), lambda resharder: resharder.abort(), **words)
+    assert state.exists() != forgotten
+    moved: Moved = reshard(before, after, state=state)
+    assert moved.repaired.keys == len(KEYS)
+    assert_lies(eight, after, expected)
+    assert not state.exists()
+
+
+def test_a_move_with_a_state_is_gone_on_with_where_it_was(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(scanning, "POOL", 10)
+    monkeypatch.setattr(scanning, "STEP", 5)
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    with Farm.open(before) as farm:
+        fill(farm, random.Random(6))
+    expected = truth(eight, before)
+    secret = after.replace("unix://", "unix://default:secret@")
+    state = tmp_path / "move.json"
+    stop_behind(before, secret, 40, state)
+    assert "secret" not in state.read_text()
+    told: list[Progress] = []
+    reshard(before, secret, tell=told.append, state=state)
+    assert told[0].repaired.keys > 20
+    assert_lies(eight, after, expected)
+
+
+def test_a_file_that_is_no_state_is_refused_before_anything_is_changed(
+    eight: list[Replica], tmp_path: Path
+) -> None:
+    before, after = farm_of(eight, "0"), farm_of(eight, "1")
+    state = tmp_path / "other.json"
+    state.write_text("something else")
+    with Farm.open(before) as farm:
+        farm.insert([("k", 1.0, "m")])
+    with pytest.raises(InvalidInput, match="not the state"):
+        reshard(before, after, state=state)
+    assert set(eight[0].client.scan_iter()) == {b"k+"}
+    reshard(before, after, begin)
+    with pytest.raises(InvalidInput, match="not the state"):
+        reshard(before, after, lambda resharder: resharder.abort(), state=state)
+    assert state.read_text() == "something else"
 
 
 async def begin(resharder: Resharder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ import pytest
 
 from headwater import InvalidInput
 from headwater.timeline import AsyncFarm, Repaired
+from headwater.timeline.layout import SETTLED, Layout
+from headwater.timeline.resharding.resharder import Resharder
 from headwater.timeline.walker import scanning
 from headwater.timeline.walker.positions import Positions
 from headwater.timeline.walker.scanning import POOL, Scan
@@ -129,12 +132,53 @@ def test_a_walk_that_was_stopped_goes_on_where_it_was(three: list[Replica], tmp_
     assert not state.exists()
 
 
+def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
+    three: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(scanning, "POOL", 10)
+    monkeypatch.setattr(scanning, "STEP", 5)
+    for number in range(60):
+        three[0].client.zadd(f"k{number}+", {"m": 1})
+    state = tmp_path / "walk.json"
+
+    def stop(event: asyncio.Event) -> Callable[[Progress], None]:
+        return lambda progress: event.set() if progress.repaired.keys >= 40 else None
+
+    assert walk(farm_of(three[:2]), state=state, stop=stop) is None
+    walked = walk(f"{three[0].url};{three[2].url}", state=state)
+    assert walked is not None
+    assert walked.repaired.keys == 60
+    assert three[2].client.dbsize() == 60
+
+
+def test_a_round_begins_where_the_farm_is_by_then(three: list[Replica]) -> None:
+    before, after = farm_of(three[:1]), farm_of(three[1:])
+    three[0].client.zadd("k+", {"m": 1})
+
+    async def rounds() -> list[Walked | None]:
+        async with AsyncFarm.open(before) as farm:
+            walker = Walker(farm)
+            first = await walker.walk()
+            resharder = Resharder(before, after)
+            await resharder.run()
+            await resharder.close()
+            await asyncio.to_thread(three[1].client.zadd, "late+", {"m": 1})
+            return [first, await walker.walk()]
+
+    for keys, walked in enumerate(asyncio.run(rounds()), 1):
+        assert walked is not None
+        assert walked.whole
+        assert walked.repaired.keys == keys
+    assert three[2].client.exists("k+", "late+") == 2
+
+
 def test_a_position_is_of_one_process_of_a_server(three: list[Replica], tmp_path: Path) -> None:
     keys = scatter(three, 20, random.Random(5))
     state = tmp_path / "walk.json"
     # Through with everything, says the file; but these servers are not those.
     places = {f"{n} {r.url}": {"generation": "gone", "cursor": -1} for n, r in enumerate(three, 1)}
-    state.write_text(str({"places": places}).replace("'", '"'))
+    layout = Layout(0, SETTLED, "", farm_of(three)).safe
+    state.write_text(json.dumps({"layout": layout, "places": places}))
     walked = walk(farm_of(three), state=state)
     assert walked is not None
     assert walked.repaired.keys == len(keys)

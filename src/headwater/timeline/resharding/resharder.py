@@ -28,6 +28,7 @@ from headwater.timeline.farm.ground import newest_of
 from headwater.timeline.farm.options import parse_farm
 from headwater.timeline.layout import COPYING, SETTLED, SWITCHING, Layout
 from headwater.timeline.records import Repaired
+from headwater.timeline.walker.positions import Notebook
 from headwater.timeline.walker.walker import Progress, Walker
 
 _STEP: Final = 500
@@ -75,6 +76,7 @@ class Resharder:
         self._new = "".join(new.split())
         self._rate = rate
         self._state = state
+        self._notebook = Notebook(state)
         self._tell = tell
         self._old = AsyncFarm.open(old, **words)
         # Only to reach its instances before the farm knows of them; never read or written by.
@@ -84,9 +86,10 @@ class Resharder:
         """Move, or go on with a move; None when ``stop`` was set, and it is to be gone on with.
 
         Raises ReshardRefused when another move is under way, when an instance is away, and when a
-        new one is not empty.
+        new one is not empty; InvalidInput when ``state`` is another file.
         """
         layout = await self._present()
+        self._notebook.read(layout)
         before = self._names()
         if layout.phase == SETTLED and not _same(layout.new, self._new):
             await self._check_empty()
@@ -107,8 +110,9 @@ class Resharder:
         return Moved(repaired, cleaned, left)
 
     async def abort(self) -> Moved:
-        """Go back to the old farm, as long as nobody reads the new one; raises ReshardRefused."""
+        """Go back to the old farm, as long as nobody reads the new one; raises as run does."""
         layout = await self._present()
+        self._notebook.read(layout)
         before = self._names()
         if layout.phase != COPYING:
             raise ReshardRefused(
@@ -116,6 +120,7 @@ class Resharder:
                 "reshard without --abort to finish one"
             )
         await self._announce(Layout(layout.epoch + 1, SETTLED, layout.new, layout.old))
+        self._notebook.forget()
         cleaned, left = await self._clean(before)
         return Moved(Repaired(), cleaned, left)
 

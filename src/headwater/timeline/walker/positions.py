@@ -1,7 +1,8 @@
 """How far a walk is: for each instance the place in its scan; kept in a file, if so wished.
 
 A place holds for one process of a server only, since the order of its keys is its own; for one that
-was started anew the scan begins from the start.
+was started anew the scan begins from the start. All of them hold for one layout of one farm only:
+what was compared with some clusters is not yet compared with others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 from headwater.errors import InvalidInput
+from headwater.timeline.layout import Layout
 from headwater.timeline.records import Repaired
 
 END: Final = -1
@@ -26,8 +28,12 @@ class Position(msgspec.Struct):
 
 
 class Positions(msgspec.Struct):
-    """The places of a round, by cluster and instance, and what it has done so far."""
+    """The places of a round, by cluster and instance, and what it has done so far.
 
+    ``layout`` is that of the farm which is walked, without passwords.
+    """
+
+    layout: Layout | None = None
     places: dict[str, Position] = msgspec.field(default_factory=dict)
     figures: list[int] = msgspec.field(default_factory=lambda: list(Repaired()))
 
@@ -38,16 +44,21 @@ class Notebook:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def read(self) -> Positions:
-        """Give what was noted last, or the beginning; raises InvalidInput for another file."""
+    def read(self, layout: Layout) -> Positions:
+        """Give what was noted last of a walk by this layout, or the beginning.
+
+        Raises InvalidInput for a file that is something else.
+        """
+        beginning = Positions(layout.safe)
         if self._path is None or not self._path.exists():
-            return Positions()
+            return beginning
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Positions)
+            noted = msgspec.json.decode(self._path.read_bytes(), type=Positions)
         except msgspec.DecodeError:
             raise InvalidInput(
                 f"{self._path} is not the state of a walk; name another file, or remove it"
             ) from None
+        return noted if noted.layout == beginning.layout else beginning
 
     def note(self, positions: Positions) -> None:
         """Replace what was noted, so that a crash leaves the old or the new."""

@@ -52,7 +52,8 @@ class Walker:
     """Walks a farm's timelines, ``rate`` keys a second at most.
 
     With ``state``, a file, a round that was interrupted is gone on with where it was, but for up to
-    2000 keys that are compared again. Looks for timelines ``over`` some of the clusters, or all.
+    2000 keys that are compared again; one of another farm, or before a move, is begun anew. Looks
+    for timelines ``over`` some of the clusters, or over all that the farm has when a round begins.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Walker:
         over: Sequence[Cluster] | None = None,
     ) -> None:
         self._farm = farm
-        self._over = farm.clusters if over is None else over
+        self._over = over
         self._pace = Pace(check_int(rate, "rate", 1, MAX_RATE))
         self._notebook = Notebook(state)
         self._chance = chance or random.Random()
@@ -74,12 +75,13 @@ class Walker:
 
     async def walk(self, stop: asyncio.Event | None = None) -> Walked | None:
         """Walk one round, or the rest of one; None when ``stop`` was set before its end."""
-        positions = self._notebook.read()
+        over = await self._clusters()
+        positions = self._notebook.read(self._farm.layout)
         done = Repaired(*positions.figures)
-        looks = await asyncio.gather(*(cluster.look() for cluster in self._over))
+        looks = await asyncio.gather(*(cluster.look() for cluster in over))
         total = sum(instance.keys for found in looks for instance in found)
         passed = 0
-        scan = Scan(self._over, positions, self._chance)
+        scan = Scan(over, positions, self._chance)
         async for batch in scan.batches():
             self._notebook.note(positions)
             for at in range(0, len(batch.keys), _AT_ONCE):
@@ -94,6 +96,12 @@ class Walker:
             self._tell(Progress(passed, total, done))
         self._notebook.forget()
         return Walked(done, scan.failed)
+
+    async def _clusters(self) -> Sequence[Cluster]:
+        if self._over is not None:
+            return self._over
+        await self._farm.follow()
+        return self._farm.clusters
 
 
 class Pace:
