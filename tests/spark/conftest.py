@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    # Code of Spark's processes that a test has called in this one may have left it.
+    os.environ.pop("SPARK_HIDE_TRACEBACK", None)
     spark = session("local[2, 3]", app_name="tests", **SMALL)
     yield spark
     spark.stop()

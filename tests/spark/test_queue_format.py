@@ -200,6 +200,7 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    monkeypatch.setattr(sink, "query_of_task", lambda: "spark-query")
     writer, queue = QueueStreamWriter(Place(embedded_url, name)), embedded.queue(name)
     epoch = calls = 0
     finished = False

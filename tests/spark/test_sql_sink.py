@@ -335,7 +335,7 @@ def test_a_table_is_not_overwritten_but_may_be_upserted_as_a_whole(table: Table)
     with pytest.raises(InvalidInput, match="complete"):
         table.plan(overwrite=True, streaming=True)
     assert table.plan(overwrite=True, streaming=True, mode="upsert").keys == ("ride",)
-    with pytest.raises(InvalidInput, match="mean nothing in a streaming query"):
+    with pytest.raises(InvalidInput, match="means nothing in a streaming query"):
         table.plan(streaming=True, producer="p", sequence=1)
 
 

@@ -27,14 +27,21 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES, check_name
+from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
+from headwater.spark.epochs import (
+    SPARKS_OWN,
+    FromTask,
+    producer_of,
+    queries_of,
+    query_of_task,
+    refuse_producer,
+)
+from headwater.spark.failures import one_line
 from headwater.spark.options import Options
 from headwater.spark.placing import place_rows
 from headwater.spark.target import Target, target_of
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
-# Spark hands these on to the sink of a streaming query.
-SPARKS_OWN = ("checkpointLocation", "path")
 # What a task gathers for a stream before it stages it in one call.
 GATHERED_ROWS = 16 * NODE_MESSAGES
 GATHERED_BYTES = MAX_BATCH_BYTES // 8
@@ -58,13 +65,12 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """What a task has staged: under which name, for which partitions, and whose it is."""
+class Staged(FromTask):
+    """What a task has staged: under which name, and for which partitions."""
 
     staging: str
     places: tuple[int, ...]
     rows: int
-    query: str | None
 
 
 # ── On the driver: what is refused before anything runs ──────────────────────────────────────
@@ -121,26 +127,6 @@ def _unknown_column(name: str, schema: StructType, is_topic: bool) -> str:
     )
 
 
-def producer_of(options: Options) -> tuple[str, int] | None:
-    """Give the producer and sequence by which a batch write may be repeated."""
-    producer, sequence = options.text("producer"), options.number("sequence", 0)
-    if (producer is None) != (sequence is None):
-        raise InvalidInput("options 'producer' and 'sequence' go together; give both or neither")
-    if producer is None or sequence is None:
-        return None
-    return check_name(producer, "producer"), sequence
-
-
-def refuse_producer(given: Options) -> None:
-    """Refuse to be told a producer in a streaming query, which has its own."""
-    for name in ("producer", "sequence"):
-        if name in given:
-            raise InvalidInput(
-                f"option {name!r} means nothing in a streaming query, whose writes are known by "
-                "its checkpoint; leave it out"
-            )
-
-
 def batch_writer(given: Options, schema: StructType, overwrite: bool) -> LogWriter:
     """Plan a batch write."""
     return LogWriter(sink_of(given, schema, overwrite), producer_of(given))
@@ -187,7 +173,9 @@ class _Gathered:
         return whole
 
 
-def stage_rows(sink: Sink, batches: Iterable[pa.RecordBatch], staging: str) -> Staged:
+def stage_rows(
+    sink: Sink, batches: Iterable[pa.RecordBatch], staging: str, query: str | None = None
+) -> Staged:
     """Stage all rows of a task; what it has staged is dropped when it fails."""
     gathered: dict[int, _Gathered] = {}
     rows = 0
@@ -205,15 +193,9 @@ def stage_rows(sink: Sink, batches: Iterable[pa.RecordBatch], staging: str) -> S
                 _stage(sink, place, waiting, staging, everything=True)
     except BaseException:
         with contextlib.suppress(HeadwaterError):
-            drop(sink, [Staged(staging, tuple(gathered), rows, None)])
+            drop(sink, [Staged(query, staging, tuple(gathered), rows)])
         raise
-    return Staged(staging, tuple(sorted(gathered)), rows, query_of_task())
-
-
-def query_of_task() -> str | None:
-    """Give the id of the streaming query that the task belongs to, if it does to one."""
-    context = TaskContext.get()
-    return context.getLocalProperty("sql.streaming.queryId") if context else None
+    return Staged(query, staging, tuple(sorted(gathered)), rows)
 
 
 def _stage(sink: Sink, place: int, waiting: _Gathered, staging: str, *, everything: bool) -> None:
@@ -264,14 +246,17 @@ class LogWriter(DataSourceArrowWriter):
         self._sink = sink
         self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
         return stage_rows(self._sink, iterator, fresh_name())
 
+    @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows of all tasks."""
         publish(self._sink, messages, self._producer, self._sequence)
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what was staged."""
         drop(self._sink, messages)
@@ -283,16 +268,18 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, iterator, fresh_name())
+        return stage_rows(self._sink, iterator, fresh_name(), query_of_task())
 
+    @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish an epoch; a repeat of one that was published changes nothing."""
-        queries = {message.query for message in messages if isinstance(message, Staged)}
-        for query in queries:
-            publish(self._sink, messages, f"spark-{query}", batchId)
+        for query in queries_of(messages):
+            publish(self._sink, messages, query, batchId)
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Forget what was staged."""
         drop(self._sink, messages)

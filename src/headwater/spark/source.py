@@ -81,11 +81,13 @@ class HeadwaterSource(DataSource):
             _group(options),
         )
 
+    @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = log_sink.write_options(self.options)
         return log_sink.batch_writer(options, schema, overwrite)
 
+    @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = log_sink.write_options(self.options)

@@ -50,9 +50,9 @@ TAKEN_BY_CHANNEL = Taken(
 
 def add_rows(dirty: DirtyList, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
     """Add all rows of a task."""
-    # One object for all, for a channel looks at its layout when it is first used.
-    channel, ick = (dirty.channel, None) if dirty.is_channel else (None, dirty.ick)
     with one_line():
+        # One object for all, for a channel looks at its layout when it is first used.
+        channel, ick = (dirty.channel, None) if dirty.is_channel else (None, dirty.ick)
         for batch in batches:
             for not_before, scores in by_time(batch).items():
                 if channel is not None:

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidInput
 from headwater.ick.limits import MAX_SHARDS
 from headwater.spark.connections import absolute_url
+from headwater.spark.epochs import SPARKS_OWN
 from headwater.spark.failures import one_line
 from headwater.spark.icks.reading import COLUMNS, DirtyReader
 from headwater.spark.icks.sink import TAKEN, TAKEN_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.log_sink import SPARKS_OWN
 from headwater.spark.options import Options
 from headwater.spark.shapes import check_append, check_source
 

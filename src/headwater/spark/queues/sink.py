@@ -41,8 +41,9 @@ from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY
 from headwater.spark import log_sink
 from headwater.spark.connections import client
+from headwater.spark.epochs import queries_of, query_of_task
 from headwater.spark.failures import one_line
-from headwater.spark.log_sink import Sink, Staged, fresh_name, query_of_task
+from headwater.spark.log_sink import Sink, Staged, fresh_name
 from headwater.spark.shapes import Taken
 from headwater.spark.target import Target
 
@@ -99,11 +100,12 @@ def intake_name(queue: str, producer: str) -> str:
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────
 
 
-def stage(place: Place, producer: str, batches: Iterable[pa.RecordBatch]) -> Staged:
+def stage(
+    place: Place, producer: str, batches: Iterable[pa.RecordBatch], query: str | None = None
+) -> Staged:
     """Stage the rows of a task beside the intake."""
-    with one_line():
-        rows = (to_messages(batch) for batch in batches if batch.num_rows)
-        return log_sink.stage_rows(place.intake(producer), rows, fresh_name())
+    rows = (to_messages(batch) for batch in batches if batch.num_rows)
+    return log_sink.stage_rows(place.intake(producer), rows, fresh_name(), query)
 
 
 def to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -213,6 +215,7 @@ class QueueWriter(DataSourceArrowWriter):
         """Whose write it is."""
         return self.given[0] if self.given else self.own
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
         return stage(self.place, self.producer, iterator)
@@ -225,6 +228,7 @@ class QueueWriter(DataSourceArrowWriter):
             # Nobody can repeat this write, so that nothing of it must be remembered.
             self.place.hw.stream(intake_name(self.place.queue, self.producer)).delete()
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what was staged."""
         log_sink.drop(self.place.intake(self.producer), messages)
@@ -236,17 +240,20 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     place: Place
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage(self.place, f"spark-{query_of_task()}", iterator)
+        query = query_of_task()
+        return stage(self.place, query, iterator, query)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Push an epoch; a repeat of one that was pushed changes nothing."""
-        for query in {message.query for message in messages if isinstance(message, Staged)}:
-            commit(self.place, messages, f"spark-{query}", batchId)
+        for query in queries_of(messages):
+            commit(self.place, messages, query, batchId)
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Forget what was staged."""
-        for query in {message.query for message in messages if isinstance(message, Staged)}:
-            log_sink.drop(self.place.intake(f"spark-{query}"), messages)
+        for query in queries_of(messages):
+            log_sink.drop(self.place.intake(query), messages)

@@ -16,8 +16,8 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.queue.types import State
 from headwater.spark.connections import absolute_url
+from headwater.spark.epochs import A_QUERY, SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.failures import one_line
-from headwater.spark.log_sink import SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.options import Options
 from headwater.spark.queues.reading import COLUMNS, QueueReader
 from headwater.spark.queues.sink import TAKEN, Place, QueueStreamWriter, QueueWriter, intake_name
@@ -25,8 +25,6 @@ from headwater.spark.shapes import check_append, check_source
 
 READ_OPTIONS = ("url", "queue", "state", "minPartitions")
 WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
-# As long as the names of queries are.
-_A_QUERY = "spark-00000000-0000-0000-0000-000000000000"
 
 
 class QueueSource(DataSource):
@@ -56,7 +54,7 @@ class QueueSource(DataSource):
         options = Options(self.options, WRITE_OPTIONS)
         place = _write_to(options, schema, overwrite)
         producer = producer_of(options)
-        intake_name(place.queue, _A_QUERY if producer is None else producer[0])
+        intake_name(place.queue, A_QUERY if producer is None else producer[0])
         return QueueWriter(place, producer)
 
     @one_line()
@@ -65,7 +63,7 @@ class QueueSource(DataSource):
         options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
         refuse_producer(options)
         place = _write_to(options, schema, overwrite)
-        intake_name(place.queue, _A_QUERY)
+        intake_name(place.queue, A_QUERY)
         return QueueStreamWriter(place)
 
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.inputs import MAX_EXACT, check_name
+from headwater.spark.epochs import SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.options import Options
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink
 from headwater.spark.table.database import Relation
 
 WRITE_OPTIONS = ("url", "table", "mode", "keys", "producer", "sequence", "state")
-# Spark hands these on to the sink of a streaming query.
-_SPARKS_OWN = ("checkpointLocation", "path")
 MODES = ("append", "upsert", "add")
 NUMBERS = (
     t.ByteType,
@@ -59,7 +57,7 @@ def plan_write(
     given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
 ) -> Plan:
     """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-    options = Options(given, (*WRITE_OPTIONS, *_SPARKS_OWN))
+    options = Options(given, (*WRITE_OPTIONS, *SPARKS_OWN))
     mode = options.choice("mode", MODES, "append")
     _check_overwrite(overwrite, mode, streaming)
     epoch = _epoch(options, streaming)
@@ -89,24 +87,17 @@ def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
 
 
 def _epoch(options: Options, streaming: bool) -> Epoch | None:
-    producer, sequence = options.text("producer"), options.number("sequence", 0)
     if streaming:
-        if producer is not None or sequence is not None:
-            raise InvalidInput(
-                "options 'producer' and 'sequence' mean nothing in a streaming query, whose writes "
-                "are known by its checkpoint; leave them out"
-            )
+        refuse_producer(options)
         return None
-    if (producer is None) != (sequence is None):
-        raise InvalidInput("options 'producer' and 'sequence' go together; give both or neither")
-    if producer is None or sequence is None:
+    known = producer_of(options)
+    if known is None:
         if "state" in options:
             raise InvalidInput(
                 "option 'state' is kept with an epoch; give 'producer' and 'sequence', too"
             )
         return None
-    assert sequence <= MAX_EXACT
-    return Epoch(check_name(producer, "producer"), sequence, options.text("state"))
+    return Epoch(*known, options.text("state"))
 
 
 def _check_columns(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -18,16 +17,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater.spark.epochs import FromTask, queries_of, query_of_task
+from headwater.spark.failures import one_line
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """What a task has staged: its table, if it had rows, and the query that it belongs to."""
+class Staged(FromTask):
+    """What a task has staged: its table, if it had rows."""
 
     table: str | None
-    query: str | None
 
 
 class SqlSink(DataSource):
@@ -38,26 +38,26 @@ class SqlSink(DataSource):
         """Give the name for ``format``."""
         return "headwater_sql"
 
+    @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         return SqlWriter(plan_write(self.options, schema, overwrite, streaming=False))
 
+    @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         return SqlStreamWriter(plan_write(self.options, schema, overwrite, streaming=True))
 
 
-def stage(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Staged:
+def stage(plan: Plan, batches: Iterator[pa.RecordBatch], query: str | None = None) -> Staged:
     """Stage the rows of a task in a table of its own."""
-    context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context else None
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
-        return Staged(None, query)
+        return Staged(query, None)
     table = database.fresh_staged()
     plan.database.stage(plan.relation, table, itertools.chain([first], filled))
-    return Staged(table, query)
+    return Staged(query, table)
 
 
 def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
@@ -71,14 +71,17 @@ class SqlWriter(DataSourceArrowWriter):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
         return stage(self._plan, iterator)
 
+    @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Apply the rows of all tasks in one transaction."""
         database.commit(self._plan, self._plan.epoch, tables(messages))
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what was staged."""
         database.drop(self._plan, tables(messages))
@@ -90,17 +93,19 @@ class SqlStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
+    @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage(self._plan, iterator)
+        return stage(self._plan, iterator, query_of_task())
 
+    @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Apply an epoch and note it, in one transaction; a repeat changes nothing."""
-        queries = {message.query for message in messages if isinstance(message, Staged)}
-        for query in queries:
-            epoch = Epoch(f"spark-{query}", batchId, self._plan.state)
+        for query in queries_of(messages):
+            epoch = Epoch(query, batchId, self._plan.state)
             database.commit(self._plan, epoch, tables(messages))
 
+    @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Forget what was staged."""
         database.drop(self._plan, tables(messages))

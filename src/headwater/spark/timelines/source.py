@@ -10,8 +10,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headwater.spark.epochs import SPARKS_OWN
 from headwater.spark.failures import one_line
-from headwater.spark.log_sink import SPARKS_OWN
 from headwater.spark.options import Options
 from headwater.spark.shapes import check_append, check_source
 from headwater.spark.timelines.farms import OPTIONS, FarmPlan, plan_of

@@ -1,0 +1,34 @@
+"""A streaming query is known by its id: without one nothing is written, and nothing is mistaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceStreamArrowWriter
+from pyspark.sql.types import LongType, StructField, StructType
+
+from headwater.errors import SparkFailed
+from headwater.spark.log_sink import LogStreamWriter, Sink
+from headwater.spark.queues.sink import Place, QueueStreamWriter
+from headwater.spark.sql_sink.plan import plan_write
+from headwater.spark.sql_sink.source import SqlStreamWriter
+from headwater.spark.target import Target
+from tests.spark.tables import small_table
+
+
+def writers(directory: Path, database: str) -> Iterator[DataSourceStreamArrowWriter]:
+    url = f"embedded://{directory}"
+    yield LogStreamWriter(Sink(Target(url, "stream", False), 0))
+    yield QueueStreamWriter(Place(url, "queue"))
+    ids = StructType([StructField("id", LongType())])
+    yield SqlStreamWriter(plan_write({"url": database, "table": "t"}, ids, False, streaming=True))
+
+
+@pytest.mark.parametrize("place", range(3), ids=["log", "queue", "sql"])
+def test_a_task_that_does_not_know_its_query_fails(tmp_path: Path, place: int) -> None:
+    writer = list(writers(tmp_path, small_table(tmp_path)))[place]
+    with pytest.raises(SparkFailed, match="was not told the id of its query"):
+        writer.write(iter([pa.record_batch({"id": [99], "value": [b"v"]})]))
