@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import threading
 from collections import Counter
@@ -181,11 +182,94 @@ def test_an_outage_of_the_store_is_waited_out(name: str) -> None:
 def test_a_worker_refuses_what_it_cannot_do(crew: Crew, queue: Queue) -> None:
     async def handle(delivery: Delivery) -> None: ...
 
-    with pytest.raises(InvalidInput, match="async"):
-        queue.worker()(handle)
+    for handler in (handle, functools.partial(handle), Handlers()):
+        with pytest.raises(InvalidInput, match="async"):
+            queue.worker()(handler)
     for options in ({"concurrency": 0}, {"ack_ms": 1}):
         with pytest.raises(InvalidInput):
             crew.worker(queue, print, **options)
+
+
+class Handlers:
+    """The ways to write a handler; each notes what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def plain(self, delivery: Delivery) -> None:
+        self.seen.append(delivery.value)
+
+    async def noted(self, delivery: Delivery) -> None:
+        self.seen.append(delivery.value)
+
+    async def __call__(self, delivery: Delivery) -> None:
+        self.seen.append(delivery.value)
+
+    def wrapped(self) -> Callable[[Delivery], Any]:
+        @functools.wraps(self.noted)
+        def wrapper(delivery: Delivery) -> Any:
+            return self.noted(delivery)
+
+        return wrapper
+
+
+def test_a_plain_function_is_no_handler_for_an_async_worker(
+    stores: Stores, name: str, loop: Loop
+) -> None:
+    async def work() -> None:
+        async with aio.connect(stores.url("plain")) as hw:
+            handlers: list[Any] = [Handlers().plain, functools.partial(Handlers().plain), "print"]
+            for handler in handlers:
+                with pytest.raises(InvalidInput, match="async"):
+                    hw.queue(name).worker()(handler)
+
+    loop.wait(work())
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda ways: ways,
+        lambda ways: ways.noted,
+        lambda ways: functools.partial(ways.noted),
+        lambda ways: ways.wrapped(),
+        lambda ways: lambda delivery: asyncio.ensure_future(ways.noted(delivery)),
+    ],
+    ids=["object", "method", "partial", "wrapped", "lambda"],
+)
+def test_whatever_gives_an_awaitable_is_a_handler_for_an_async_worker(
+    stores: Stores, name: str, loop: Loop, choose: Callable[[Handlers], Any]
+) -> None:
+    async def work() -> list[bytes]:
+        async with aio.connect(stores.url("plain")) as hw:
+            ways, queue = Handlers(), hw.queue(name)
+            await queue.push(b"v")
+            worker = queue.worker()(choose(ways))
+            running = asyncio.create_task(worker.run())
+            while not (await queue.stats()).acked:
+                assert not running.done()
+            worker.stop()
+            await running
+            return ways.seen
+
+    assert loop.wait(asyncio.wait_for(work(), 20)) == [b"v"]
+
+
+def test_an_async_worker_ends_when_its_handler_turns_out_to_be_plain(
+    stores: Stores, name: str, loop: Loop
+) -> None:
+    async def work() -> tuple[list[bytes], list[int]]:
+        async with aio.connect(stores.url("plain")) as hw:
+            queue, seen = hw.queue(name), list[bytes]()
+            await queue.push_many([b"0", b"1", b"2", b"3", b"4"])
+            handler: Any = lambda delivery: seen.append(delivery.value)  # noqa: E731
+            with pytest.raises(InvalidInput, match="async def"):
+                await queue.worker(concurrency=2, ack_ms=60_000)(handler).run()
+            return seen, [delivery.attempt for delivery in await queue.pop(9)]
+
+    seen, attempts = loop.wait(asyncio.wait_for(work(), 20))
+    assert seen == [b"0"], "no other was begun"
+    assert attempts == [1] * 5, "all were given back"
 
 
 # ── By command ───────────────────────────────────────────────────────────────────────────────

@@ -433,5 +433,42 @@ def test_an_async_handler_is_no_handler_for_a_sync_worker(stores: Stores, name: 
     async def handler(_: Message) -> None:
         pass
 
-    with headwater.connect(stores.url("plain")) as hw, pytest.raises(InvalidInput, match="Async"):
-        Worker(hw.stream(name).group("g"), handler)
+    class Handler:
+        async def __call__(self, _: Message) -> None:
+            pass
+
+    with headwater.connect(stores.url("plain")) as hw:
+        for each in (handler, Handler()):
+            with pytest.raises(InvalidInput, match="Async"):
+                Worker(hw.stream(name).group("g"), each)
+
+
+def test_a_plain_function_is_no_handler_for_an_async_worker(
+    stores: Stores, name: str, loop: Loop
+) -> None:
+    async def work() -> None:
+        async with aio.connect(stores.url("plain")) as hw:
+            handler: Any = Gate().open
+            with pytest.raises(InvalidInput, match="async def"):
+                AsyncWorker(hw.stream(name).group("g"), handler)
+
+    loop.wait(work())
+
+
+def test_an_async_worker_ends_when_its_handler_turns_out_to_be_plain(
+    stores: Stores, name: str, loop: Loop
+) -> None:
+    async def work() -> tuple[list[int], list[int]]:
+        async with aio.connect(stores.url("plain")) as hw:
+            stream, seen = hw.stream(name), list[int]()
+            await stream.write_many(entries(5))
+            group = stream.group("g")
+            handler: Any = lambda message: seen.append(message.offset)  # noqa: E731
+            with pytest.raises(InvalidInput, match="async def"):
+                await AsyncWorker(group, handler, concurrency=2, retry_ms=60_000).run()
+            messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
+            return seen, sorted(message.offset for message in messages)
+
+    seen, given_back = loop.wait(asyncio.wait_for(work(), 20))
+    assert seen == [1], "no other was begun"
+    assert given_back == [1, 2, 3, 4, 5]

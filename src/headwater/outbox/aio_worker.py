@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
-from headwater.errors import HeadwaterError, StoreError
+from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.handlers import check_async, not_awaitable
 from headwater.log.aio_stream import AsyncGroup
 from headwater.log.types import Message
 from headwater.outbox.outages import Outage, is_passing
@@ -36,6 +38,7 @@ class AsyncWorker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
+        check_async(handler)
         self._group = group
         self._handler = handler
         self._terms = Terms(concurrency, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
@@ -47,9 +50,13 @@ class AsyncWorker:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._ended = False
+        self._fault: InvalidInput | None = None
 
     async def run(self) -> None:
-        """See Worker.run. When it is cancelled, its handlers are, and all is given back."""
+        """See Worker.run. When it is cancelled, its handlers are, and all is given back.
+
+        Raises InvalidInput when the handler turns out not to be async.
+        """
         outage = Outage(f"the worker of {self._group!r}", log)
         clerk = asyncio.create_task(self._settle())
         try:
@@ -63,6 +70,8 @@ class AsyncWorker:
                     await self._stop.wait(outage.meet(error))
             self._give_back(begun=False)
             await self._end_handlers()
+            if self._fault:
+                raise self._fault
         finally:
             self._give_back(begun=True)
             await self._end_handlers()
@@ -94,7 +103,15 @@ class AsyncWorker:
     async def _handle(self, message: Message) -> None:
         async with self._hands:
             self._begun.add(message.offset)
-            await self._handler(message)
+            result: object = self._handler(message)
+            if inspect.isawaitable(result):
+                await result
+                return
+            # It would do its work each time the message comes again: end, with one time at most.
+            self._fault = not_awaitable(result)
+            self._stop.set()
+            self._give_back(begun=False)
+            raise asyncio.CancelledError
 
     def _note(self, message: Message, task: asyncio.Task[None]) -> None:
         """Take note of how a message went; it was given back when its task was cancelled."""

@@ -7,7 +7,6 @@ died, after ``retry_ms``. A handler may take longer than that: while it runs, it
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -18,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.handlers import is_async
 from headwater.log.limits import check_count, check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
@@ -117,7 +117,7 @@ class Worker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
-        if inspect.iscoroutinefunction(handler):
+        if is_async(handler):
             raise InvalidInput("the handler of a Worker must not be async; use AsyncWorker")
         self._group = group
         self._handler = handler

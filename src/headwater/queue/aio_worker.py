@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from headwater.errors import HeadwaterError, StoreError
+from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.handlers import check_async, not_awaitable
 from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
 from headwater.queue.work import (
@@ -45,6 +47,7 @@ class AsyncQueueWorker:
         concurrency: int = 4,
         ack_ms: int = 30_000,
     ) -> None:
+        check_async(handler)
         self._queue = queue
         self._handler = handler
         self._terms = Terms(concurrency, ack_ms)
@@ -55,9 +58,13 @@ class AsyncQueueWorker:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._ended = False
+        self._fault: InvalidInput | None = None
 
     async def run(self) -> None:
-        """See QueueWorker.run. When it is cancelled, its handlers are, and all is given back."""
+        """See QueueWorker.run. When it is cancelled, its handlers are, and all is given back.
+
+        Raises InvalidInput when the handler turns out not to be async.
+        """
         clerk = asyncio.create_task(self._settle())
         hands = [asyncio.create_task(self._lend_a_hand()) for _ in range(self._terms.concurrency)]
         try:
@@ -66,6 +73,8 @@ class AsyncQueueWorker:
             for _ in hands:
                 self._work.put_nowait(None)
             await asyncio.gather(*hands)
+            if self._fault:
+                raise self._fault
         finally:
             for hand in hands:
                 hand.cancel()
@@ -109,7 +118,7 @@ class AsyncQueueWorker:
     async def _lend_a_hand(self) -> None:
         while (delivery := await self._work.get()) is not None:
             try:
-                await self._handler(delivery)
+                rest = await self._handle(delivery)
             except asyncio.CancelledError:
                 self._note(Outcome(delivery, NOT_BEGUN))
                 raise
@@ -119,7 +128,18 @@ class AsyncQueueWorker:
                 log.exception("message %s failed, attempt %d", delivery.id, delivery.attempt)
                 self._note(Outcome(delivery, rest))
             else:
-                self._note(Outcome(delivery))
+                self._note(Outcome(delivery, rest))
+
+    async def _handle(self, delivery: Delivery) -> int | None:
+        result: object = self._handler(delivery)
+        if inspect.isawaitable(result):
+            await result
+            return None
+        # It would do its work each time the message comes again: end, with one time at most.
+        self._fault = not_awaitable(result)
+        self._stop.set()
+        self._give_back()
+        return NOT_BEGUN
 
     def _note(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)

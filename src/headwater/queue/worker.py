@@ -6,7 +6,6 @@ the worker died. A handler may take as long as it likes: while it runs, its mess
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -15,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.handlers import is_async
 from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
 from headwater.queue.work import (
@@ -50,7 +50,7 @@ class QueueWorker:
     def __init__(
         self, queue: Queue, handler: Handler, *, concurrency: int = 4, ack_ms: int = 30_000
     ) -> None:
-        if inspect.iscoroutinefunction(handler):
+        if is_async(handler):
             raise InvalidInput("the handler must not be async here; use headwater.aio")
         self._queue = queue
         self._handler = handler

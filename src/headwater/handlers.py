@@ -1,0 +1,47 @@
+"""Whether a handler is async, said before it is given a message, and after when that cannot be.
+
+A handler of the wrong manner does harm without failing: a sync worker would take a coroutine that
+never ran for success, and an async one would do the work of a plain function again and again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+from headwater.errors import InvalidInput
+
+
+def is_async(handler: Any) -> bool:
+    """Say whether it is an ``async def``, or an object that is one when it is called."""
+    handler = _beneath(handler)
+    calls = getattr(type(handler), "__call__", None)  # noqa: B004  not whether, but what
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(calls)
+
+
+def check_async(handler: Any) -> None:
+    """Refuse a plain ``def``; what a lambda or an object gives is known when it is called."""
+    handler = _beneath(handler)
+    if not callable(handler):
+        raise InvalidInput(f"the handler must be an async function, not {handler!r}")
+    written = inspect.isfunction(handler) or inspect.ismethod(handler)
+    if written and handler.__name__ != "<lambda>" and not is_async(inspect.unwrap(handler)):
+        raise InvalidInput(
+            f"the handler {handler.__qualname__} must be async here; write async def, or use the "
+            "sync client"
+        )
+
+
+def not_awaitable(result: object) -> InvalidInput:
+    """Give the error for a handler whose call gave nothing to wait for."""
+    return InvalidInput(
+        f"the handler gave {type(result).__name__}, which cannot be awaited; write async def, or "
+        "use the sync client"
+    )
+
+
+def _beneath(handler: Any) -> Any:
+    while isinstance(handler, partial):
+        handler = handler.func
+    return handler
