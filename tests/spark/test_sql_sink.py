@@ -221,7 +221,7 @@ KINDS: list[tuple[t.DataType, pa.Array, str, str, list[Any], list[Any]]] = [
     (t.LongType(), pa.array([-(2**63)]), "bigint", "bigint", [-(2**63)], [-(2**63)]),
     (t.DoubleType(), pa.array([0.1]), "real", "double precision", [0.1], [0.1]),
     (t.StringType(), pa.array(["", "ü"]), "text", "text", ["", "ü"], ["", "ü"]),
-    (t.StringType(), pa.array(['{"a": 1}']), "json", "jsonb", ['{"a": 1}'], [{"a": 1}]),
+    (t.StringType(), pa.array(['{"a": 1}']), "text", "jsonb", ['{"a": 1}'], [{"a": 1}]),
     (t.BinaryType(), pa.array([b"", b"\0\xff"]), "blob", "bytea", [b"", b"\0\xff"], []),
     (t.DateType(), pa.array([NOON.date()]), "date", "date", ["2030-01-01"], [NOON.date()]),
     (
@@ -278,6 +278,32 @@ def test_decimals_are_exact_where_the_database_has_them(
     assert table.rows("SELECT v FROM totals") == [(decimal.Decimal("1.25"),)]
     with pytest.raises(InvalidInput, match="unchanged"):
         table.plan(t.StructType([t.StructField("v", t.DecimalType(10, 3))]))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", ["STRING", "JSON", "UUID", "DATE", "NUMERIC", "BOOLEAN"])
+def test_a_string_does_not_go_where_it_could_become_a_number(
+    database_url: str, engine: sa.Engine, kind: str
+) -> None:
+    table = Table(database_url, engine)
+    table.make(f"CREATE TABLE totals (v {kind})")
+    with pytest.raises(InvalidInput, match="declare it TEXT in the table"):
+        table.plan(t.StructType([t.StructField("v", STRING)]))
+
+
+@pytest.mark.parametrize("kind", ["double precision", "real"])
+def test_a_long_does_not_go_where_it_could_be_rounded(
+    database_url: str, engine: sa.Engine, kind: str
+) -> None:
+    table = Table(database_url, engine)
+    table.make(f"CREATE TABLE totals (v {kind})")
+    with pytest.raises(InvalidInput, match="bigint, which does not go into"):
+        table.plan(t.StructType([t.StructField("v", LONG)]))
+    if kind == "double precision":
+        # All whole numbers of 32 bits are doubles.
+        plan = table.plan(t.StructType([t.StructField("v", t.IntegerType())]))
+        table.write(plan, {"v": pa.array([2**31 - 1], pa.int32())})
+        assert table.rows("SELECT v FROM totals") == [(2**31 - 1,)]
 
 
 # ── What is refused before anything runs ─────────────────────────────────────────────────────

@@ -117,9 +117,11 @@ def _check_columns(
             )
         cast = database.cast(column.dataType, kind)
         if cast is None:
+            is_text = isinstance(column.dataType, t.StringType)
             raise InvalidInput(
                 f"column {column.name!r} is {column.dataType.simpleString()}, which does not go "
-                f"into {kind or 'a column without a type'} of {relation} unchanged; cast it: "
+                f"into {kind or 'a column without a type'} of {relation} unchanged; "
+                f"{'declare it TEXT in the table, or cast it' if is_text else 'cast it'}: "
                 f".withColumn({column.name!r}, col({column.name!r}).cast(...))"
             )
         casts[column.name] = cast

@@ -28,11 +28,13 @@ from headwater.spark.table.database import Relation, quoted, safe_name
 if TYPE_CHECKING:
     from headwater.spark.sql_sink.plan import Plan
 
-_INTEGERS = ("smallint", "integer", "bigint", "numeric", "double precision")
+_INTEGERS = ("smallint", "integer", "bigint", "numeric")
+# Doubles hold all whole numbers of 32 bits, and round longer ones.
+_UP_TO_32_BITS = (*_INTEGERS, "double precision")
 _TAKES: dict[type[t.DataType], tuple[str, ...]] = {
-    t.ByteType: _INTEGERS,
-    t.ShortType: _INTEGERS,
-    t.IntegerType: _INTEGERS,
+    t.ByteType: _UP_TO_32_BITS,
+    t.ShortType: _UP_TO_32_BITS,
+    t.IntegerType: _UP_TO_32_BITS,
     t.LongType: _INTEGERS,
     t.FloatType: ("real", "double precision"),
     t.DoubleType: ("double precision",),

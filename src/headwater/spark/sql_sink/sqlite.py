@@ -39,7 +39,7 @@ _PORTION = 100_000
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.BooleanType)
 _FLOATS = (t.FloatType, t.DoubleType)
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
-# Text that looks like a number becomes one in columns of such types.
+# A time is no number in any column, but does not belong in those that are named for numbers.
 _NUMERIC_NAMES = re.compile("DEC|NUM|BOOL", re.IGNORECASE)
 
 
@@ -94,15 +94,20 @@ class SqliteSink:
         """See SinkDatabase; the cast names what ``insert`` does with the column."""
         affinity = _affinity(kind)
         if isinstance(given, _INTEGERS):
-            return "" if affinity != "text" else None
+            # The affinity REAL turns a whole number into a float, which rounds long ones.
+            rounded = affinity == "real" and isinstance(given, t.LongType)
+            return "" if affinity != "text" and not rounded else None
         if isinstance(given, _FLOATS):
             return "" if affinity in ("real", "numeric", "any") else None
         if isinstance(given, t.BinaryType):
             return "" if affinity == "any" else None
-        if isinstance(given, (t.StringType, *_TIMES)):
+        if isinstance(given, t.StringType):
+            # Elsewhere a text that looks like a number becomes one.
+            return "" if affinity in ("text", "any") else None
+        if isinstance(given, _TIMES):
             if affinity in ("integer", "real") or _NUMERIC_NAMES.match(kind):
                 return None
-            return "" if isinstance(given, t.StringType | t.DateType) else "time"
+            return "" if isinstance(given, t.DateType) else "time"
         return None
 
     def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
