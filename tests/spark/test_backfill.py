@@ -83,6 +83,19 @@ def test_a_table_arrives_once_in_the_order_of_its_key(
     assert len(written(hw.stream(name))) == 250
 
 
+@pytest.mark.parametrize("kind", ["ick", "timelines"])
+def test_a_score_that_would_be_rounded_is_refused(
+    spark: SparkSession, embedded_url: str, name: str, tmp_path: Path, kind: str
+) -> None:
+    url = small_table(tmp_path, 1)
+    change(url, f"UPDATE t SET id = {2**53 + 1}")
+    target: dict[str, Any] = (
+        {"ick": name} if kind == "ick" else {"timelines": embedded_url, "value": "raw"}
+    )
+    with pytest.raises(InvalidInput, match=f"the score {2**53 + 1} would be rounded"):
+        backfill(spark, name, db=url, table="t", url=embedded_url, tag="word", score="id", **target)
+
+
 @pytest.mark.parametrize("moment", ["write", "end_chunk"])
 def test_a_run_that_died_is_gone_on_with(
     fill: Fill,

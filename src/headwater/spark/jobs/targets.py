@@ -9,6 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql import types as t
 
+from headwater.spark.icks import sink as icks
+from headwater.spark.shapes import Taken
+from headwater.spark.timelines import sink as timelines
 from headwater.timeline.naming import safe_farm
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
@@ -102,7 +105,7 @@ class DirtyTarget:
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
         """See Target: the columns member and score."""
         assert tag is not None
-        score = F.lit(0.0) if self.score is None else _column(rows, self.score).cast("double")
+        score = F.lit(0.0) if self.score is None else _score(rows, self.score, icks.TAKEN)
         return rows.select(_bytes(rows, tag).alias("member"), score.alias("score"))
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
@@ -137,9 +140,11 @@ class TimelineTarget:
         """See Target: the columns key, score and member."""
         assert tag is not None
         assert value is not None
-        score = _column(rows, self.score).cast("double").alias("score")
+        score = _score(rows, self.score, timelines.TAKEN)
         return rows.select(
-            _bytes(rows, tag).alias("key"), score, _bytes(rows, value).alias("member")
+            _bytes(rows, tag).alias("key"),
+            score.alias("score"),
+            _bytes(rows, value).alias("member"),
         )
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
@@ -150,6 +155,12 @@ class TimelineTarget:
 
 def _column(rows: DataFrame, name: str) -> Column:
     return rows["`" + name.replace("`", "``") + "`"]
+
+
+def _score(rows: DataFrame, name: str, taken: Taken) -> Column:
+    """Give a score as it is where the sink takes it, which refuses what would be rounded."""
+    as_it_is = isinstance(rows.schema[name].dataType, taken.kinds["score"])
+    return _column(rows, name) if as_it_is else _column(rows, name).cast("double")
 
 
 def _value(rows: DataFrame, name: str | None) -> Column:
