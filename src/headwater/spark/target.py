@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
@@ -20,11 +20,11 @@ from headwater.spark.options import Options
 class Target:
     """A stream or topic of a store; goes to tasks, so it holds names only."""
 
-    url: str
+    url: str = field(repr=False)
     name: str
     is_topic: bool
     # The place of an archive, which is read as the beginning of the log.
-    archive: str | None = None
+    archive: str | None = field(default=None, repr=False)
 
     @property
     def hw(self) -> Headwater:

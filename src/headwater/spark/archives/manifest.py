@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import msgspec
@@ -120,7 +120,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 class Archive:
     """The archive of one stream at a place, as a local path or a URI that pyarrow.fs opens."""
 
-    place: str
+    place: str = field(repr=False)
     stream: str
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwater.client import Headwater
 from headwater.ick.ick import Ick, IckChannel
@@ -13,7 +13,7 @@ from headwater.spark.connections import client
 class DirtyList:
     """An Ick or a channel; goes to tasks, so it holds names only."""
 
-    url: str
+    url: str = field(repr=False)
     name: str
     is_channel: bool
     # Of a channel that may be new.

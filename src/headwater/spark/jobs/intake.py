@@ -66,7 +66,7 @@ class TableIntake:
 
     spark: SparkSession
     job: str
-    url: str
+    url: str = field(repr=False)
     table: str | None = None
     query: str | None = None
     order_by: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
@@ -41,8 +41,8 @@ class Sources:
     """What is compared: the log, by the options of its source, and the database of the table."""
 
     spark: SparkSession
-    log: Mapping[str, str]
-    database: str
+    log: Mapping[str, str] = field(repr=False)
+    database: str = field(repr=False)
     streams: tuple[str, ...]
     canon: Canon
     # In so many tasks the table is read, cut by its key.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame
@@ -46,7 +46,7 @@ class Target(Protocol):
 class LogTarget:
     """A stream or a topic; ``kind`` says which."""
 
-    url: str
+    url: str = field(repr=False)
     kind: str
     name: str
 
@@ -70,7 +70,7 @@ class LogTarget:
 class QueueTarget:
     """A queue."""
 
-    url: str
+    url: str = field(repr=False)
     name: str
     kind: str = "queue"
 
@@ -93,7 +93,7 @@ class QueueTarget:
 class DirtyTarget:
     """A dirty list; ``kind`` says whether it is an Ick or a channel."""
 
-    url: str
+    url: str = field(repr=False)
     kind: str
     name: str
     score: str | None
@@ -118,8 +118,8 @@ class DirtyTarget:
 class TimelineTarget:
     """Timelines of a farm: the tag is the key, the value the member."""
 
-    url: str
-    instances: str
+    url: str = field(repr=False)
+    instances: str = field(repr=False)
     score: str
 
     @property

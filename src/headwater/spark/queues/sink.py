@@ -73,7 +73,7 @@ _BOUNDS = {
 class Place:
     """A queue of a store; goes to tasks, so it holds names only."""
 
-    url: str
+    url: str = field(repr=False)
     queue: str
 
     @property

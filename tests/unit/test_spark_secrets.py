@@ -1,0 +1,48 @@
+"""What holds the URL of a store or a database does not show it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.spark.archives.manifest import Archive
+from headwater.spark.icks.target import DirtyList
+from headwater.spark.jobs.intake import TableIntake
+from headwater.spark.jobs.placing import Canon, Sources
+from headwater.spark.jobs.targets import DirtyTarget, LogTarget, QueueTarget, TimelineTarget
+from headwater.spark.log_sink import Sink
+from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
+from headwater.spark.target import Target
+from headwater.spark.timelines.farms import FarmPlan
+
+URL = "redis://:secret@host"
+
+
+class _Intake(TableIntake):
+    """One whose database is not looked at."""
+
+    def __post_init__(self) -> None:
+        self._schema = self._key = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        Target(URL, "name", False, "s3://key:secret@bucket"),
+        Archive("s3://key:secret@bucket", "name"),
+        Sink(Target(URL, "name", True), 3),
+        Place(URL, "name"),
+        QueueWriter(Place(URL, "name"), None),
+        QueueStreamWriter(Place(URL, "name")),
+        DirtyList(URL, "name", False),
+        LogTarget(URL, "stream", "name"),
+        QueueTarget(URL, "name"),
+        DirtyTarget(URL, "ick", "name", None),
+        TimelineTarget(URL, URL, "score"),
+        FarmPlan(URL),
+        _Intake(None, "name", URL),  # type: ignore[arg-type]
+        Sources(None, {"url": URL}, URL, ("name",), Canon()),  # type: ignore[arg-type]
+    ],
+    ids=lambda holder: type(holder).__name__,
+)
+def test_no_url_is_shown(holder: object) -> None:
+    assert "secret" not in repr(holder)
