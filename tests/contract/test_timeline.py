@@ -416,6 +416,22 @@ def test_a_quorum_is_counted_for_each_key(open_: Open, three: list[Replica]) -> 
         open_(f"{a},{DEAD};{DEAD},{b};{a},{b}", write_quorum=3).insert(keys)
 
 
+def test_an_answer_tells_which_keys_lack_a_cluster(open_: Open, three: list[Replica]) -> None:
+    a, b, _ = (replica.url for replica in three)
+    farm = open_(f"{a};{b},{DEAD}", write_quorum=1)
+    keys = [f"key-{i}" for i in range(20)]
+    farm.insert([(key, 1, "m") for key in keys])
+    farm.settle()
+    # Half of them differ, so that clusters are asked twice.
+    for key in keys[::2]:
+        three[0].client.zadd(f"{key}+", {"n": 2})
+    lacking = {key for key in keys if murmur3(key.encode()) % 2 == 1}
+    found = farm.select(keys)
+    assert found.partial_keys == lacking
+    assert len(found.failures) == 1
+    assert not farm.select([key for key in keys if key not in lacking]).partial
+
+
 def test_an_answer_without_all_clusters_is_marked_and_one_without_any_is_an_error(
     open_: Open, three: list[Replica]
 ) -> None:

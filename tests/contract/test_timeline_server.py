@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 
-from headwater.timeline import Cursor
+from headwater.timeline import AsyncFarm, Cursor, Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS
-from headwater.timeline.server.service import Tokens
+from headwater.timeline.pool.hashing import murmur3
+from headwater.timeline.server.figures import Figures, shared
+from headwater.timeline.server.http import Parser, Reply, Request
+from headwater.timeline.server.service import Service, Tokens
 from tests.commands import run, start
 from tests.farms import Replica, replicas
 from tests.servers import Server, until
@@ -237,6 +241,36 @@ def test_a_request_whose_keys_can_be_served_does_not_suffer_for_its_neighbours(
         held = {key.decode()[:-1] for key in three[0].client.scan_iter()}
         assert {key for key, status in answers.items() if status == 200} == held
         assert set(answers.values()) == {200, 500}
+
+
+def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica]) -> None:
+    """The second cluster lacks an instance; all requests come at the same moment."""
+    urls = [three[1].url, DEAD]
+    keys = [f"key-{n}".encode() for n in range(8)]
+
+    def select(key: bytes) -> Request:
+        parser = Parser(0)
+        parser.feed(b"GET /?key=%s HTTP/1.1\r\nHost: x\r\n\r\n" % b64(key).encode())
+        request = parser.next()
+        assert request is not None
+        return request
+
+    async def ask() -> tuple[list[Reply], Tally]:
+        loop, tally = asyncio.get_running_loop(), Tally()
+        farm = f"{three[0].url};{','.join(urls)}"
+        async with AsyncFarm.open(farm, metrics=tally) as opened:
+            service = Service(opened, Figures(shared(1), 0), Tokens(None, None))
+            waiting: list[asyncio.Future[Reply]] = [loop.create_future() for _ in keys]
+            for key, answered in zip(keys, waiting, strict=True):
+                service.handle(select(key), answered.set_result)
+            return await asyncio.gather(*waiting), tally
+
+    replies, tally = asyncio.run(ask())
+    assert tally.counts["select_call"] == 1
+    partial = [json.loads(reply.body).get("partial", False) for reply in replies]
+    lacking = [murmur3(key) % 2 == 1 for key in keys]
+    assert partial == lacking
+    assert set(partial) == {True, False}
 
 
 def test_requests_of_one_moment_go_together_and_each_gets_its_own(client: Client) -> None:

@@ -43,17 +43,20 @@ class Selected(dict[Key, list[Record]]):
     """Elements by key, as it was asked for; a key without elements has an empty list.
 
     ``failures`` are the errors of clusters that could not answer when others could: such an answer
-    is ``partial``, and may lack elements that only those clusters have.
+    is ``partial``, and ``partial_keys`` may lack elements that only those clusters have.
     """
 
-    def __init__(self, found: dict[Key, list[Record]], failures: list[StoreError]) -> None:
+    def __init__(
+        self, found: dict[Key, list[Record]], failures: list[StoreError], partial_keys: set[Key]
+    ) -> None:
         super().__init__(found)
         self.failures = failures
+        self.partial_keys = partial_keys
 
     @property
     def partial(self) -> bool:
         """Whether a cluster that was asked did not answer for some key."""
-        return bool(self.failures)
+        return bool(self.partial_keys)
 
 
 class Cursor(NamedTuple):

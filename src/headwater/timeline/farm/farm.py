@@ -31,6 +31,7 @@ from headwater.timeline.farm.options import (
 from headwater.timeline.farm.reading import Query
 from headwater.timeline.farm.scoring import score_of
 from headwater.timeline.farm.shaping import check_keys, check_pairs, group, shape
+from headwater.timeline.farm.uniting import Failures
 from headwater.timeline.farm.whole import (
     compare_whole,
     read_merged,
@@ -203,7 +204,7 @@ class AsyncFarm:
         asked = check_keys(keys)
         limit = min(window.limit, self._options.max_size - window.offset)
         if not asked or limit <= 0:
-            return shape(asked, {}, [])
+            return shape(asked, {}, Failures())
         window = window._replace(limit=limit)
         query = Query(list(dict.fromkeys(asked.values())), window, self._horizon())
         answer = await self._by_layout(lambda ground: ground.reader.read(query))

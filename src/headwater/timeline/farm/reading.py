@@ -25,7 +25,7 @@ from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.repairing import Repairer
-from headwater.timeline.farm.uniting import Answers, Uniting
+from headwater.timeline.farm.uniting import Answers, Failures, Uniting
 from headwater.timeline.records import Columns
 
 
@@ -43,10 +43,10 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Elements by key, errors of clusters that did not answer, and how long was waited for them."""
+    """Elements by key, clusters that did not answer, and how long was waited for all."""
 
     columns: dict[bytes, Columns]
-    failures: list[StoreError]
+    failures: Failures
     blocked_s: float
 
 
@@ -102,7 +102,8 @@ class Reader:
         wait.send([self._choose(self._clusters)], query.keys)
         await wait.finish()
         answers = wait.answers()
-        return Answer(_first_of(answers, query.window._replace(offset=0)), [], wait.blocked_s)
+        columns = _first_of(answers, query.window._replace(offset=0))
+        return Answer(columns, answers.failures, wait.blocked_s)
 
     async def _read_all(self, query: Query) -> Answer:
         wait = _Waiting(self, query, query.full_window)
@@ -128,7 +129,7 @@ class Reader:
         answers, blocked_s = wait.answers(), wait.blocked_s
         self._background.start(self._linger(wait, query.horizon))
         columns = _first_of(answers, query.window)
-        return Answer(columns, list(answers.failures), blocked_s)
+        return Answer(columns, answers.failures.copy(), blocked_s)
 
     async def _linger(self, wait: _Waiting, horizon: float) -> None:
         """Wait for the answers that nobody waits for, and compare them all."""
@@ -184,7 +185,7 @@ class _Waiting:
         self.window = window
         self._pages: dict[bytes, dict[Cluster, Page]] = {key: {} for key in query.keys}
         self.unanswered = dict.fromkeys(query.keys)
-        self._failures: list[StoreError] = []
+        self._failures = Failures()
         self._asked: set[Cluster] = set()
         self._tasks: dict[asyncio.Task[dict[bytes, Page | StoreError]], Cluster] = {}
         self._began = time.perf_counter()
@@ -219,20 +220,20 @@ class _Waiting:
         self.blocked_s = time.perf_counter() - self._began
         for task in done:
             cluster = self._tasks.pop(task)
-            failures: dict[int, StoreError] = {}
+            answered = False
             for key, page in task.result().items():
                 if isinstance(page, StoreError):
-                    failures[id(page)] = page
+                    self._failures.add(key, page)
                 else:
                     self._pages[key][cluster] = page.above(self._horizon)
                     self.unanswered.pop(key, None)
-            self._failures += failures.values()
-            if not self._heard and len(failures) < len(task.result()):
+                    answered = True
+            if not self._heard and answered:
                 self._heard = True
                 self._reader.time("select_first_response_duration", self.blocked_s)
 
     def answers(self) -> Answers:
         """Give what has come; raises AllReplicasFailed when a key has no answer."""
         if self.unanswered:
-            raise AllReplicasFailed(list(self.unanswered), len(self._asked), self._failures)
+            raise AllReplicasFailed(list(self.unanswered), len(self._asked), self._failures.errors)
         return Answers(self._pages, self._failures)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import repeat
 
-from headwater.errors import InvalidInput, StoreError
+from headwater.errors import InvalidInput
 from headwater.timeline.cluster.calls import Change, Changes
+from headwater.timeline.farm.uniting import Failures
 from headwater.timeline.records import (
     Columns,
     Key,
@@ -59,9 +60,7 @@ def check_pairs(
     return asked
 
 
-def shape(
-    asked: dict[Key, bytes], columns: dict[bytes, Columns], failures: list[StoreError]
-) -> Selected:
+def shape(asked: dict[Key, bytes], columns: dict[bytes, Columns], failures: Failures) -> Selected:
     """Make records, in the manner in which their keys were asked for."""
     found: dict[Key, list[Record]] = {}
     for key, raw in asked.items():
@@ -70,4 +69,5 @@ def shape(
         # As Record(...) does, without a call of Python for each: most of what a large answer costs.
         tuples = zip(repeat(key), scores, shown, strict=False)
         found[key] = list(map(tuple.__new__, repeat(Record), tuples))
-    return Selected(found, failures)
+    partial = {key for key, raw in asked.items() if raw in failures.keys}
+    return Selected(found, failures.errors, partial)

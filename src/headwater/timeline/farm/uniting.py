@@ -18,11 +18,31 @@ from headwater.timeline.law import State
 from headwater.timeline.records import Columns, Cursor
 
 
+class Failures:
+    """Errors of clusters that did not answer, each once, and the keys of which that is true."""
+
+    def __init__(self) -> None:
+        self.errors: list[StoreError] = []
+        self.keys: set[bytes] = set()
+
+    def add(self, key: bytes, error: StoreError) -> None:
+        """Note that a cluster did not answer for a key; one error may be that of many keys."""
+        self.keys.add(key)
+        if not any(error is known for known in self.errors):
+            self.errors.append(error)
+
+    def copy(self) -> Failures:
+        """Give what is known so far, as more may come."""
+        copied = Failures()
+        copied.errors, copied.keys = self.errors.copy(), self.keys.copy()
+        return copied
+
+
 class Answers(NamedTuple):
-    """The pages of each key, by cluster, and the errors of clusters that gave none."""
+    """The pages of each key, by cluster, and the failures of clusters that gave none."""
 
     pages: dict[bytes, dict[Cluster, Page]]
-    failures: list[StoreError]
+    failures: Failures
 
 
 class Uniting:
@@ -94,7 +114,7 @@ class Uniting:
         known: dict[bytes, Known] = {}
         for key, reply in (await cluster.score(mine)).items():
             if isinstance(reply, StoreError):
-                self._failures.append(reply)
+                self._failures.add(key, reply)
             else:
                 known[key] = reply
         return known
@@ -107,7 +127,7 @@ class Uniting:
             window = self._window._replace(start=last)
             further = (await cluster.select([key], window))[key]
             if isinstance(further, StoreError):
-                self._failures.append(further)
+                self._failures.add(key, further)
                 del self._pages[key][cluster]
             else:
                 self._pages[key][cluster] = page.plus(further.above(self._horizon))
@@ -115,7 +135,7 @@ class Uniting:
         pages = [item for item in self._pages[key].items() if not item[1].whole]
         await asyncio.gather(*(extend(*item) for item in pages))
         if not self._pages[key]:
-            raise AllReplicasFailed([key], len(pages), self._failures)
+            raise AllReplicasFailed([key], len(pages), self._failures.errors)
 
 
 def _shown(page: Page, members: list[bytes]) -> Known:

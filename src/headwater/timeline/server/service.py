@@ -138,7 +138,8 @@ class Service:
                 return
             found = {key: result[key] for key in keys}
             seconds = time.perf_counter() - began
-            answer(wire.selected(query, found, seconds, partial=result.partial))
+            lacking = not result.partial_keys.isdisjoint(keys)
+            answer(wire.selected(query, found, seconds, partial=lacking))
 
         gathering = self._selects.get(query.window)
         if gathering is None:
