@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import io
 import os
 import subprocess
@@ -11,10 +12,12 @@ import threading
 
 import pytest
 import typer
+from typer.models import CommandInfo
 
 import headwater
-from headwater.cli import lines, options, output
+from headwater.cli import lines, options, output, spark, timeline
 from headwater.errors import InvalidInput
+from headwater.timeline import Farm
 
 
 def test_offsets_and_ranges_of_them() -> None:
@@ -159,6 +162,26 @@ def test_help_needs_neither_arrow_nor_redis() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+FARM_WORDS = {
+    "quorum": "write_quorum",
+    "max_size": "max_size",
+    "hash": "hash",
+    "timeout_ms": "timeout_ms",
+}
+
+
+@pytest.mark.parametrize(
+    "command", [*timeline.app.registered_commands, *spark.app.registered_commands]
+)
+def test_what_is_not_said_of_a_farm_is_what_the_farm_takes(command: CommandInfo) -> None:
+    assert command.callback is not None
+    said = inspect.signature(command.callback).parameters
+    taken = inspect.signature(Farm.open).parameters
+    for name, word in FARM_WORDS.items():
+        if "instances" in said and name in said:
+            assert said[name].default == taken[word].default
 
 
 def test_every_public_name_is_there() -> None:

@@ -8,7 +8,15 @@ import typer
 
 from headwater.cli.options import AsJson
 from headwater.cli.spark.running import Conf, Master, show_summary, spark_session
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Timeout,
+)
 
 
 def walk(
@@ -19,10 +27,10 @@ def walk(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how far clusters differ.")
     ] = False,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     master: Master = None,
     conf: Conf = None,
     as_json: AsJson = False,

@@ -12,7 +12,17 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Quorum, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    QUORUM,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Quorum,
+    Timeout,
+)
 from headwater.errors import HeadwaterError, InvalidInput
 
 if TYPE_CHECKING:
@@ -43,11 +53,11 @@ def rebuild(
             show_default=False,
         ),
     ] = None,
-    quorum: Quorum = "51%",
-    max_size: MaxSize = 10_000,
+    quorum: Quorum = QUORUM,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

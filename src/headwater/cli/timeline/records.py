@@ -14,6 +14,9 @@ import typer
 from headwater.cli import output
 from headwater.cli.options import AsJson
 from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    QUORUM,
+    TIMEOUT_MS,
     Hash,
     Horizon,
     Instances,
@@ -51,11 +54,11 @@ def insert(
     key: _Key = None,
     members: _Members = None,
     score: _Score = None,
-    quorum: Quorum = "51%",
-    max_size: MaxSize = 10_000,
+    quorum: Quorum = QUORUM,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Insert members into a timeline, or what stands on the lines of standard input.
@@ -72,11 +75,11 @@ def delete(
     key: _Key = None,
     members: _Members = None,
     score: _Score = None,
-    quorum: Quorum = "51%",
-    max_size: MaxSize = 10_000,
+    quorum: Quorum = QUORUM,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Delete members from a timeline: inserts up to that score lose; see insert."""
@@ -98,10 +101,10 @@ def select(
     stop: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Only records before this cursor.")
     ] = None,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show records, newest first, each with its cursor."""
@@ -109,7 +112,7 @@ def select(
 
     if offset and (start or stop):
         raise InvalidInput("--offset goes with neither --start nor --stop")
-    with Farm.open(instances, **_words("51%", max_size, horizon, hash, timeout_ms)) as farm:
+    with Farm.open(instances, **_words(QUORUM, max_size, horizon, hash, timeout_ms)) as farm:
         if start or stop:
             found = farm.select_range(keys, start, stop, limit)
         else:

@@ -13,7 +13,15 @@ import typer
 from headwater.cli import output
 from headwater.cli.options import AsJson
 from headwater.cli.timeline.walk import progress_bar
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Timeout,
+)
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -43,10 +51,10 @@ def reshard(
             show_default=False,
         ),
     ] = None,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Move a farm to other instances or another number of clusters, while it is read and written.

@@ -8,7 +8,17 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import size_bytes
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Quorum, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    QUORUM,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Quorum,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from headwater.timeline.farm.farm import AsyncFarm
@@ -39,7 +49,7 @@ def serve(
     max_body: Annotated[
         str, typer.Option(metavar="SIZE", help="Largest body of a request.")
     ] = "16MiB",
-    quorum: Quorum = "51%",
+    quorum: Quorum = QUORUM,
     read_strategy: Annotated[
         str,
         typer.Option(
@@ -62,10 +72,10 @@ def serve(
     repair_rate: Annotated[
         int, typer.Option(help="Elements a second that RateLimitedRepairs repairs.")
     ] = 1000,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
 ) -> None:
     """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
 

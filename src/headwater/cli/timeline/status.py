@@ -9,7 +9,15 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from headwater.timeline.records import InstanceStatus
@@ -21,10 +29,10 @@ def status(
     sample: Annotated[
         int, typer.Option(min=0, max=10_000, help="Timelines of each instance to compare.")
     ] = 100,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show of each instance whether it serves, what it holds, and how far it is behind.

@@ -12,7 +12,15 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.words import Hash, Horizon, Instances, MaxSize, Timeout
+from headwater.cli.timeline.words import (
+    MAX_SIZE,
+    TIMEOUT_MS,
+    Hash,
+    Horizon,
+    Instances,
+    MaxSize,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from headwater.timeline.walker.walker import Progress, Walked
@@ -30,10 +38,10 @@ def walk(
             show_default=False,
         ),
     ] = None,
-    max_size: MaxSize = 10_000,
+    max_size: MaxSize = MAX_SIZE,
     horizon: Horizon = None,
     hash: Hash = "murmur3",
-    timeout_ms: Timeout = 3000,
+    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Compare all timelines on all clusters, in random order, and repair what differs.

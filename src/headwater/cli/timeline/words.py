@@ -10,6 +10,12 @@ import typer
 if TYPE_CHECKING:
     from headwater.timeline.records import Member
 
+# As the farm has them: to ask it would make every command wait for what only some need. A test
+# compares them.
+QUORUM = "51%"
+MAX_SIZE = 10_000
+TIMEOUT_MS = 3000
+
 Instances = Annotated[
     str,
     typer.Option(

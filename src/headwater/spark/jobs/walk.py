@@ -18,11 +18,12 @@ from headwater.inputs import check_int
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
 from headwater.spark.timelines.farms import FarmPlan, absolute_farm
-from headwater.spark.timelines.reading import AT_ONCE, Share, shares
+from headwater.spark.timelines.reading import Share, shares
+from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
 from headwater.timeline.walker.positions import Positions
 from headwater.timeline.walker.scanning import Scan
-from headwater.timeline.walker.walker import MAX_RATE, Pace
+from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def walk(
     max_size: int = DEFAULT_SIZE,
     horizon: float | None = None,
     hash: str = "murmur3",
-    timeout_ms: int = 3000,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
     dry_run: bool = False,
     report: Report | None = None,
 ) -> SparkWalked:

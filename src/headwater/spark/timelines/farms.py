@@ -11,7 +11,12 @@ from headwater.errors import InvalidInput
 from headwater.spark.connections import absolute_url
 from headwater.spark.options import Options
 from headwater.timeline import AsyncFarm, Farm
-from headwater.timeline.farm.options import MAX_TIMEOUT_MS, parse_farm
+from headwater.timeline.farm.options import (
+    DEFAULT_QUORUM,
+    DEFAULT_TIMEOUT_MS,
+    MAX_TIMEOUT_MS,
+    parse_farm,
+)
 from headwater.timeline.naming import WRITE_ONLY, safe_farm
 from headwater.timeline.records import DEFAULT_SIZE, MAX_SIZE
 
@@ -30,8 +35,8 @@ class FarmPlan:
     max_size: int = DEFAULT_SIZE
     horizon: float | None = None
     hash: str = "murmur3"
-    timeout_ms: int = 3000
-    quorum: str = "51%"
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    quorum: str = DEFAULT_QUORUM
 
     def __repr__(self) -> str:
         return f"FarmPlan({safe_farm(self.instances)!r})"
@@ -89,8 +94,8 @@ def plan_of(options: Options) -> FarmPlan:
         options.number("maxSize", 1, MAX_SIZE) or DEFAULT_SIZE,
         score,
         options.text("hash", "murmur3") or "",
-        options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or 3000,
-        (options.text("quorum") or "51%") if "quorum" in options else "51%",
+        options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
+        options.text("quorum") or DEFAULT_QUORUM,
     )
     # Tells now what is wrong with it; nothing is sent yet.
     plan.open()

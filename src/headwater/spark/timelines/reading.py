@@ -22,9 +22,9 @@ from headwater.timeline.law import State
 from headwater.timeline.records import Key
 from headwater.timeline.walker.positions import Positions
 from headwater.timeline.walker.scanning import Scan
+from headwater.timeline.walker.walker import AT_ONCE
 
 BATCH_ROWS = 32_000
-AT_ONCE = 50
 COLUMNS = StructType(
     [
         StructField("key", BinaryType(), nullable=False),

@@ -19,6 +19,8 @@ from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.ground import Ground
 from headwater.timeline.farm.options import (
+    DEFAULT_QUORUM,
+    DEFAULT_TIMEOUT_MS,
     MAX_RATE,
     MAX_TIMEOUT_MS,
     READ_STRATEGIES,
@@ -97,7 +99,7 @@ class AsyncFarm:
         cls,
         farm: str,
         *,
-        write_quorum: int | str = "51%",
+        write_quorum: int | str = DEFAULT_QUORUM,
         read_strategy: str = "SendAllReadAll",
         repair_strategy: str = "AllRepairs",
         max_size: int = DEFAULT_SIZE,
@@ -106,7 +108,7 @@ class AsyncFarm:
         read_rate: int = 2000,
         promote_after_ms: int = 50,
         repair_rate: int = 1000,
-        timeout_ms: int = 3000,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
         metrics: Metrics | None = None,
     ) -> AsyncFarm:
         """See Farm.open; nothing is sent yet."""

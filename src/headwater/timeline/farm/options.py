@@ -25,6 +25,8 @@ READ_STRATEGIES: Final = (
     "SendVarReadFirstLinger",
 )
 REPAIR_STRATEGIES: Final = ("AllRepairs", "NoRepairs", "RateLimitedRepairs")
+DEFAULT_QUORUM: Final = "51%"
+DEFAULT_TIMEOUT_MS: Final = 3000
 MAX_TIMEOUT_MS: Final = 60_000
 MAX_RATE: Final = 1_000_000_000
 

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from headwater.errors import StoreError
 from headwater.timeline.farm.farm import AsyncFarm
-from headwater.timeline.farm.options import Horizon
+from headwater.timeline.farm.options import DEFAULT_QUORUM, DEFAULT_TIMEOUT_MS, Horizon
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics
 from headwater.timeline.records import (
@@ -53,7 +53,7 @@ class Farm:
         cls,
         farm: str,
         *,
-        write_quorum: int | str = "51%",
+        write_quorum: int | str = DEFAULT_QUORUM,
         read_strategy: str = "SendAllReadAll",
         repair_strategy: str = "AllRepairs",
         max_size: int = DEFAULT_SIZE,
@@ -62,7 +62,7 @@ class Farm:
         read_rate: int = 2000,
         promote_after_ms: int = 50,
         repair_rate: int = 1000,
-        timeout_ms: int = 3000,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
         metrics: Metrics | None = None,
     ) -> Farm:
         """Open a farm: clusters separated by ";", their instances by ",", as "a:1,b:1;c:1".

@@ -20,7 +20,7 @@ from headwater.timeline.walker.scanning import Scan
 
 MAX_RATE: Final = 1_000_000
 # Keys that are compared in one go; few, since each may be large.
-_AT_ONCE: Final = 50
+AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class Walker:
         scan = Scan(over, positions, self._chance)
         async for batch in scan.batches():
             self._notebook.note(positions)
-            for at in range(0, len(batch.keys), _AT_ONCE):
+            for at in range(0, len(batch.keys), AT_ONCE):
                 if stop is not None and stop.is_set():
                     return None
-                keys = batch.keys[at : at + _AT_ONCE]
+                keys = batch.keys[at : at + AT_ONCE]
                 await self._pace.wait(len(keys))
                 done = done.plus(await self._farm.repair(keys))
                 self._tell(Progress(passed + batch.sets * at // len(batch.keys), total, done))
