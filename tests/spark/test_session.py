@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headwater import Stream
-from headwater.spark import session
+from headwater.spark import register, session
 from tests.spark.standalone import PROGRAMS, ROOT
 
 
@@ -26,6 +26,51 @@ def test_a_session_hands_filters_down_and_speaks_arrow_and_utc(spark: SparkSessi
 def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> None:
     assert session() is spark
     assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        ("headwater", "url", "redis://:hunter2@host"),
+        ("headwater", "archive", "s3://key:hunter2@bucket"),
+        ("headwater_timeline", "instances", "redis://:hunter2@host;redis://:hunter2@other"),
+    ],
+)
+def test_no_plan_shows_a_password(spark: SparkSession, kind: str, option: str, value: str) -> None:
+    view = f"CREATE TEMPORARY VIEW v USING {kind} OPTIONS ({option} '{value}', minPartitions 3)"
+    (plan,) = spark.sql(f"EXPLAIN EXTENDED {view}").collect()
+    assert "minPartitions -> 3" in plan[0]
+    assert option in plan[0]
+    assert "hunter2" not in plan[0]
+
+
+def test_what_a_user_hides_stays_hidden(spark: SparkSession) -> None:
+    setting = "spark.sql.redaction.options.regex"
+    ours = spark.conf.get(setting)
+    spark.conf.set(setting, "(?i)url|name")
+    try:
+        register(spark)
+        register(spark)
+        hidden = spark.conf.get(setting)
+    finally:
+        spark.conf.set(setting, ours or "")
+    assert hidden == "(?i)url|name|(?i)instances|archive"
+
+
+@pytest.mark.timeout(300)
+def test_a_session_ends_in_silence(
+    embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
+) -> None:
+    stream = make_embedded_stream(60_000)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "use_all.py"), embedded_url, stream.name, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["done"]), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.timeout(300)

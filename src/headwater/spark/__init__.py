@@ -44,6 +44,11 @@ __all__ = [
 # Jobs import Spark, so that they come with their first use.
 _JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
 
+# Spark hides the values of options with such names where it prints a plan, by itself those of URLs
+# only; passwords may be part of all of these.
+_REDACTED = "spark.sql.redaction.options.regex"
+_SECRET_OPTIONS = "(?i)instances|archive"
+
 # A process of Spark imports a source, and this with it.
 if is_spark_process():
     leave_in_silence()
@@ -65,7 +70,8 @@ def require_spark() -> None:
 def register(spark: SparkSession) -> None:
     """Make our formats known to a session that was made elsewhere; may be repeated.
 
-    Also makes it safe to hand filters down to Python sources (see ``headwater.spark.scans``).
+    Also makes it safe to hand filters down to Python sources (see ``headwater.spark.scans``), and
+    lets Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
     from headwater.spark.icks.source import IckSource
@@ -80,3 +86,6 @@ def register(spark: SparkSession) -> None:
     for source in ours:
         spark.dataSource.register(source)
     own_scans(spark)
+    hidden = spark.conf.get(_REDACTED) or ""
+    if _SECRET_OPTIONS not in hidden:
+        spark.conf.set(_REDACTED, f"{hidden}|{_SECRET_OPTIONS}" if hidden else _SECRET_OPTIONS)
