@@ -35,8 +35,3 @@ def absolute_url(url: str | None) -> str:
     url = url or os.environ.get(URL_VARIABLE) or "embedded:"
     address = resolve(url, default_directory())
     return url if address.directory is None else f"embedded://{absolute(address.directory)}"
-
-
-def safe_url(url: str) -> str:
-    """Give the name of a store that may be shown: without user and password."""
-    return resolve(url, default_directory()).safe
