@@ -262,6 +262,8 @@ def seek_and_evict(pair: Pair, small: int, large: int) -> list[Row]:
     for stream, size in ((long, large), (short, small)):
         for number, batch in zip(range(size // BATCH), cycle(pair.batches()), strict=False):
             stream.write_many(batch, producer="bench", sequence=number)
+        # As a housekeeper leaves them: the newest nodes are hot, which is all of a short stream.
+        stream.seal()
     rows = [seek(pair, (long, large), (short, small)), evict_half(pair, long, large)]
     long.delete()
     short.delete()
