@@ -400,6 +400,48 @@ def test_what_was_handed_to_a_member_that_died_is_handed_to_another(
     assert [(m.offset, m.attempt) for m in found] == [(1, 1), (2, 1), (3, 1)]
 
 
+def test_what_a_blocked_member_has_is_pending_at_once(
+    stream: Stream, pool: ThreadPoolExecutor
+) -> None:
+    group = stream.group("g")
+    members = [pool.submit(group.read, 1, retry_ms=LONG, block_ms=LONG) for _ in range(3)]
+    wait_for_members(group, 3)
+    for n in range(1, 4):
+        # What a member has is still needed: a backlog of one leaves it where it is.
+        assert stream.write("a", b"%d" % n, backlog=1) == n
+        info = group.info()
+        assert (info.ack_offset, info.pending, info.next) == (1, n, n + 1)
+    assert sorted(offsets([each for member in members for each in member.result(20)])) == [1, 2, 3]
+    assert group.ack(2) == 1
+    assert group.nack(1) == 1
+    assert offsets(group.read(2, retry_ms=LONG)) == [1]
+    assert group.ack(1, 3) == 2
+    assert group.info().ack_offset == 4
+    assert stream.info().first == 1
+
+
+def test_members_that_block_in_great_number_are_all_served(
+    client: Headwater, stream: Stream
+) -> None:
+    # More than are noted in one place; each takes its turn before any of them calls again.
+    count = 40
+    group = stream.group("g")
+    group.read(1)
+
+    def register(waiter: str) -> Operation[None]:
+        args = ("g", waiter, 1, LONG, "", "first", "", "", waiter, LONG, "", 10**6, 0)
+        yield Call("hw_group_read", stream_key(stream.name), args)
+
+    for n in range(count):
+        client.store.run(register(f"waiter-{n:032d}"))
+    for n in range(count):
+        stream.write("a", b"%d" % n)
+    info = group.info()
+    assert (info.pending, info.waiting, info.ack_offset) == (count, 0, 1)
+    assert group.ack((1, count)) == count
+    assert group.info().ack_offset == count + 1
+
+
 def test_many_writers_and_members_share_the_work_without_loss_or_repeat(
     client: Headwater, stream: Stream, pool: ThreadPoolExecutor
 ) -> None:

@@ -11,7 +11,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G = group_key(K, name)
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    if not open_group(G) then return no_group() end
     local acked = 0
     for i = 2, #args, 2 do
       local _, taken = cut_pending(G, tonumber(args[i]), tonumber(args[i + 1]), true)
@@ -39,7 +39,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G, stream = group_key(K, name), load_stream(K)
-    local next_offset = tonumber(redis.call('HGET', G, 'next'))
+    local next_offset = open_group(G)
     if not next_offset then return no_group() end
     if stream.created ~= args[2] then return 0 end
     local ended = 0
@@ -70,7 +70,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G = group_key(K, name)
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    if not open_group(G) then return no_group() end
     local now, moved = server_ms(), 0
     for i = 3, #args, 2 do
       local parts, taken = cut_pending(G, tonumber(args[i]), tonumber(args[i + 1]), false)

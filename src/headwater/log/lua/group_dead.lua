@@ -43,8 +43,8 @@ redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
     local G = group_key(keys[1], args[1])
+    if not open_group(G) then return no_group() end
     local target = redis.call('HGET', G, 'dead')
-    if not target then return no_group() end
     if target == '' then return drop_expired(G) end
     local noted = redis.call('HGET', G, 'burying')
     if noted and args[2] ~= '' and args[2] == string.match(noted, '^%d+') then
@@ -126,7 +126,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    if not open_group(G) then return no_group() end
     local room, back, gone, place = tonumber(args[2]), 0, 0, -1
     local found = redis.call('ZRANGE', G .. ':dead', args[3], '+inf', 'BYSCORE', 'LIMIT', 0, 1024)
     for i, member in ipairs(found) do

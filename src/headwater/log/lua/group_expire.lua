@@ -15,6 +15,7 @@ redis.register_function{
     local G, now = group_key(K, name), server_ms()
     local group = load_group(G)
     if not group then return no_group() end
+    book_group(G, group)
     local before, left = group.pending, EXPIRE_STEPS
     -- By rank, not by score: ranges that wait to be tried again stay in front of those that expire.
     local due = redis.call('ZRANGE', G .. ':due', place, place + EXPIRE_STEPS - 1, 'WITHSCORES')

@@ -33,8 +33,8 @@ local function create_group(K, G, name, stream, start, now)
 end
 
 local function register_waiter(K, G, name, stream, waiter, now, args, wait)
-  local turn = args[13] == '1' and tonumber(redis.call('ZSCORE', G .. ':waiters', waiter) or 0) or 0
-  if turn <= 0 then
+  if args[13] ~= '1' or not redis.call('ZSCORE', G .. ':waiters', waiter) then
+    redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
     note_waiting(K, stream, name)
   end
@@ -72,6 +72,7 @@ redis.register_function{
       if fault then return fault end
       group = load_group(G)
     end
+    book_group(G, group)
     if args[7] ~= '' and tonumber(args[7]) ~= group.max_pending then
       group.max_pending = tonumber(args[7])
       redis.call('HSET', G, 'max_pending', args[7])

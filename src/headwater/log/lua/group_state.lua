@@ -10,7 +10,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G, stream = group_key(K, name), load_stream(K)
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    if not open_group(G) then return no_group() end
     local target = tonumber(args[2])
     if args[2] == 'first' then target = stream.first end
     if args[2] == 'last' then target = stream.last + 1 end
@@ -48,7 +48,7 @@ redis.register_function{
     return {
       tonumber(f[1]), group_position(G), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0),
       tonumber(f[5] or 0), tonumber(f[6]), f[7], tonumber(f[8]), f[9] or '',
-      redis.call('ZCOUNT', G .. ':waiters', '(0', '+inf'), stream.first, stream.last,
+      redis.call('ZCARD', G .. ':waiters'), stream.first, stream.last,
       redis.call('ZRANGE', G .. ':members', 0, -1, 'WITHSCORES'),
     }
   end,

@@ -106,6 +106,7 @@ redis.register_function{
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
       local G = group_key(K, name)
       members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - tonumber(args[2])))
+      open_group(G)
       take_back_old_boxes(G, now)
       serve(K, name, stream, now)
     end

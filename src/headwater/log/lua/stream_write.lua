@@ -22,12 +22,15 @@ end
 
 local function write_plain(K, stream, args, now)
   stream.time = math.max(stream.time, now)
-  local tail = K .. ':tail'
+  local tail, time, id = K .. ':tail', digits(now), nil
   for i = 5, #args, 2 do
     stream.last = stream.last + 1
-    local id = '0-' .. digits(stream.last)
-    redis.call('XADD', tail, id, 'k', args[i], 'v', args[i + 1], 't', now)
-    stream.newest = { id, { 'k', args[i], 'v', args[i + 1], 't', digits(now) } }
+    id = '0-' .. digits(stream.last)
+    redis.call('XADD', tail, id, 'k', args[i], 'v', args[i + 1], 't', time)
+  end
+  -- Whoever is blocked gets it from here.
+  if id and stream.waiting ~= '' then
+    stream.newest = { id, { 'k', args[#args - 1], 'v', args[#args], 't', time } }
   end
 end
 
@@ -45,7 +48,7 @@ redis.register_function('hw_stream_write', function(keys, args)
   else
     write_packed(K, stream, args, now)
   end
-  redis.call('HSET', K, 'last', stream.last, 'time', stream.time)
+  redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time))
   if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
   serve_all(K, stream, now)
   if args[3] ~= '' then

@@ -12,7 +12,7 @@
     K:readers      zset    reader outside the log -> the next offset it needs
     K:groups       zset    group -> time of its creation
     G              hash    a group: next, pending, missed, ... and one field per blocked member
-    G:…            zsets   pending, due, expired, waiters, members, dead
+    G:…            zsets   pending, due, expired, waiters, served, members, dead
                    where G is K:g:<length of the group's name>:<group>, so that no name of a
                    group can reach into the keys of another
 

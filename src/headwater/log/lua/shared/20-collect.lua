@@ -14,7 +14,8 @@ local function tail_bytes(K, stream)
   return redis.call('MEMORY', 'USAGE', K .. ':tail') or 0
 end
 
--- kept: "created:base:version" of a node that the caller still has.
+-- kept: "created:base:version" of a node that the caller still has. Who is served while it is blocked
+-- is named as bag.waiter: it fetches nodes by itself, so they are left where they are.
 local function new_bag(stream, limit_bytes, kept)
   return {
     nodes = {}, entries = {}, seen = {}, bytes = 0, limit = limit_bytes, kept = kept,
@@ -27,7 +28,7 @@ local function bag_node(K, bag, node, last)
   if bag.seen[base] then return end
   bag.seen[base] = true
   local blob = false
-  if bag.bare then
+  if bag.waiter then
     bag.bytes = bag.bytes + node.bytes
   elseif bag.kept ~= bag.created .. ':' .. base .. ':' .. node.version then
     blob = redis.call('HGET', K .. ':nodes', base)

@@ -4,11 +4,12 @@
 ]]
 local EVICT_NODES = 256
 
--- The lowest offset that a group still needs: its first pending one, or its next.
+-- The lowest offset that a group still needs: its first pending one, also in a box, or its next.
 local function group_position(G)
   local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
   if oldest[2] then return tonumber(oldest[2]) end
-  return tonumber(redis.call('HGET', G, 'next'))
+  local f = redis.call('HMGET', G, 'next', 'handed')
+  return tonumber(string.match(f[2] or '', '^%S-:%d+:(%d+)') or f[1])
 end
 
 -- The lowest offset that any registered reader still needs, and who needs it.

@@ -10,8 +10,13 @@
 
   G field due: no range comes due earlier; 0 or missing when that is not known. Handing out new
   messages then need not look for old ones.
+
+  G field handed: what was put into boxes and is not booked yet, "waiter:time:first:last:due:expire "
+  for each, in the order of offsets. The call that wakes a member leaves its range there, which costs
+  it nothing beyond what it writes anyway; the next call that looks at what is pending books it.
 ]]
 local NEVER = 0
+local HANDED = '(%S+):(%d+):(%d+):(%d+):(%d+):(%d+) '
 
 -- Returns when the range comes due.
 local function put_pending(G, first, last, attempt, due, expire)
@@ -21,6 +26,24 @@ local function put_pending(G, first, last, attempt, due, expire)
     table.concat({ start, digits(last), digits(attempt), digits(expire) }, ':'))
   redis.call('ZADD', G .. ':due', digits(due), start)
   return due
+end
+
+-- Makes pending ranges of what lies in boxes, and notes whose boxes these are.
+local function book(G, handed)
+  if handed == '' then return end
+  for waiter, time, first, last, due, expire in string.gmatch(handed, HANDED) do
+    put_pending(G, tonumber(first), tonumber(last), 1, tonumber(due), tonumber(expire))
+    redis.call('ZADD', G .. ':served', time, waiter)
+  end
+  redis.call('HDEL', G, 'handed')
+end
+
+-- Opens a group for a call that looks at what is pending; returns its next offset, or nil when
+-- there is no such group.
+local function open_group(G)
+  local f = redis.call('HMGET', G, 'next', 'handed')
+  book(G, f[2] or '')
+  return tonumber(f[1] or nil)
 end
 
 local function add_pending(G, first, last, attempt, due, expire)

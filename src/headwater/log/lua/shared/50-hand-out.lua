@@ -6,7 +6,8 @@
   atomic step, and puts the claim in its box; the server then wakes it. What lies in a box was
   never seen by anyone: when its owner dies, it is taken back and handed to somebody else.
 
-    G:waiters        zset  member: waiter; score: its turn, or, once it was served, minus the time
+    G:waiters        zset  who waits; score: its turn
+    G:served         zset  who may have something in its box; score: since when
     G field w:<waiter>     "until:count:retry:expire"
     G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length\n<tag><value>]" or "poke"
 
@@ -16,6 +17,7 @@ local EXPIRE_STEPS = 1024
 local WAITER_GRACE_MS = 1000
 local BOX_GRACE_MS = 2000
 local INLINE_BYTES = 4096
+local HANDED_BYTES = 1024
 
 local function expire_range(G, range, group)
   local start = digits(range.first)
@@ -45,17 +47,50 @@ end
 
 -- wish: what a waiter asked for, when the caller names one.
 local function load_group(G, waiter)
-  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'due',
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'due', 'handed',
     'w:' .. (waiter or ''))
   if not f[1] then return nil end
   return {
     next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead = f[4],
-    due = tonumber(f[5] or 0), wish = f[6],
+    due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[7],
   }
+end
+
+local function book_group(G, group)
+  book(G, group.handed)
+  group.handed = ''
 end
 
 local function no_group()
   return redis.error_reply('HW_NO_GROUP')
+end
+
+-- New messages up to `last` are handed out. With retry they are pending from now on: those for a
+-- blocked member are booked by whoever looks next, for a writer waits meanwhile.
+local function hand_out_new(G, group, now, last, retry, expire, bag)
+  local first = group.next
+  group.next = last + 1
+  if not retry then return redis.call('HSET', G, 'next', group.next) end
+  local ends, due = expire and now + expire or NEVER, now + retry
+  if ends ~= NEVER then due = math.min(due, ends) end
+  if group.pending == 0 then
+    group.due = due
+  elseif group.due > 0 then
+    group.due = math.min(group.due, due)
+  end
+  group.pending = group.pending + last - first + 1
+  if bag.waiter and #group.handed < HANDED_BYTES then
+    bag.noted = true
+    group.handed = group.handed .. table.concat({ bag.waiter, digits(now), digits(first),
+      digits(last), digits(due), digits(ends) }, ':') .. ' '
+    return redis.call('HSET', G, 'next', digits(group.next), 'pending', digits(group.pending),
+      'due', digits(group.due), 'handed', group.handed)
+  end
+  -- All that is noted goes first: what is noted lies above whatever is booked.
+  book_group(G, group)
+  put_pending(G, first, last, 1, due, ends)
+  redis.call('HSET', G, 'next', digits(group.next), 'pending', digits(group.pending), 'due',
+    digits(group.due))
 end
 
 -- Chooses up to `count` messages for one reader: first those that are due again, then new ones.
@@ -64,6 +99,7 @@ end
 local function take(K, G, stream, group, now, count, retry, expire, bag)
   local claims, left, steps = {}, count, 0
   local full = false
+  if group.pending > 0 and group.due <= now then book_group(G, group) end
   while group.pending > 0 and group.due <= now and left > 0 and not full and steps < EXPIRE_STEPS do
     local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, 64)
     if #due == 0 then
@@ -116,19 +152,9 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   if left > 0 and not full and group.next <= stream.last then
     local covered = collect(K, stream, group.next, stream.last, left, bag)
     if covered >= group.next then
-      if retry then
-        local due = put_pending(G, group.next, covered, 1, now + retry, expire and now + expire or NEVER)
-        if group.pending == 0 then
-          group.due = due
-        elseif group.due > 0 then
-          group.due = math.min(group.due, due)
-        end
-        group.pending = group.pending + covered - group.next + 1
-      end
       local n = #claims
       claims[n + 1], claims[n + 2], claims[n + 3] = group.next, covered, 1
-      group.next = covered + 1
-      redis.call('HSET', G, 'next', group.next, 'pending', group.pending, 'due', digits(group.due))
+      hand_out_new(G, group, now, covered, retry, expire, bag)
     end
   end
   return claims, more_due or group.next <= stream.last
@@ -140,6 +166,7 @@ end
 
 local function forget_waiter(G, waiter)
   redis.call('ZREM', G .. ':waiters', waiter)
+  redis.call('ZREM', G .. ':served', waiter)
   redis.call('HDEL', G, 'w:' .. waiter)
 end
 
@@ -161,8 +188,10 @@ local function claim_text(claims, retry, bag)
   return text
 end
 
-local function first_waiter(G)
-  return redis.call('ZRANGE', G .. ':waiters', '(0', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+-- Takes the first in line out of it; who is not served then is put back in its place.
+local function next_in_line(G)
+  local found = redis.call('ZPOPMIN', G .. ':waiters')
+  return found[1], found[2]
 end
 
 -- Wakes a waiter before its time when something comes due earlier than it planned to look.
@@ -177,13 +206,9 @@ end
 -- Serves the blocked members of one group in turn, as long as there is something to hand out.
 local function serve(K, name, stream, now)
   local G = group_key(K, name)
-  local waiter = first_waiter(G)
-  local group = load_group(G, waiter)
-  local more = group and (group.next <= stream.last or group.pending > 0)
-  while more do
-    if not waiter then
-      return forget_waiting(K, stream, name)
-    end
+  local waiter, turn = next_in_line(G)
+  local group = waiter and load_group(G, waiter)
+  while waiter do
     local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
     group.wish = nil
     local ends, wants = string.match(wish, '^(%d+)(.*)$')
@@ -192,17 +217,22 @@ local function serve(K, name, stream, now)
       forget_waiter(G, waiter)
     else
       local count, retry, expire = string.match(wants, '^:(%d+):(%d*):(%d*)$')
-      -- The waiter fetches what is more than a message by itself: leave the nodes where they are.
       local bag = new_bag(stream, 8388608, nil)
-      bag.bare = true
-      local claims
-      claims, more = take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
-      if #claims == 0 then return poke(G, waiter, ends, wants) end
-      redis.call('ZADD', G .. ':waiters', digits(-now), waiter)
+      bag.waiter = waiter
+      local claims, more =
+        take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
+      if #claims == 0 then
+        redis.call('ZADD', G .. ':waiters', turn, waiter)
+        book_group(G, group)
+        return poke(G, waiter, ends, wants)
+      end
+      if not bag.noted then redis.call('ZADD', G .. ':served', digits(now), waiter) end
       redis.call('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag))
+      if not more then return end
     end
-    waiter = more and first_waiter(G)
+    waiter, turn = next_in_line(G)
   end
+  forget_waiting(K, stream, name)
 end
 
 local function serve_all(K, stream, now)
@@ -234,14 +264,14 @@ end
 
 -- Looks after waiters that were served a while ago and have not come back since.
 local function take_back_old_boxes(G, now)
-  local old = redis.call('ZRANGE', G .. ':waiters', digits(BOX_GRACE_MS - now), '(0', 'BYSCORE',
+  local old = redis.call('ZRANGE', G .. ':served', '-inf', digits(now - BOX_GRACE_MS), 'BYSCORE',
     'LIMIT', 0, 16)
   for _, waiter in ipairs(old) do take_back(G, waiter, now) end
   return #old > 0
 end
 
 local function drop_boxes(G)
-  for _, waiter in ipairs(redis.call('ZRANGE', G .. ':waiters', '-inf', '(0', 'BYSCORE')) do
+  for _, waiter in ipairs(redis.call('ZRANGE', G .. ':served', 0, -1)) do
     redis.call('DEL', box_key(G, waiter))
     forget_waiter(G, waiter)
   end

@@ -10,7 +10,11 @@ local function server_ms()
   return math.floor(server_us() / 1000)
 end
 
--- Lua prints large numbers as 1e+15; offsets and times must keep their digits.
+-- Lua prints large numbers as 1e+15; offsets and times must keep their digits. Printed as integers
+-- they take half the time, where those of the server have 64 bits; a library cannot ask while it loads.
+local whole
+
 local function digits(number)
-  return string.format('%.0f', number)
+  if not whole then whole = string.format('%d', 2 ^ 53) == '9007199254740992' and '%d' or '%.0f' end
+  return string.format(whole, number)
 end
