@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -48,19 +49,44 @@ def show_table(
 
     ``styles`` are of cells that hold nothing but such a word.
     """
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     cells = [[readable(cell) for cell in row] for row in rows]
+    right = [
+        bool(cells) and all(_is_number(row[place]) for row in cells)
+        for place in range(len(headings))
+    ]
+    out = console()
+    if not out.is_terminal:
+        typer.echo("\n".join(_plain_lines(headings, cells, right)).encode())
+        return
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for place, heading in enumerate(headings):
-        numeric = bool(cells) and all(_is_number(row[place]) for row in cells)
         table.add_column(
             heading,
-            justify="right" if numeric else "left",
+            justify="right" if right[place] else "left",
             no_wrap=place < len(headings) - fold,
             overflow="fold",
         )
     for row in cells:
         table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
-    console().print(table)
+    out.print(table)
+
+
+def _plain_lines(
+    headings: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+) -> Iterator[str]:
+    """Lay out a table for a file or a pipe: as wide as what is in it, and quick however long."""
+    widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        fitted = []
+        for cell, width, to_the_right in zip(row, widths, right, strict=True):
+            room = " " * (width - cell_len(cell))
+            fitted.append(room + cell if to_the_right else cell + room)
+        return "   ".join(fitted).rstrip()
+
+    yield line(headings)
+    yield "─" * (sum(widths) + 3 * (len(widths) - 1))
+    yield from map(line, cells)
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
