@@ -42,7 +42,8 @@ redis.register_function{
     if refused then return refused end
     local most, at, known = tonumber(args[1]), 2, {}
     for k = 1, #keys, 2 do
-      local floor = timeline.floor(keys[k], keys[k + 1], most) or { '', '' }
+      local size = timeline.size(keys[k], keys[k + 1])
+      local floor = timeline.floor(keys[k], keys[k + 1], size, most) or { '', '' }
       local found = { floor[2], floor[1] }
       local count = tonumber(args[at])
       for i = at + 1, at + count do

@@ -1,11 +1,12 @@
 --[[
   Apply some operations of one kind to a key: args[first] to args[last] are score, member, ... `own`
-  is the set of that kind, `other` the opposite one. Adds to tally: applied, unchanged, rejected.
+  is the set of that kind, `other` the opposite one, which is empty unless `contested`. Adds to tally:
+  applied, unchanged, rejected.
 ]]
-function timeline.apply(own, other, args, first, last, is_delete, floor, horizon, tally)
+function timeline.apply(own, other, contested, args, first, last, is_delete, floor, horizon, tally)
   local pairs_given = (last - first + 1) / 2
   local rivals = {}
-  if redis.call('ZCARD', other) > 0 then
+  if contested then
     local members = {}
     for i = first + 1, last, 2 do members[#members + 1] = args[i] end
     rivals = redis.call('ZMSCORE', other, unpack(members))
@@ -64,17 +65,22 @@ redis.register_function('hw_timeline_write', function(keys, args)
         tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', set, '-inf', '(' .. args[2])
       end
     end
-    local floor = timeline.floor(adds, deletes, most)
+    local sizes = { redis.call('ZCARD', adds), redis.call('ZCARD', deletes) }
+    local size = sizes[1] + sizes[2]
+    local floor = timeline.floor(adds, deletes, size, most)
     for kind = 1, 2 do
       local own, other = keys[k + kind - 1], keys[k + 2 - kind]
+      local contested = sizes[3 - kind] > 0 or counts[3 - kind] > 0
       local stop = at + 2 * counts[kind]
       while at < stop do
         local last = math.min(at + 2 * timeline.PAIRS, stop) - 1
-        timeline.apply(own, other, args, at, last, kind == 2, floor, horizon, tally)
+        timeline.apply(own, other, contested, args, at, last, kind == 2, floor, horizon, tally)
         at = last + 1
       end
     end
-    tally[4] = tally[4] + timeline.trim(adds, deletes, most)
+    if size + counts[1] + counts[2] > most then
+      tally[4] = tally[4] + timeline.trim(adds, deletes, most)
+    end
   end
   return tally
 end)

@@ -36,9 +36,9 @@ function timeline.size(adds, deletes)
   return redis.call('ZCARD', adds) + redis.call('ZCARD', deletes)
 end
 
--- The oldest element that a full key keeps, as { member, score }; nil while there is room.
-function timeline.floor(adds, deletes, most)
-  if timeline.size(adds, deletes) < most then return nil end
+-- The oldest element that a key of some size keeps, as { member, score }; nil while there is room.
+function timeline.floor(adds, deletes, size, most)
+  if size < most then return nil end
   local a = redis.call('ZRANGE', adds, 0, 0, 'WITHSCORES')
   local d = redis.call('ZRANGE', deletes, 0, 0, 'WITHSCORES')
   if not a[1] then return d end
