@@ -16,6 +16,7 @@ import redis
 from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_lines import AsyncLine, open_line
+from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Call, Clock, Look, Operation, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
@@ -150,6 +151,11 @@ class AsyncStore:
         """Run an administrative command on every server that takes writes."""
         servers = await self.line.servers()
         return [await server.send("", words, fresh=True) for server in servers]
+
+    async def pipe(self, timeout_s: float) -> AsyncPipe:
+        """Open a connection to a store of one server that many calls share; raises Unsent."""
+        (server,) = await self.line.servers()
+        return await server.pipe(timeout_s)
 
     async def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""

@@ -18,6 +18,7 @@ import redis.exceptions
 from hiredis import pack_command
 
 from headwater.store import faults
+from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
 from headwater.store.lines import (
     ASKING,
@@ -109,6 +110,13 @@ class AsyncServerLine:
             raise
         self._idle.append(connection)
         return replies
+
+    async def pipe(self, timeout_s: float) -> AsyncPipe:
+        """Open a connection that many calls share; raises Unsent."""
+        connection = self._make()
+        await _connect(connection)
+        writer, connection._writer, connection._reader = connection._writer, None, None
+        return AsyncPipe(writer, timeout_s)
 
     async def servers(self) -> list[AsyncServerLine]:
         """See Line."""

@@ -172,10 +172,11 @@ class Store:
 
 def spelling(address: Address) -> Callable[[Call | Wait], tuple[Any, ...]]:
     """Give what spells a request as a command for the servers at an address."""
-    return _for_node if address.kind == "cluster" else _for_server
+    return _for_node if address.kind == "cluster" else for_server
 
 
-def _for_server(request: Call | Wait) -> tuple[Any, ...]:
+def for_server(request: Call | Wait) -> tuple[Any, ...]:
+    """Spell a request for a server that is alone."""
     if isinstance(request, Wait):
         return request.command
     return _fcall(request, request.also)

@@ -20,6 +20,8 @@ from headwater.inputs import check_int
 Key: TypeAlias = "str | bytes"
 Member: TypeAlias = "str | bytes"
 Tuple: TypeAlias = "tuple[Key, float, Member]"
+# The same as it is sent: the score spelled, all of it checked.
+Spelled: TypeAlias = "tuple[bytes, str, bytes]"
 # A member with its score, as a server gives it.
 Row: TypeAlias = "tuple[bytes, float]"
 # Members, and their scores: rows without an object for each.
@@ -220,6 +222,16 @@ def check_score(score: float) -> float:
             "use milliseconds or microseconds, not nanoseconds"
         )
     return number + 0.0
+
+
+def spell(key: Key, score: float, member: Member) -> Spelled:
+    """Accept a tuple; raises InvalidInput."""
+    # Most are as they should be, and are many: nothing is called for them.
+    if type(key) is not bytes or len(key) > MAX_KEY_BYTES:
+        key = encode(key, "key")
+    if type(member) is not bytes or len(member) > MAX_MEMBER_BYTES:
+        member = encode(member, "member")
+    return key, repr(check_score(score)), member
 
 
 def check_max_size(max_size: int) -> int:

@@ -7,14 +7,18 @@ long. What concerns one key stays together in one call up to MOST_OPERATIONS and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
+from headwater.errors import StoreError
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
 from headwater.timeline.layout import LAYOUT_KEY, Layout
+from headwater.timeline.pool.instance import Ask
 from headwater.timeline.records import Columns, Cursor, Row
 
+_read_numbers = msgspec.json.Decoder(list[float]).decode
 MOST_OPERATIONS: Final = 2000
 MOST_BYTES: Final = 1024 * 1024
 MOST_KEYS: Final = 1000
@@ -28,6 +32,7 @@ class Change(NamedTuple):
     deletes: list[str | bytes]
 
 
+_EPOCH: Final = b"*3\r\n$4\r\nHGET\r\n$%d\r\n%b\r\n$5\r\nepoch\r\n" % (len(LAYOUT_KEY), LAYOUT_KEY)
 Changes: TypeAlias = "dict[bytes, Change]"
 
 
@@ -40,18 +45,25 @@ class Window(NamedTuple):
     stop: Cursor | None = None
 
 
-class Page:
-    """What a cluster has of a key in a window, newest first; read when it is looked at."""
+class Page(NamedTuple):
+    """What a cluster has of a key in a window, newest first, as member, score, member, score, ...
 
-    def __init__(self, raw: list[bytes], *, whole: bool) -> None:
-        self.raw = raw
-        # The window holds no more than this.
-        self.whole = whole
+    ``whole`` says that the window holds no more than this.
+    """
 
-    @cached_property
+    raw: list[bytes]
+    whole: bool
+
+    @property
     def columns(self) -> Columns:
         """Members, and their scores."""
-        return self.raw[::2], list(map(float, self.raw[1::2]))
+        scores = self.raw[1::2]
+        try:
+            # Numbers are spelled as in JSON, and this reads them several times as fast.
+            return self.raw[::2], _read_numbers(b"[%b]" % b",".join(scores))
+        except msgspec.DecodeError:
+            # But for those that somebody else made infinite.
+            return self.raw[::2], list(map(float, scores))
 
     @property
     def rows(self) -> list[Row]:
@@ -70,6 +82,27 @@ class Page:
         return Page(self.raw[: 2 * kept], whole=True)
 
 
+class Found:
+    """The pages that a cluster has of keys, by their raw contents, and why it gave none of others.
+
+    Most answers are compared and counted as a whole, so a Page is made when one is looked at.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.raw: dict[bytes, list[bytes]] = {}
+        self.failed: dict[bytes, StoreError] = {}
+
+    def __getitem__(self, key: bytes) -> Page | StoreError:
+        raw = self.raw.get(key)
+        return self.failed[key] if raw is None else Page(raw, whole=len(raw) < 2 * self._limit)
+
+    def pages(self) -> Iterator[tuple[bytes, Page]]:
+        """Give the pages, by key."""
+        for key, raw in self.raw.items():
+            yield key, Page(raw, whole=len(raw) < 2 * self._limit)
+
+
 class Known(NamedTuple):
     """What a cluster knows of some members of a key, in their order.
 
@@ -85,26 +118,42 @@ def sets_of(key: bytes) -> tuple[bytes, bytes]:
     return key + b"+", key + b"-"
 
 
-def write_calls(
-    changes: Mapping[bytes, Change], max_size: int, horizon: float, epoch: int
-) -> Iterator[Call]:
-    """Spell operations; with none for a key, it is brought to its size and horizon only."""
-    head: list[Argument] = [max_size, "" if horizon == NO_HORIZON else repr(horizon)]
-    keys: list[bytes] = []
-    args = list(head)
-    count = size = 0
-    for key, change in changes.items():
-        for part, more, weight in _parts(change):
-            if keys and (count + more > MOST_OPERATIONS or size + weight > MOST_BYTES):
-                yield _call("hw_timeline_write", keys, args, epoch)
-                keys, args, count, size = [], list(head), 0, 0
-            keys += sets_of(key)
-            args += (len(part.inserts) // 2, len(part.deletes) // 2)
-            args += part.inserts
-            args += part.deletes
-            count, size = count + more, size + weight
-    if keys:
-        yield _call("hw_timeline_write", keys, args, epoch)
+class Batch:
+    """Operations to be written, spelled once for all clusters that spread their keys alike."""
+
+    def __init__(self, changes: Changes, horizon: float) -> None:
+        self.changes = changes
+        self._horizon = horizon
+        self._spelled: dict[tuple[int, int, tuple[bytes, ...]], list[Ask]] = {}
+
+    def asks(self, keys: Sequence[bytes], max_size: int, epoch: int) -> list[Ask]:
+        """Spell what concerns some keys; of those without operations only size and horizon do."""
+        share = (max_size, epoch, tuple(keys))
+        if share not in self._spelled:
+            calls = self._calls(keys, max_size, epoch)
+            self._spelled[share] = [Ask.of(call) for call in calls]
+        return self._spelled[share]
+
+    def _calls(self, share: Sequence[bytes], max_size: int, epoch: int) -> Iterator[Call]:
+        head: list[Argument] = [
+            max_size,
+            "" if self._horizon == NO_HORIZON else repr(self._horizon),
+        ]
+        keys: list[bytes] = []
+        args = list(head)
+        count = size = 0
+        for key in share:
+            for part, more, weight in _parts(self.changes[key]):
+                if keys and (count + more > MOST_OPERATIONS or size + weight > MOST_BYTES):
+                    yield _call("hw_timeline_write", keys, args, epoch)
+                    keys, args, count, size = [], list(head), 0, 0
+                keys += sets_of(key)
+                args += (len(part.inserts) // 2, len(part.deletes) // 2)
+                args += part.inserts
+                args += part.deletes
+                count, size = count + more, size + weight
+        if keys:
+            yield _call("hw_timeline_write", keys, args, epoch)
 
 
 def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
@@ -127,30 +176,77 @@ def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
     yield part, count, size
 
 
-def select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[Call]:
-    """Spell the request for a page of each of some sets."""
+class Reading:
+    """Keys to be read in a window, spelled once for all clusters that spread them alike.
+
+    Their tombstones are read when ``deleted``.
+    """
+
+    def __init__(self, keys: Sequence[bytes], window: Window, *, deleted: bool = False) -> None:
+        self.keys = keys
+        self.window = window
+        self._deleted = deleted
+        self._spelled: dict[tuple[int, tuple[bytes, ...]], list[Ask]] = {}
+
+    def asks(self, keys: Sequence[bytes], epoch: int) -> list[Ask]:
+        """Spell the request for a page of each of some keys."""
+        share = (epoch, tuple(keys))
+        if share not in self._spelled:
+            sets = [sets_of(key)[self._deleted] for key in keys]
+            self._spelled[share] = list(_select_asks(sets, self.window, epoch))
+        return self._spelled[share]
+
+
+def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[Ask]:
+    """Spell the request for a page of each of some sets.
+
+    Without start and stop plain commands do it for less. They ask for the layout after the pages:
+    epochs only rise, so if the last one is known, the pages were read by it or by one before.
+    """
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
+
+    def read(replies: list[Any]) -> list[list[bytes]] | None:
+        layout = replies.pop()
+        return None if layout is not None and int(layout) > epoch else replies
+
     step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
     for at in range(0, len(sets), step):
-        yield _call("hw_timeline_select", sets[at : at + step], args, epoch, read_only=True)
+        part = sets[at : at + step]
+        call = _call("hw_timeline_select", part, args, epoch, read_only=True)
+        if window.start or window.stop:
+            yield Ask.of(call)
+        else:
+            yield Ask(call, _plain(part, window), len(part) + 1, read)
 
 
-def score_calls(
-    asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int
-) -> Iterator[Call]:
+def _plain(sets: Sequence[bytes], window: Window) -> bytes:
+    """Pack what reads a page of each set by its rank, and then the epoch of the layout."""
+    first, last = b"%d" % window.offset, b"%d" % (window.offset + window.limit - 1)
+    tail = b"$%d\r\n%b\r\n$%d\r\n%b\r\n$3\r\nREV\r\n$10\r\nWITHSCORES\r\n" % (
+        len(first),
+        first,
+        len(last),
+        last,
+    )
+    head = b"*6\r\n$6\r\nZRANGE\r\n"
+    pages = [b"%b$%d\r\n%b\r\n%b" % (head, len(name), name, tail) for name in sets]
+    return b"".join((*pages, _EPOCH))
+
+
+def score_asks(asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int) -> Iterator[Ask]:
     """Spell the question what is known of members; a key is never cut in two."""
     keys: list[bytes] = []
     args: list[Argument] = [max_size]
     for key, members in asked.items():
         if keys and len(args) + len(members) > MOST_OPERATIONS:
-            yield _call("hw_timeline_score", keys, args, epoch, read_only=True)
+            yield Ask.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
             keys, args = [], [max_size]
         keys += sets_of(key)
         args += (len(members), *members)
     if keys:
-        yield _call("hw_timeline_score", keys, args, epoch, read_only=True)
+        yield Ask.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
 
 
 def read_known(found: list[bytes]) -> Known:
@@ -166,9 +262,9 @@ def read_known(found: list[bytes]) -> Known:
     return Known((float(score), member) if score else None, states)
 
 
-def layout_call(layout: Layout) -> Call:
+def layout_ask(layout: Layout) -> Ask:
     """Spell what tells an instance of a layout."""
-    return Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True)
+    return Ask.of(Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True))
 
 
 def _call(

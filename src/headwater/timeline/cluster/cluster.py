@@ -7,30 +7,26 @@ and may be repeated. Instances are asked side by side; one that fails takes only
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from headwater.errors import FarmMoved, StoreError
 from headwater.store.faults import parse_info
 from headwater.timeline.cluster.calls import (
-    Change,
+    Batch,
+    Found,
     Known,
-    Page,
-    Window,
-    layout_call,
+    Reading,
+    layout_ask,
     read_known,
-    score_calls,
-    select_calls,
+    score_asks,
     sets_of,
-    write_calls,
 )
 from headwater.timeline.layout import LAYOUT_KEY, Layout, read_layout
-from headwater.timeline.pool.instance import Instance
+from headwater.timeline.pool.instance import Ask, Instance
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.records import InstanceStatus, Written
-
-T = TypeVar("T")
-
 
 _FIELDS: Final = ("epoch", "phase", "old", "new")
 
@@ -59,62 +55,56 @@ class Cluster:
         """Make a cluster of instances; nothing is sent yet."""
         return cls(Pool(urls, hash_name, timeout_ms), max_size, epoch)
 
-    async def write(self, changes: Mapping[bytes, Change], horizon: float) -> Outcome:
+    async def write(self, batch: Batch) -> Outcome:
         """Merge operations into their keys; below the horizon nothing is kept or taken."""
-
-        async def work(instance: Instance, keys: list[bytes]) -> Written:
-            share = changes if len(keys) == len(changes) else {key: changes[key] for key in keys}
-            written = Written()
-            for call in write_calls(share, self._max_size, horizon, self._epoch):
-                written = written.plus(await instance.ask(call))
-            return written
-
         written, failed = Written(), {}
-        for keys, result in await self._spread(changes, work):
-            if isinstance(result, StoreError):
-                failed.update(dict.fromkeys(keys, result))
+        for keys, replies in await self._spread(
+            batch.changes, lambda share: batch.asks(share, self._max_size, self._epoch)
+        ):
+            if isinstance(replies, StoreError):
+                failed.update(dict.fromkeys(keys, replies))
             else:
-                written = written.plus(result)
+                for reply in replies:
+                    written = written.plus(reply)
         return Outcome(written, failed)
 
-    async def select(
-        self, keys: Sequence[bytes], window: Window, *, deleted: bool = False
-    ) -> dict[bytes, Page | StoreError]:
-        """Give a page of each key, or why there is none; of its tombstones when ``deleted``."""
-
-        async def work(instance: Instance, keys: list[bytes]) -> list[Page]:
-            sets = [sets_of(key)[deleted] for key in keys]
-            pages: list[Page] = []
-            for call in select_calls(sets, window, self._epoch):
-                pages += [
-                    Page(raw, whole=len(raw) < 2 * window.limit) for raw in await instance.ask(call)
-                ]
-            return pages
-
-        return _by_key(await self._spread(keys, work))
+    async def select(self, reading: Reading) -> Found:
+        """Give a page of each key, or why there is none."""
+        found = Found(reading.window.limit)
+        for keys, replies in await self._spread(
+            reading.keys, lambda share: reading.asks(share, self._epoch)
+        ):
+            if isinstance(replies, StoreError):
+                found.failed.update(dict.fromkeys(keys, replies))
+            else:
+                found.raw.update(zip(keys, chain.from_iterable(replies), strict=True))
+        return found
 
     async def score(
         self, asked: Mapping[bytes, Sequence[bytes]]
     ) -> dict[bytes, Known | StoreError]:
         """Tell what is known of members, by key, or why that cannot be told."""
 
-        async def work(instance: Instance, keys: list[bytes]) -> list[Known]:
-            share = {key: asked[key] for key in keys}
-            known: list[Known] = []
-            for call in score_calls(share, self._max_size, self._epoch):
-                known += map(read_known, await instance.ask(call))
-            return known
+        def spell(keys: list[bytes]) -> Iterable[Ask]:
+            return score_asks({key: asked[key] for key in keys}, self._max_size, self._epoch)
 
-        return _by_key(await self._spread(asked, work))
+        found: dict[bytes, Known | StoreError] = {}
+        for keys, replies in await self._spread(asked, spell):
+            if isinstance(replies, StoreError):
+                found.update(dict.fromkeys(keys, replies))
+            else:
+                known = map(read_known, chain.from_iterable(replies))
+                found.update(zip(keys, known, strict=True))
+        return found
 
     async def _spread(
-        self, keys: Iterable[bytes], work: Callable[[Instance, list[bytes]], Awaitable[T]]
-    ) -> list[tuple[list[bytes], T | StoreError]]:
-        """Have each instance do its share; gives the keys of each with its result or failure."""
+        self, keys: Iterable[bytes], spell: Callable[[list[bytes]], Iterable[Ask]]
+    ) -> list[tuple[list[bytes], list[Any] | StoreError]]:
+        """Ask each instance for its share; gives the keys of each with its replies or failure."""
 
-        async def attempt(instance: Instance, share: list[bytes]) -> T | StoreError:
+        async def attempt(instance: Instance, share: list[bytes]) -> list[Any] | StoreError:
             try:
-                return await work(instance, share)
+                return [await instance.ask(ask) for ask in spell(share)]
             except FarmMoved as error:
                 self.outdated = True
                 return error
@@ -158,8 +148,8 @@ class Cluster:
 
     async def announce(self, layout: Layout) -> list[Layout]:
         """Tell every instance of a layout; gives what each knows then. Raises StoreError."""
-        call = layout_call(layout)
-        replies = [await instance.ask(call) for instance in self.pool.instances]
+        ask = layout_ask(layout)
+        replies = [await instance.ask(ask) for instance in self.pool.instances]
         return [found for reply in replies if (found := read_layout(reply)) is not None]
 
     async def drop(self, place: int, keys: Sequence[bytes]) -> None:
@@ -184,15 +174,3 @@ async def _look(instance: Instance) -> InstanceStatus:
     except StoreError as error:
         return InstanceStatus(instance.where, up=False, fault=str(error))
     return InstanceStatus(instance.where, True, keys, int(parse_info(memory)["used_memory"]))
-
-
-def _by_key(
-    results: list[tuple[list[bytes], list[T] | StoreError]],
-) -> dict[bytes, T | StoreError]:
-    found: dict[bytes, T | StoreError] = {}
-    for keys, result in results:
-        if isinstance(result, StoreError):
-            found.update(dict.fromkeys(keys, result))
-        else:
-            found.update(zip(keys, result, strict=True))
-    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -30,9 +30,9 @@ from headwater.timeline.farm.options import (
     RisingHorizon,
     parse_strategy,
 )
-from headwater.timeline.farm.reading import Query
+from headwater.timeline.farm.reading import Answer, Query
 from headwater.timeline.farm.scoring import score_of
-from headwater.timeline.farm.shaping import check_keys, check_pairs, group, shape
+from headwater.timeline.farm.shaping import check_keys, check_pairs, check_tuples, group, shape
 from headwater.timeline.farm.uniting import Failures
 from headwater.timeline.farm.whole import (
     compare_whole,
@@ -53,6 +53,7 @@ from headwater.timeline.records import (
     Place,
     Repaired,
     Selected,
+    Spelled,
     Tuple,
     Written,
     check_max_size,
@@ -158,14 +159,16 @@ class AsyncFarm:
 
     async def insert(self, tuples: Iterable[Tuple]) -> Written:
         """See Farm.insert."""
-        return await self._write(tuples, "insert")
+        return await self.write("insert", check_tuples(tuples))
 
     async def delete(self, tuples: Iterable[Tuple]) -> Written:
         """See Farm.delete."""
-        return await self._write(tuples, "delete")
+        return await self.write("delete", check_tuples(tuples))
 
-    async def _write(self, tuples: Iterable[Tuple], verb: str) -> Written:
-        changes, count = group(tuples, deleted=verb == "delete")
+    async def write(self, verb: str, operations: Sequence[Spelled]) -> Written:
+        """Insert or delete what was checked already."""
+        changes = group(operations, deleted=verb == "delete")
+        count = len(operations)
         began = time.perf_counter()
         self._metrics.count(f"{verb}_call")
         self._metrics.count(f"{verb}_record_count", count)
@@ -204,13 +207,17 @@ class AsyncFarm:
 
     async def _select(self, keys: Iterable[Key], window: Window) -> Selected:
         asked = check_keys(keys)
+        answer = await self.read(asked.values(), window)
+        return shape(asked, answer.columns, answer.failures)
+
+    async def read(self, keys: Iterable[bytes], window: Window) -> Answer:
+        """Select what was checked already; a key that has nothing may be left out."""
+        asked = list(dict.fromkeys(keys))
         limit = min(window.limit, self._options.max_size - window.offset)
         if not asked or limit <= 0:
-            return shape(asked, {}, Failures())
-        window = window._replace(limit=limit)
-        query = Query(list(dict.fromkeys(asked.values())), window, self._horizon())
-        answer = await self._by_layout(lambda ground: ground.reader.read(query))
-        return shape(asked, answer.columns, answer.failures)
+            return Answer({}, Failures(), 0.0)
+        query = Query(asked, window._replace(limit=limit), self._horizon())
+        return await self._by_layout(lambda ground: ground.reader.read(query))
 
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]

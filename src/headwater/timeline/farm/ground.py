@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Changes
+from headwater.timeline.cluster.calls import Batch, Changes
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.options import Options, parse_farm, parse_quorum
@@ -70,10 +70,9 @@ class Ground:
 
     async def write(self, changes: Changes) -> Written:
         """Write to all clusters; done when a quorum of each group has it. Raises QuorumFailed."""
-        horizon = self._horizon()
+        batch = Batch(changes, self._horizon())
         first, *others = (
-            write(group.clusters, changes, horizon, group.quorum, self._background)
-            for group in self._groups
+            write(group.clusters, batch, group.quorum, self._background) for group in self._groups
         )
         if not others:
             return await first

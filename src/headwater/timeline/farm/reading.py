@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Page, Window
+from headwater.errors import AllReplicasFailed
+from headwater.timeline.cluster.calls import Found, Page, Reading, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.options import Options
@@ -109,6 +109,9 @@ class Reader:
         wait = _Waiting(self, query, query.full_window)
         wait.send(self._clusters, query.keys)
         await wait.finish()
+        agreed = wait.agreed()
+        if agreed is not None:
+            return Answer(_cut(agreed, query.window), Failures(), wait.blocked_s)
         answers = wait.answers()
         uniting = Uniting(answers, query.full_window, query.horizon)
         columns = _cut(await uniting.columns(), query.window)
@@ -141,17 +144,13 @@ class Reader:
             self._metrics.count("select_repair_needed", sum(map(len, disputed.values())))
             self._repairer.request(disputed)
 
-    async def ask(
-        self, cluster: Cluster, keys: list[bytes], window: Window
-    ) -> dict[bytes, Page | StoreError]:
+    async def ask(self, cluster: Cluster, reading: Reading) -> Found:
         """Ask one cluster, and count what it gives."""
         self._metrics.count("select_send_to")
-        found = await cluster.select(keys, window)
-        errors = sum(isinstance(page, StoreError) for page in found.values())
-        if errors:
-            self._metrics.count("select_partial_error", errors)
-        rows = sum(len(page.raw) // 2 for page in found.values() if isinstance(page, Page))
-        self._metrics.count("select_retrieved", rows)
+        found = await cluster.select(reading)
+        if found.failed:
+            self._metrics.count("select_partial_error", len(found.failed))
+        self._metrics.count("select_retrieved", sum(map(len, found.raw.values())) // 2)
         return found
 
     def time(self, name: str, seconds: float) -> None:
@@ -167,13 +166,10 @@ def _first_of(answers: Answers, window: Window) -> dict[bytes, Columns]:
 
 def _cut(columns: dict[bytes, Columns], window: Window) -> dict[bytes, Columns]:
     """Leave the part of each key that was asked for."""
+    if not window.offset and all(len(found[0]) <= window.limit for found in columns.values()):
+        return columns
     part = slice(window.offset, window.offset + window.limit)
-    return {
-        key: found
-        if not window.offset and len(found[0]) <= window.limit
-        else (found[0][part], found[1][part])
-        for key, found in columns.items()
-    }
+    return {key: (found[0][part], found[1][part]) for key, found in columns.items()}
 
 
 class _Waiting:
@@ -181,59 +177,66 @@ class _Waiting:
 
     def __init__(self, reader: Reader, query: Query, window: Window) -> None:
         self._reader = reader
+        self._keys = query.keys
         self._horizon = query.horizon
         self.window = window
-        self._pages: dict[bytes, dict[Cluster, Page]] = {key: {} for key in query.keys}
+        self._found: dict[Cluster, Found] = {}
         self.unanswered = dict.fromkeys(query.keys)
         self._failures = Failures()
-        self._asked: set[Cluster] = set()
-        self._tasks: dict[asyncio.Task[dict[bytes, Page | StoreError]], Cluster] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._began = time.perf_counter()
         self._heard = False
         self.blocked_s = 0.0
 
     def send(self, clusters: Sequence[Cluster], keys: list[bytes]) -> None:
         """Ask clusters for keys."""
-        for cluster in clusters:
-            self._asked.add(cluster)
-            work = self._reader.ask(cluster, keys, self.window)
-            self._tasks[asyncio.get_running_loop().create_task(work)] = cluster
+        loop, reading = asyncio.get_running_loop(), Reading(keys, self.window)
+        self._tasks += [loop.create_task(self._hear(cluster, reading)) for cluster in clusters]
+
+    async def _hear(self, cluster: Cluster, reading: Reading) -> None:
+        found = self._found[cluster] = await self._reader.ask(cluster, reading)
+        for key, error in found.failed.items():
+            self._failures.add(key, error)
+        if self.unanswered:
+            self.unanswered = {key: None for key in self.unanswered if key not in found.raw}
+        if not self._heard and found.raw:
+            self._heard = True
+            self._reader.time("select_first_response_duration", time.perf_counter() - self._began)
 
     async def first_answers(self, within_s: float | None) -> None:
         """Wait until every key has an answer, nothing is to come, or the time is over."""
         deadline = None if within_s is None else time.perf_counter() + within_s
-        while self.unanswered and self._tasks:
+        while self.unanswered and (coming := [task for task in self._tasks if not task.done()]):
             left = None if deadline is None else deadline - time.perf_counter()
             if left is not None and left <= 0:
                 break
-            await self._step(left)
+            await self._wait(coming, asyncio.FIRST_COMPLETED, left)
 
     async def finish(self) -> None:
         """Wait for all answers."""
-        while self._tasks:
-            await self._step(None)
+        await self._wait(self._tasks, asyncio.ALL_COMPLETED)
 
-    async def _step(self, timeout_s: float | None) -> None:
-        done, _ = await asyncio.wait(
-            self._tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+    async def _wait(
+        self, tasks: list[asyncio.Task[None]], until: str, timeout_s: float | None = None
+    ) -> None:
+        done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=until)
         self.blocked_s = time.perf_counter() - self._began
         for task in done:
-            cluster = self._tasks.pop(task)
-            answered = False
-            for key, page in task.result().items():
-                if isinstance(page, StoreError):
-                    self._failures.add(key, page)
-                else:
-                    self._pages[key][cluster] = page.above(self._horizon)
-                    self.unanswered.pop(key, None)
-                    answered = True
-            if not self._heard and answered:
-                self._heard = True
-                self._reader.time("select_first_response_duration", self.blocked_s)
+            task.result()
+
+    def agreed(self) -> dict[bytes, Columns] | None:
+        """Give what is in every key when all clusters gave the same; None when they differ."""
+        first, *others = self._found.values()
+        if self._failures.keys or any(found.raw != first.raw for found in others):
+            return None
+        return {key: page.above(self._horizon).columns for key, page in first.pages()}
 
     def answers(self) -> Answers:
         """Give what has come; raises AllReplicasFailed when a key has no answer."""
         if self.unanswered:
-            raise AllReplicasFailed(list(self.unanswered), len(self._asked), self._failures.errors)
-        return Answers(self._pages, self._failures)
+            raise AllReplicasFailed(list(self.unanswered), len(self._tasks), self._failures.errors)
+        pages: dict[bytes, dict[Cluster, Page]] = {key: {} for key in self._keys}
+        for cluster, found in self._found.items():
+            for key, page in found.pages():
+                pages[key][cluster] = page.above(self._horizon)
+        return Answers(pages, self._failures)

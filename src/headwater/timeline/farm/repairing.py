@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Changes, Known
+from headwater.timeline.cluster.calls import Batch, Changes, Known
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
@@ -132,7 +132,7 @@ class Repairer:
         if not changes:
             return
         began = time.perf_counter()
-        outcome = await cluster.write(changes, horizon)
+        outcome = await cluster.write(Batch(changes, horizon))
         self._metrics.time("repair_write_duration", time.perf_counter() - began)
         failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
         self._metrics.count("repair_write_failure", failed)

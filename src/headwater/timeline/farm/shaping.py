@@ -14,17 +14,17 @@ from headwater.timeline.records import (
     Member,
     Record,
     Selected,
+    Spelled,
     Tuple,
-    check_score,
     decode,
     encode,
+    spell,
 )
 
 
-def group(tuples: Iterable[Tuple], *, deleted: bool) -> tuple[Changes, int]:
-    """Sort operations by key; gives how many they are, too."""
-    changes: Changes = {}
-    count = 0
+def check_tuples(tuples: Iterable[Tuple]) -> list[Spelled]:
+    """Accept (key, score, member) tuples; gives each as it is sent."""
+    spelled: list[Spelled] = []
     for item in tuples:
         try:
             key, score, member = item
@@ -32,13 +32,19 @@ def group(tuples: Iterable[Tuple], *, deleted: bool) -> tuple[Changes, int]:
             raise InvalidInput(
                 f"a tuple is (key, score, member), not {item!r}; give a list of them"
             ) from None
-        raw = encode(key, "key")
-        change = changes.get(raw)
+        spelled.append(spell(key, score, member))
+    return spelled
+
+
+def group(operations: Iterable[Spelled], *, deleted: bool) -> Changes:
+    """Sort operations by key."""
+    changes: Changes = {}
+    for key, score, member in operations:
+        change = changes.get(key)
         if change is None:
-            change = changes[raw] = Change([], [])
-        change[deleted].extend((repr(check_score(score)), encode(member, "member")))
-        count += 1
-    return changes, count
+            change = changes[key] = Change([], [])
+        change[deleted].extend((score, member))
+    return changes
 
 
 def check_keys(keys: Iterable[Key]) -> dict[Key, bytes]:

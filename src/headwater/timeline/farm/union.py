@@ -31,7 +31,7 @@ def unite(pages: Sequence[Page]) -> Union:
     first = pages[0]
     ends = [(float(page.raw[-1]), page.raw[-2]) for page in pages if not page.whole]
     bound = max(ends, default=None)
-    if all(page.raw == first.raw for page in pages[1:]):
+    if all(page == first for page in pages[1:]):
         return Union(first.columns, {}, bound)
     scores = [dict(page.rows) for page in pages]
     highest: dict[bytes, float] = {}

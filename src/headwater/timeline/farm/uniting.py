@@ -11,7 +11,7 @@ import asyncio
 from typing import NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Known, Page, Window
+from headwater.timeline.cluster.calls import Known, Page, Reading, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.union import Union, newest_first, unite, verdict, within
 from headwater.timeline.law import State
@@ -125,7 +125,7 @@ class Uniting:
         async def extend(cluster: Cluster, page: Page) -> None:
             last = Cursor(float(page.raw[-1]), page.raw[-2])
             window = self._window._replace(start=last)
-            further = (await cluster.select([key], window))[key]
+            further = (await cluster.select(Reading([key], window)))[key]
             if isinstance(further, StoreError):
                 self._failures.add(key, further)
                 del self._pages[key][cluster]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Change, Changes, Page, Window
+from headwater.timeline.cluster.calls import Batch, Change, Changes, Page, Reading, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.law import State, States, behind, kept, merge
 from headwater.timeline.metrics import Metrics
@@ -107,7 +107,7 @@ async def _write(cluster: Cluster, changes: Changes, horizon: float, metrics: Me
     if not changes:
         return Repaired()
     began = time.perf_counter()
-    outcome = await cluster.write(changes, horizon)
+    outcome = await cluster.write(Batch(changes, horizon))
     metrics.time("repair_write_duration", time.perf_counter() - began)
     failed = sum(size_of(changes[key]) for key in outcome.failed)
     written = sum(map(size_of, changes.values())) - failed
@@ -125,7 +125,7 @@ async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, St
     found: dict[bytes, States | StoreError] = {key: {} for key in keys}
     for deleted in (False, True):
         unread, window = list(keys), Window(0, _PAGE)
-        pages = await cluster.select(unread, window, deleted=deleted)
+        pages = await cluster.select(Reading(unread, window, deleted=deleted))
         for key in keys:
             page = pages[key]
             while isinstance(states := found[key], dict):
@@ -136,9 +136,8 @@ async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, St
                 if page.whole:
                     break
                 start = Cursor(float(page.raw[-1]), page.raw[-2])
-                page = (await cluster.select([key], window._replace(start=start), deleted=deleted))[
-                    key
-                ]
+                further = Reading([key], window._replace(start=start), deleted=deleted)
+                page = (await cluster.select(further))[key]
     return found
 
 

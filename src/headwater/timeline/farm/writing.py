@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headwater.errors import QuorumFailed, StoreError
-from headwater.timeline.cluster.calls import Changes
+from headwater.timeline.cluster.calls import Batch
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.records import Written
@@ -19,8 +19,7 @@ from headwater.timeline.records import Written
 
 async def write(
     clusters: Sequence[Cluster],
-    changes: Changes,
-    horizon: float,
+    batch: Batch,
     quorum: int,
     background: Background,
 ) -> Written:
@@ -28,7 +27,7 @@ async def write(
 
     Raises QuorumFailed when all have answered and some key is on fewer.
     """
-    tasks = {background.start(cluster.write(changes, horizon)) for cluster in clusters}
+    tasks = {background.start(cluster.write(batch)) for cluster in clusters}
     best = Written()
     answered = complete = 0
     missing: Counter[bytes] = Counter()

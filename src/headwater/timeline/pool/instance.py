@@ -8,9 +8,11 @@ for one that tries again: a dead server costs a farm one slow call now and then,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import redis
 
@@ -22,6 +24,7 @@ from headwater.errors import (
     StoreUnreachable,
 )
 from headwater.store.aio import AsyncStore
+from headwater.store.aio_pipe import AsyncPipe, pack
 from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.faults import Refusal
@@ -44,6 +47,23 @@ def check_url(text: str) -> str:
     return url
 
 
+class Ask(NamedTuple):
+    """A call, and what is sent for it: packed commands, perhaps others, that do the same for less.
+
+    ``read`` makes the reply of theirs, or gives None when the call itself must answer.
+    """
+
+    call: Call
+    packed: bytes
+    replies: int
+    read: Callable[[list[Any]], Any]
+
+    @classmethod
+    def of(cls, call: Call) -> Ask:
+        """Send a call as it is."""
+        return cls(call, pack(call), 1, itemgetter(0))
+
+
 class Instance:
     """A server by its URL; ``where`` names it without its password."""
 
@@ -57,13 +77,29 @@ class Instance:
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._store: AsyncStore | None = None
+        self._pipe: AsyncPipe | None = None
         self._opening = asyncio.Lock()
         self._rests_until = 0.0
         self._closed = False
 
-    async def ask(self, call: Call) -> Any:
+    async def ask(self, ask: Ask) -> Any:
         """Run a call that may be repeated; raises StoreError when it did not surely happen."""
-        return await self._attempt(lambda store: store.ask(call, PATIENCE_S))
+        if self._pipe and self._pipe.is_open and not self._rests_until:
+            try:
+                reply = ask.read(await self._pipe.send(ask.packed, ask.replies))
+            except TimeoutError:
+                raise self._rest() from None
+            except (redis.RedisError, OSError):
+                reply = None
+            if reply is not None:
+                return reply
+
+        async def send(store: AsyncStore) -> Any:
+            await self._lay_pipe(store)
+            return await store.ask(ask.call, PATIENCE_S)
+
+        # Whatever it was, the store can tell it, and do something about it.
+        return await self._attempt(send)
 
     async def command(self, *words: Argument) -> Any:
         """Run a command that may be repeated; raises StoreError."""
@@ -91,10 +127,7 @@ class Instance:
                 store = self._store or await self._open()
                 reply = await work(store)
         except TimeoutError:
-            self._rests_until = self._clock() + REST_S
-            raise StoreUnreachable(
-                self.where, f"no answer within {self._timeout_s * 1000:.0f} ms"
-            ) from None
+            raise self._rest() from None
         except (StoreUnreachable, OutcomeUnknown):
             self._rests_until = self._clock() + REST_S
             raise
@@ -117,8 +150,22 @@ class Instance:
                 self._store = await AsyncStore.open(self.url)
             return self._store
 
+    async def _lay_pipe(self, store: AsyncStore) -> None:
+        """Open a pipe for the calls to come; where that fails, there is still the store."""
+        async with self._opening:
+            if not self._closed and not (self._pipe and self._pipe.is_open):
+                with contextlib.suppress(redis.RedisError, OSError):
+                    self._pipe = await store.pipe(self._timeout_s)
+
+    def _rest(self) -> StoreUnreachable:
+        """Ask nothing for a while of a server that did not answer in time."""
+        self._rests_until = self._clock() + REST_S
+        return StoreUnreachable(self.where, f"no answer within {self._timeout_s * 1000:.0f} ms")
+
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
+        if self._pipe is not None:
+            self._pipe.abort(redis.ConnectionError("the farm is closed"))
         if self._store is not None:
             await self._store.close()

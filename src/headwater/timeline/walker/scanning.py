@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Page, Window
+from headwater.timeline.cluster.calls import Reading, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.walker.positions import END, Position, Positions
 
@@ -121,5 +121,5 @@ class Scan:
         """Say which keys have elements; of one that cannot be asked, nothing is known."""
         if not keys:
             return set()
-        pages = await cluster.select(keys, _ONE, deleted=deleted)
-        return {key for key, page in pages.items() if isinstance(page, Page) and page.raw}
+        found = await cluster.select(Reading(keys, _ONE, deleted=deleted))
+        return {key for key, raw in found.raw.items() if raw}

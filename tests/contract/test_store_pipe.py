@@ -1,0 +1,113 @@
+"""A connection that many calls share: replies in order, and nobody waits for what cannot come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from hiredis import pack_command
+
+from headwater.store.aio import AsyncStore
+from headwater.store.aio_pipe import AsyncPipe
+from tests.servers import Server
+
+Scene = Callable[[AsyncPipe], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+def play(server: Server, scene: Scene, timeout_s: float = 20.0) -> None:
+    async def run() -> None:
+        store = await AsyncStore.open(server.url)
+        pipe = await store.pipe(timeout_s)
+        try:
+            await scene(pipe)
+        finally:
+            pipe.abort(redis.ConnectionError("over"))
+            await store.close()
+
+    asyncio.run(run())
+
+
+def packed(*words: Any) -> bytes:
+    return bytes(pack_command(words))
+
+
+def echo(*texts: bytes) -> bytes:
+    return b"".join(packed("ECHO", text) for text in texts)
+
+
+def test_each_call_gets_its_own_replies(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        large = b"x" * 3_000_000
+        calls = [pipe.send(echo(b"%d" % n, b"more", large[: n * 1000]), 3) for n in range(200)]
+        calls.append(pipe.send(echo(large), 1))
+        found = await asyncio.gather(*calls)
+        assert found[:-1] == [[b"%d" % n, b"more", large[: n * 1000]] for n in range(200)]
+        assert found[-1] == [large]
+
+    play(server, scene)
+
+
+def test_an_error_is_that_of_its_call_alone(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        bad = pipe.send(echo(b"a") + packed("NONSENSE") + echo(b"b"), 3)
+        good = pipe.send(echo(b"c"), 1)
+        with pytest.raises(redis.ResponseError, match="NONSENSE"):
+            await bad
+        assert await good == [b"c"]
+        assert pipe.is_open
+
+    play(server, scene)
+
+
+def test_who_no_longer_waits_does_not_shift_the_replies_of_others(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        left, kept = pipe.send(echo(b"left", b"left"), 2), pipe.send(echo(b"kept"), 1)
+        left.cancel()
+        assert await kept == [b"kept"]
+
+    play(server, scene)
+
+
+def test_a_server_that_does_not_answer_is_given_up_for_all_who_wait(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        assert await pipe.send(echo(b"a"), 1) == [b"a"]
+        pid = server.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            found = await asyncio.gather(
+                *(pipe.send(echo(b"b"), 1) for _ in range(3)), return_exceptions=True
+            )
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert [type(error) for error in found] == [TimeoutError] * 3
+        assert not pipe.is_open
+        with pytest.raises(TimeoutError):
+            await pipe.send(echo(b"c"), 1)
+
+    play(server, scene, timeout_s=0.1)
+
+
+def test_a_connection_that_breaks_is_told_to_all_who_wait(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        with contextlib.closing(server.client()) as client:
+            (mine,) = await pipe.send(packed("CLIENT", "ID"), 1)
+            waiting = [pipe.send(packed("BLPOP", "nothing", 0), 1) for _ in range(2)]
+            await asyncio.sleep(0)
+            client.client_kill_filter(_id=mine)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(error, redis.ConnectionError | OSError) for error in found)
+        assert not pipe.is_open
+
+    play(server, scene)
