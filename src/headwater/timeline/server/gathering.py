@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Enough that a slow server does not hold up all; few enough that calls are worth their cost.
-SIDE_BY_SIDE: Final = 4
+# Enough that one slow call does not hold up all; few enough that calls are worth their cost.
+SIDE_BY_SIDE: Final = 2
 MOST_ITEMS: Final = 2000
 
 

@@ -118,7 +118,9 @@ class Parser:
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
-        self._buffer = bytearray()
+        # What one read of the socket brought, unless a request is in parts; read up to ``_at``.
+        self._buffer: bytes | bytearray = b""
+        self._at = 0
         self._head: Head | None = None
         self._chunks: list[bytes] = []
         self._size = 0
@@ -126,17 +128,24 @@ class Parser:
 
     def feed(self, data: bytes) -> None:
         """Take what arrived."""
-        self._buffer += data
+        if self._at == len(self._buffer):
+            self._buffer = data
+        else:
+            if not isinstance(self._buffer, bytearray):
+                self._buffer = bytearray(self._buffer)
+            del self._buffer[: self._at]
+            self._buffer += data
+        self._at = 0
 
     @property
     def buffered(self) -> int:
         """How many bytes wait to be read."""
-        return len(self._buffer)
+        return len(self._buffer) - self._at
 
     @property
     def begun(self) -> bool:
         """Whether a part of a request is there."""
-        return bool(self._buffer) or self._head is not None
+        return self._at < len(self._buffer) or self._head is not None
 
     def wants_continue(self) -> bool:
         """Say, once for each request, that its client waits to be told to send the body."""
@@ -160,35 +169,35 @@ class Parser:
         return Request(head, body)
 
     def _next_head(self) -> Head | None:
-        buffer = self._buffer
-        while buffer.startswith(b"\r\n"):
-            del buffer[:2]
-        end = buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+        while self._buffer.startswith(b"\r\n", self._at):
+            self._at += 2
+        end = self._buffer.find(b"\r\n\r\n", self._at, self._at + MAX_HEAD_BYTES)
         if end < 0:
-            if len(buffer) >= MAX_HEAD_BYTES:
+            if self.buffered >= MAX_HEAD_BYTES:
                 raise Refused(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at most")
             return None
-        head = read_head(bytes(buffer[:end]))
-        del buffer[: end + 4]
+        head = read_head(bytes(self._buffer[self._at : end]))
+        self._at = end + 4
         return head
 
     def _next_body(self, length: int) -> bytes | None:
-        if len(self._buffer) < length:
+        end = self._at + length
+        if len(self._buffer) < end:
             return None
-        body = bytes(self._buffer[:length])
-        del self._buffer[:length]
+        body = bytes(self._buffer[self._at : end])
+        self._at = end
         return body
 
     def _next_chunks(self) -> bytes | None:
-        """Collect chunks; those that are whole leave the buffer at once."""
+        """Collect chunks, each as soon as it is whole."""
         buffer = self._buffer
         while True:
-            line = buffer.find(b"\r\n", 0, _MAX_CHUNK_LINE)
+            line = buffer.find(b"\r\n", self._at, self._at + _MAX_CHUNK_LINE)
             if line < 0:
-                if len(buffer) >= _MAX_CHUNK_LINE:
+                if self.buffered >= _MAX_CHUNK_LINE:
                     raise Refused(400, "a chunk of the body has no readable size")
                 return None
-            found = _CHUNK.fullmatch(bytes(buffer[:line]))
+            found = _CHUNK.fullmatch(bytes(buffer[self._at : line]))
             if found is None:
                 raise Refused(400, "a chunk of the body has no readable size")
             size = int(found[1], 16)
@@ -203,7 +212,7 @@ class Parser:
                 raise Refused(400, "a chunk of the body is longer than it says")
             self._chunks.append(bytes(buffer[line + 2 : end]))
             self._size += size
-            del buffer[: end + 2]
+            self._at = end + 2
 
     def _end_of_chunks(self, line: int) -> bytes | None:
         """Pass over what may follow the last chunk, up to the empty line."""
@@ -212,7 +221,7 @@ class Parser:
             if len(self._buffer) - line > MAX_HEAD_BYTES:
                 raise Refused(431, "too much follows the last chunk of the body")
             return None
-        del self._buffer[: end + 4]
+        self._at = end + 4
         body = b"".join(self._chunks)
         self._chunks, self._size = [], 0
         return body

@@ -11,9 +11,11 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.farm import AsyncFarm
-from headwater.timeline.records import Selected, Tuple, Written
+from headwater.timeline.farm.reading import Answer
+from headwater.timeline.records import Spelled, Written
 from headwater.timeline.server import wire
 from headwater.timeline.server.figures import CONTENT_TYPE, Figures
 from headwater.timeline.server.gathering import Gathering, Wish
@@ -21,7 +23,7 @@ from headwater.timeline.server.http import Head, Refused, Reply, Request
 
 log = logging.getLogger("headwater.timeline")
 
-Answer: TypeAlias = Callable[[Reply], None]
+Tell: TypeAlias = Callable[[Reply], None]
 
 _ROUTES: Final = {
     "/": {"GET": "select", "POST": "insert", "DELETE": "delete"},
@@ -74,14 +76,13 @@ class Service:
         self._farm = farm
         self._figures = figures
         self._tokens = tokens
-        self._writes: dict[str, Gathering[Tuple, Written]] = {
-            "insert": Gathering(farm.insert),
-            "delete": Gathering(farm.delete),
+        self._writes: dict[str, Gathering[Spelled, Written]] = {
+            verb: Gathering(partial(farm.write, verb)) for verb in _WRITES
         }
-        self._selects: dict[wire.Window, Gathering[bytes, Selected]] = {}
+        self._selects: dict[Window, Gathering[bytes, Answer]] = {}
         self._background = Background()
 
-    def handle(self, request: Request, answer: Answer) -> None:
+    def handle(self, request: Request, answer: Tell) -> None:
         """Answer a request, at once or later."""
         answer = partial(self._counted, answer)
         try:
@@ -111,11 +112,11 @@ class Service:
         """Count a request that was answered by somebody else."""
         self._figures.request(reply.status)
 
-    def _counted(self, answer: Answer, reply: Reply) -> None:
+    def _counted(self, answer: Tell, reply: Reply) -> None:
         self._figures.request(reply.status)
         answer(reply)
 
-    def _write(self, verb: str, request: Request, answer: Answer) -> None:
+    def _write(self, verb: str, request: Request, answer: Tell) -> None:
         began = time.perf_counter()
         tuples = wire.read_tuples(request.body)
 
@@ -127,24 +128,21 @@ class Service:
 
         self._writes[verb].add(Wish(tuples, done))
 
-    def _select(self, request: Request, answer: Answer) -> None:
+    def _select(self, request: Request, answer: Tell) -> None:
         began = time.perf_counter()
         query = wire.read_query(request.head.query)
         keys = wire.read_keys(request.body, query)
 
-        def done(result: Selected | Exception) -> None:
+        def done(result: Answer | Exception) -> None:
             if isinstance(result, Exception):
                 answer(_failed(result))
-                return
-            found = {key: result[key] for key in keys}
-            seconds = time.perf_counter() - began
-            lacking = not result.partial_keys.isdisjoint(keys)
-            answer(wire.selected(query, found, seconds, partial=lacking))
+            else:
+                answer(wire.selected(query, keys, result, time.perf_counter() - began))
 
         gathering = self._selects.get(query.window)
         if gathering is None:
             self._forget_idle()
-            gathering = Gathering(partial(self._ask, query.window))
+            gathering = Gathering(partial(self._farm.read, window=query.window))
             self._selects[query.window] = gathering
         gathering.add(Wish(keys, done))
 
@@ -153,12 +151,7 @@ class Service:
         if len(self._selects) > 100:
             self._selects = {w: g for w, g in self._selects.items() if not g.idle}
 
-    async def _ask(self, window: wire.Window, keys: list[bytes]) -> Selected:
-        if window.start or window.stop:
-            return await self._farm.select_range(keys, window.start, window.stop, window.limit)
-        return await self._farm.select(keys, window.offset, window.limit)
-
-    async def _tell_health(self, answer: Answer) -> None:
+    async def _tell_health(self, answer: Tell) -> None:
         """Say which instances serve; the server is of use as long as one of them does."""
         found = await self._farm.status()
         serving = sum(instance.up for instance in found)

@@ -11,23 +11,19 @@ from __future__ import annotations
 import base64
 import binascii
 import http
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias, cast
+from itertools import repeat
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.timeline.records import (
-    MAX_SIZE,
-    Cursor,
-    Record,
-    Tuple,
-    check_score,
-    encode,
-)
+from headwater.timeline.cluster.calls import Window
+from headwater.timeline.farm.reading import Answer
+from headwater.timeline.records import MAX_SIZE, Columns, Cursor, Spelled, encode, spell
 from headwater.timeline.server.http import Reply
 
 MOST_RECORDS: Final = 1_000_000
@@ -37,14 +33,14 @@ _FALSE: Final = {"0", "f", "F", "false", "FALSE", "False"}
 _PARAMETERS: Final = ("offset", "limit", "start", "stop", "coalesce", "cursors")
 
 
-class _Given(msgspec.Struct):
+class _Given(msgspec.Struct, gc=False):
     key: bytes
     # Not converted here: a whole number that a double cannot hold is refused, not rounded.
     score: int | float
     member: bytes
 
 
-class _Element(msgspec.Struct):
+class _Element(msgspec.Struct, gc=False):
     key: bytes
     score: float
     member: bytes
@@ -65,17 +61,11 @@ _read_keys = msgspec.json.Decoder(list[bytes]).decode
 _write = msgspec.json.Encoder().encode
 
 
-class Window(NamedTuple):
-    """Which part of each key the farm is asked for; requests for the same one go together."""
-
-    offset: int
-    limit: int
-    start: Cursor | None
-    stop: Cursor | None
-
-
 class Query(NamedTuple):
-    """What the query of a select says; ``skip`` is how much of a coalesced list is passed over."""
+    """What the query of a select says: the window of each key, which many requests may share.
+
+    ``skip`` is how much of a coalesced list is passed over.
+    """
 
     window: Window
     skip: int
@@ -85,10 +75,10 @@ class Query(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-Found: TypeAlias = "Mapping[bytes, Sequence[Record]]"
+_NOTHING: Final[Columns] = ([], [])
 
 
-def read_tuples(body: bytes) -> list[Tuple]:
+def read_tuples(body: bytes) -> list[Spelled]:
     """Read the body of an insert or delete; raises InvalidInput."""
     try:
         given = _read_tuples(body)
@@ -96,10 +86,7 @@ def read_tuples(body: bytes) -> list[Tuple]:
         raise InvalidInput(
             f'{error}; send [{{"key": base64, "score": number, "member": base64}}, ...]'
         ) from None
-    return [
-        (encode(item.key, "key"), check_score(item.score), encode(item.member, "member"))
-        for item in given
-    ]
+    return [spell(item.key, item.score, item.member) for item in given]
 
 
 def read_keys(body: bytes, query: Query) -> list[bytes]:
@@ -183,32 +170,30 @@ def _bool(given: dict[str, str], name: str) -> bool:
 
 def written(verb: str, count: int, seconds: float) -> Reply:
     """Spell the answer to an insert or delete."""
-    return Reply(200, _write({verb: count, "duration": duration(seconds)}))
+    return Reply(200, f'{{"{verb}":{count},"duration":"{duration(seconds)}"}}'.encode())
 
 
-def selected(query: Query, found: Found, seconds: float, *, partial: bool) -> Reply:
+def selected(query: Query, keys: Sequence[bytes], answer: Answer, seconds: float) -> Reply:
     """Spell the answer to a select: records by raw key, or one list of all when coalesced."""
-    shape = _pointed if query.cursors else _plain
+    spell_all = _pointed if query.cursors else _plain
+    found = {key: spell_all(key, *answer.columns.get(key, _NOTHING)) for key in keys}
+    partial = not answer.failures.keys.isdisjoint(keys)
     if query.coalesce:
-        merged = [record for records in found.values() for record in records]
-        merged.sort(key=lambda record: (record.score, record.member, record.key), reverse=True)
-        flat = shape(merged[query.skip : query.skip + query.limit])
+        merged = [element for elements in found.values() for element in elements]
+        merged.sort(key=lambda one: (one.score, one.member, one.key), reverse=True)
+        flat = merged[query.skip : query.skip + query.limit]
         return Reply(200, _write(_Selection(flat, duration(seconds), partial)))
-    by_key = {raw_key(key): shape(records) for key, records in found.items()}
+    by_key = {raw_key(key): elements for key, elements in found.items()}
     return Reply(200, _write(_Selection(by_key, duration(seconds), partial)))
 
 
-def _plain(records: Iterable[Record]) -> list[_Element]:
-    return [_Element(*record) for record in _as_bytes(records)]
+def _plain(key: bytes, members: list[bytes], scores: list[float]) -> list[_Element]:
+    return list(map(_Element, repeat(key), scores, members))
 
 
-def _pointed(records: Iterable[Record]) -> list[_Element]:
-    return [_Pointed(*r, str(Cursor(r[1], r[2]))) for r in _as_bytes(records)]
-
-
-def _as_bytes(records: Iterable[Record]) -> Iterable[tuple[bytes, float, bytes]]:
-    """Say that who asks by bytes gets bytes."""
-    return cast("Iterable[tuple[bytes, float, bytes]]", records)
+def _pointed(key: bytes, members: list[bytes], scores: list[float]) -> list[_Element]:
+    rows = zip(members, scores, strict=True)
+    return [_Pointed(key, score, member, str(Cursor(score, member))) for member, score in rows]
 
 
 def raw_key(key: bytes) -> str:
