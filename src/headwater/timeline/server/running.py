@@ -7,6 +7,8 @@ One that dies is started anew; when the parent dies, by whatever means, all end.
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import signal
 import socket
@@ -24,6 +26,8 @@ from headwater.timeline.metrics import Metrics
 from headwater.timeline.server.connection import Connections
 from headwater.timeline.server.figures import Figures, shared
 from headwater.timeline.server.service import Service, Tokens
+
+log = logging.getLogger("headwater.timeline")
 
 Ready: TypeAlias = Callable[[], None]
 
@@ -77,12 +81,27 @@ def run(
 
     def serve(process: int, sock: socket.socket, parent: int | None, tell: Ready) -> None:
         figures = Figures(memory, process)
-        asyncio.run(_serve(sock, open_farm(figures), figures, listening, parent, tell))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(sock, open_farm(figures), figures, listening, parent, tell))
+
+    new_loop = _loop_factory()
+    # What is here now stays: to look through it again and again for garbage takes milliseconds.
+    gc.freeze()
 
     if listening.workers == 1:
         serve(0, place, None, lambda: ready(address))
     else:
         _Parent(place, listening.workers, serve).run(lambda: ready(address))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Choose the event loop: the quick one where it is to be had."""
+    try:
+        import uvloop
+    except ImportError:
+        log.warning("uvloop is not installed: the server works, with more time for each request")
+        return None
+    return uvloop.new_event_loop
 
 
 def _bind(host: str, port: int) -> socket.socket:
