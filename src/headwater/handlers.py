@@ -41,6 +41,18 @@ def not_awaitable(result: object) -> InvalidInput:
     )
 
 
+def check_done(result: object) -> None:
+    """Refuse a promise in the place of what was to be done: nobody would keep it."""
+    if not inspect.isawaitable(result):
+        return
+    if inspect.iscoroutine(result):
+        result.close()
+    raise InvalidInput(
+        f"the handler gave a {type(result).__name__}, which nobody awaits here; write def, or use "
+        "headwater.aio"
+    )
+
+
 def _beneath(handler: Any) -> Any:
     while isinstance(handler, partial):
         handler = handler.func

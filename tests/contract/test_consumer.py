@@ -220,7 +220,7 @@ def test_an_async_handler_is_no_handler_for_a_sync_consumer(desk: Desk, name: st
         pass
 
     consumer = Consumer("c", name, desk.engine, desk.hw, handler, attempts=1)
-    with pytest.raises(Exception, match="use AsyncConsumer"):
+    with pytest.raises(Exception, match="which nobody awaits"):
         consumer.run_once()
     assert consumer.positions() == {name: 1}
 
@@ -649,6 +649,14 @@ def test_an_engine_of_the_other_manner_is_refused(connect: Callable[[str], Headw
         Consumer("c", "s", create_async_engine("sqlite+aiosqlite://"), hw, writes("c"))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="create_async_engine"):
         AsyncConsumer("c", "s", sa.create_engine("sqlite://"), hw, writes("c"))  # type: ignore[arg-type]
+
+
+def test_a_plain_function_is_no_handler_for_an_async_consumer(
+    connect: Callable[[str], Headwater],
+) -> None:
+    hw: Any = connect("plain-sync")
+    with pytest.raises(InvalidInput, match="must be async here"):
+        AsyncConsumer("c", "s", create_async_engine("sqlite+aiosqlite://"), hw, writes("c"))  # type: ignore[arg-type]
 
 
 # ── The decorator ────────────────────────────────────────────────────────────────────────────

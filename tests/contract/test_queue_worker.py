@@ -213,6 +213,19 @@ class Handlers:
         return wrapper
 
 
+def test_a_promise_that_nobody_keeps_is_no_success(stores: Stores, name: str) -> None:
+    async def work() -> None:
+        pytest.fail("nobody awaits this")
+
+    with headwater.connect(stores.url("plain")) as hw:
+        queue = hw.queue(name)
+        queue.configure(max_attempts=1)
+        queue.push(b"1")
+        with running(queue.worker()(lambda _: work())):
+            until(lambda: queue.stats().dead == 1)
+        assert queue.stats().acked == 0
+
+
 def test_a_plain_function_is_no_handler_for_an_async_worker(
     stores: Stores, name: str, loop: Loop
 ) -> None:

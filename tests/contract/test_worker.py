@@ -443,6 +443,24 @@ def test_an_async_handler_is_no_handler_for_a_sync_worker(stores: Stores, name: 
                 Worker(hw.stream(name).group("g"), each)
 
 
+def test_a_promise_that_nobody_keeps_is_no_success(stores: Stores, name: str) -> None:
+    asked: list[int] = []
+
+    async def work() -> None:
+        pytest.fail("nobody awaits this")
+
+    def handler(message: Message) -> Any:
+        asked.append(message.attempt)
+        return work()
+
+    with headwater.connect(stores.url("plain")) as hw:
+        stream = hw.stream(name)
+        stream.write("a", b"1")
+        with at_work(Worker(stream.group("g"), handler, backoff_ms=0)):
+            until(lambda: len(asked) > 1)
+        assert stream.group("g").info().ack_offset == 1, "it is not done"
+
+
 def test_a_plain_function_is_no_handler_for_an_async_worker(
     stores: Stores, name: str, loop: Loop
 ) -> None:

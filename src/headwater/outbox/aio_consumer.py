@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headwater.aio import AsyncHeadwater
+from headwater.handlers import check_async
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.consuming import PATIENCE_S, Turn
@@ -79,6 +80,8 @@ class AsyncConsumer:
         self._engine = async_engine_of(outbox)
         self._store = hw.store
         self._handlers = for_each(self.streams, handler, "handler")
+        for each in self._handlers.values():
+            check_async(each)
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
         self._patience_s: float | None = None

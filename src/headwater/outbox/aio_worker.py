@@ -151,10 +151,11 @@ class AsyncWorker:
         self._news.clear()
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
-            await self._tell(verdict_of(outcomes))
+            # First let go, then tell: what is given back may come again at once.
             for outcome in outcomes:
                 del self._held[outcome.offset]
                 self._begun.discard(outcome.offset)
+            await self._tell(verdict_of(outcomes))
             self._room.set()
 
     async def _tell(self, verdict: Verdict) -> None:

@@ -6,7 +6,6 @@ processes of one name may run at once, and any of them may be killed at any mome
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
+from headwater.handlers import check_done
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.consuming import PATIENCE_S, Turn
@@ -231,16 +231,8 @@ class Consumer:
             case Execute(statement, values):
                 return conn.execute(statement, values).rowcount
             case Handle(stream, messages):
-                return _done(self._handlers[stream](conn, messages))
+                return check_done(self._handlers[stream](conn, messages))
             case Restore(stream, state):
-                return _done(self._resetters[stream](conn, state))
+                return check_done(self._resetters[stream](conn, state))
             case Standing():
                 return standing_of(conn)
-
-
-def _done(result: object) -> None:
-    """Refuse a promise for an effect: nobody would keep it."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError("the handler of a Consumer must not be async; use AsyncConsumer")

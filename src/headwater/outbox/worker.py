@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import is_async
+from headwater.handlers import check_done, is_async
 from headwater.log.limits import check_count, check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
@@ -173,7 +173,7 @@ class Worker:
 
     def _handle(self, message: Message) -> None:
         try:
-            self._handler(message)
+            check_done(self._handler(message))
         except BaseException:
             # Whatever it was, even SystemExit: the message is not done.
             pause_ms = self._terms.pause_ms(message.attempt)
@@ -196,10 +196,12 @@ class Worker:
         while not ended:
             outcomes, ended = self._gather(beat_at)
             if outcomes:
-                self._tell(verdict_of(outcomes))
+                # First let go, then tell: what is given back may come again at once.
                 with self._changed:
                     for outcome in outcomes:
                         self._held.pop(outcome.offset, None)
+                self._tell(verdict_of(outcomes))
+                with self._changed:
                     self._changed.notify_all()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + self._terms.beat_s

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import is_async
+from headwater.handlers import check_done, is_async
 from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
 from headwater.queue.work import (
@@ -122,7 +122,7 @@ class QueueWorker:
         take, tell, handle = self._work.get, self._outcomes.put, self._handler
         while (delivery := take()) is not None:
             try:
-                handle(delivery)
+                check_done(handle(delivery))
             except BaseException:
                 # Whatever it was, even SystemExit: the message is not done.
                 rest = self._terms.rest_ms(delivery.attempt)
