@@ -1,21 +1,11 @@
 --[[
   Apply some operations of one kind to a key: args[first] to args[last] are score, member, ... `own`
-  is the set of that kind, `other` the opposite one, which is empty unless `contested`. Adds to tally:
-  applied, unchanged, rejected.
+  is the set of that kind, `other` the opposite one. Adds to tally: applied, unchanged, rejected.
 ]]
-function timeline.apply(own, other, contested, args, first, last, is_delete, floor, horizon, tally)
-  local pairs_given = (last - first + 1) / 2
-  local rivals = {}
-  if contested then
-    local members = {}
-    for i = first + 1, last, 2 do members[#members + 1] = args[i] end
-    rivals = redis.call('ZMSCORE', other, unpack(members))
-  elseif not floor and not horizon then
-    -- Nothing to lose against: the server's own rule, a higher score wins, is all of the law.
-    local changed = redis.call('ZADD', own, 'GT', 'CH', unpack(args, first, last))
-    tally[1], tally[2] = tally[1] + changed, tally[2] + pairs_given - changed
-    return
-  end
+function timeline.apply(own, other, args, first, last, is_delete, floor, horizon, tally)
+  local members = {}
+  for i = first + 1, last, 2 do members[#members + 1] = args[i] end
+  local rivals = redis.call('ZMSCORE', other, unpack(members))
   local winners, beaten, rejected = {}, {}, 0
   for i = first, last, 2 do
     local score, member = args[i], args[i + 1]
@@ -35,7 +25,26 @@ function timeline.apply(own, other, contested, args, first, last, is_delete, flo
   if #beaten > 0 then redis.call('ZREM', other, unpack(beaten)) end
   local changed = #winners > 0 and redis.call('ZADD', own, 'GT', 'CH', unpack(winners)) or 0
   tally[1], tally[3] = tally[1] + changed, tally[3] + rejected
-  tally[2] = tally[2] + pairs_given - changed - rejected
+  tally[2] = tally[2] + #members - changed - rejected
+end
+
+--[[
+  Apply inserts and deletes to a key of some size: args[at] on are score, member of each insert, then
+  of each delete.
+]]
+function timeline.merge(adds, deletes, size, inserts, removals, args, at, most, horizon, tally)
+  local floor = timeline.floor(adds, deletes, size, most)
+  for kind = 1, 2 do
+    local own, other, count = adds, deletes, inserts
+    if kind == 2 then own, other, count = deletes, adds, removals end
+    local stop = at + 2 * count
+    while at < stop do
+      local last = math.min(at + 2 * timeline.PAIRS, stop) - 1
+      timeline.apply(own, other, args, at, last, kind == 2, floor, horizon, tally)
+      at = last + 1
+    end
+  end
+  tally[4] = tally[4] + timeline.trim(adds, deletes, most)
 end
 
 --[[
@@ -58,29 +67,24 @@ redis.register_function('hw_timeline_write', function(keys, args)
   local at = 3
   for k = 1, #keys, 2 do
     local adds, deletes = keys[k], keys[k + 1]
-    local counts = { tonumber(args[at]), tonumber(args[at + 1]) }
+    local inserts, removals = tonumber(args[at]), tonumber(args[at + 1])
     at = at + 2
     if horizon then
-      for _, set in ipairs({ adds, deletes }) do
-        tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', set, '-inf', '(' .. args[2])
+      for i = k, k + 1 do
+        tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', keys[i], '-inf', '(' .. args[2])
       end
     end
-    local sizes = { redis.call('ZCARD', adds), redis.call('ZCARD', deletes) }
-    local size = sizes[1] + sizes[2]
-    local floor = timeline.floor(adds, deletes, size, most)
-    for kind = 1, 2 do
-      local own, other = keys[k + kind - 1], keys[k + 2 - kind]
-      local contested = sizes[3 - kind] > 0 or counts[3 - kind] > 0
-      local stop = at + 2 * counts[kind]
-      while at < stop do
-        local last = math.min(at + 2 * timeline.PAIRS, stop) - 1
-        timeline.apply(own, other, contested, args, at, last, kind == 2, floor, horizon, tally)
-        at = last + 1
-      end
+    local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
+    local room = inserted + inserts <= most and 0 < inserts and inserts <= timeline.PAIRS
+    if room and deleted == 0 and removals == 0 and not horizon then
+      -- Nothing to lose against: the server's own rule, a higher score wins, is all of the law.
+      local changed = redis.call('ZADD', adds, 'GT', 'CH', unpack(args, at, at + 2 * inserts - 1))
+      tally[1], tally[2] = tally[1] + changed, tally[2] + inserts - changed
+    else
+      local size = inserted + deleted
+      timeline.merge(adds, deletes, size, inserts, removals, args, at, most, horizon, tally)
     end
-    if size + counts[1] + counts[2] > most then
-      tally[4] = tally[4] + timeline.trim(adds, deletes, most)
-    end
+    at = at + 2 * (inserts + removals)
   end
   return tally
 end)
