@@ -14,7 +14,7 @@ import redis
 from hiredis import pack_command
 
 from headwater.store.aio import AsyncStore
-from headwater.store.aio_pipe import AsyncPipe
+from headwater.store.aio_pipe import AsyncPipe, Packed
 from tests.servers import Server
 
 Scene = Callable[[AsyncPipe], Awaitable[None]]
@@ -39,19 +39,19 @@ def play(server: Server, scene: Scene, timeout_s: float = 20.0) -> None:
     asyncio.run(run())
 
 
-def packed(*words: Any) -> bytes:
-    return bytes(pack_command(words))
+def packed(*commands: tuple[Any, ...]) -> Packed:
+    return Packed(b"".join(map(pack_command, commands)), len(commands))
 
 
-def echo(*texts: bytes) -> bytes:
-    return b"".join(packed("ECHO", text) for text in texts)
+def echo(*texts: bytes) -> Packed:
+    return packed(*(("ECHO", text) for text in texts))
 
 
 def test_each_call_gets_its_own_replies(server: Server) -> None:
     async def scene(pipe: AsyncPipe) -> None:
         large = b"x" * 3_000_000
-        calls = [pipe.send(echo(b"%d" % n, b"more", large[: n * 1000]), 3) for n in range(200)]
-        calls.append(pipe.send(echo(large), 1))
+        calls = [pipe.send(echo(b"%d" % n, b"more", large[: n * 1000])) for n in range(200)]
+        calls.append(pipe.send(echo(large)))
         found = await asyncio.gather(*calls)
         assert found[:-1] == [[b"%d" % n, b"more", large[: n * 1000]] for n in range(200)]
         assert found[-1] == [large]
@@ -61,8 +61,8 @@ def test_each_call_gets_its_own_replies(server: Server) -> None:
 
 def test_an_error_is_that_of_its_call_alone(server: Server) -> None:
     async def scene(pipe: AsyncPipe) -> None:
-        bad = pipe.send(echo(b"a") + packed("NONSENSE") + echo(b"b"), 3)
-        good = pipe.send(echo(b"c"), 1)
+        bad = pipe.send(packed(("ECHO", b"a"), ("NONSENSE",), ("ECHO", b"b")))
+        good = pipe.send(echo(b"c"))
         with pytest.raises(redis.ResponseError, match="NONSENSE"):
             await bad
         assert await good == [b"c"]
@@ -73,7 +73,7 @@ def test_an_error_is_that_of_its_call_alone(server: Server) -> None:
 
 def test_who_no_longer_waits_does_not_shift_the_replies_of_others(server: Server) -> None:
     async def scene(pipe: AsyncPipe) -> None:
-        left, kept = pipe.send(echo(b"left", b"left"), 2), pipe.send(echo(b"kept"), 1)
+        left, kept = pipe.send(echo(b"left", b"left")), pipe.send(echo(b"kept"))
         left.cancel()
         assert await kept == [b"kept"]
 
@@ -82,19 +82,19 @@ def test_who_no_longer_waits_does_not_shift_the_replies_of_others(server: Server
 
 def test_a_server_that_does_not_answer_is_given_up_for_all_who_wait(server: Server) -> None:
     async def scene(pipe: AsyncPipe) -> None:
-        assert await pipe.send(echo(b"a"), 1) == [b"a"]
+        assert await pipe.send(echo(b"a")) == [b"a"]
         pid = server.pid
         os.kill(pid, signal.SIGSTOP)
         try:
             found = await asyncio.gather(
-                *(pipe.send(echo(b"b"), 1) for _ in range(3)), return_exceptions=True
+                *(pipe.send(echo(b"b")) for _ in range(3)), return_exceptions=True
             )
         finally:
             os.kill(pid, signal.SIGCONT)
         assert [type(error) for error in found] == [TimeoutError] * 3
         assert not pipe.is_open
         with pytest.raises(TimeoutError):
-            await pipe.send(echo(b"c"), 1)
+            await pipe.send(echo(b"c"))
 
     play(server, scene, timeout_s=0.1)
 
@@ -102,12 +102,27 @@ def test_a_server_that_does_not_answer_is_given_up_for_all_who_wait(server: Serv
 def test_a_connection_that_breaks_is_told_to_all_who_wait(server: Server) -> None:
     async def scene(pipe: AsyncPipe) -> None:
         with contextlib.closing(server.client()) as client:
-            (mine,) = await pipe.send(packed("CLIENT", "ID"), 1)
-            waiting = [pipe.send(packed("BLPOP", "nothing", 0), 1) for _ in range(2)]
+            (mine,) = await pipe.send(packed(("CLIENT", "ID")))
+            waiting = [pipe.send(packed(("BLPOP", "nothing", 0))) for _ in range(2)]
             await asyncio.sleep(0)
             client.client_kill_filter(_id=mine)
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(error, redis.ConnectionError | OSError) for error in found)
         assert not pipe.is_open
+
+    play(server, scene)
+
+
+def test_what_several_servers_answer_alike_is_read_once_and_right_for_each(server: Server) -> None:
+    async def scene(pipe: AsyncPipe) -> None:
+        # Answers of any size, in one piece or in many, the same as before or not.
+        for size in (1, 100, 100_000, 1_000_000):
+            get = packed(("GET", f"key-{size}"), ("GET", f"key-{size}"))
+            for value in (b"a" * size, b"a" * size, b"b" * size, b"b" * size):
+                await pipe.send(packed(("SET", f"key-{size}", value)))
+                calls = [pipe.send(get), pipe.send(get), pipe.send(echo(value)), pipe.send(get)]
+                found = await asyncio.gather(*calls)
+                assert found == [[value, value], [value, value], [value], [value, value]]
+                assert await pipe.send(get) == [value, value]
 
     play(server, scene)

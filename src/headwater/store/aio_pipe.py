@@ -19,15 +19,30 @@ from headwater.store.call import Call
 from headwater.store.sync import for_server
 
 
-def pack(call: Call) -> bytes:
-    """Spell a call as it is sent to a server that is alone."""
-    packed: bytes = pack_command(for_server(call))
-    return packed
+class Packed:
+    """Commands as they are sent, and how many replies they have.
+
+    The same may be sent to several servers that are copies of each other. When one of them answers
+    byte by byte as another did, its answer is known, and is not read again.
+    """
+
+    __slots__ = ("commands", "expected", "replies", "seen")
+
+    def __init__(self, commands: bytes, expected: int) -> None:
+        self.commands = commands
+        self.expected = expected
+        self.seen = b""
+        self.replies: list[Any] = []
+
+    @classmethod
+    def of(cls, call: Call) -> Packed:
+        """Spell a call for a server that is alone."""
+        return cls(pack_command(for_server(call)), 1)
 
 
 class _Waiting(NamedTuple):
+    packed: Packed
     replies: list[Any]
-    expected: int
     done: asyncio.Future[list[Any]]
     until: float
 
@@ -48,6 +63,8 @@ class AsyncPipe(asyncio.Protocol):
         self._waiting: deque[_Waiting] = deque()
         self._loop = asyncio.get_running_loop()
         self._watching = False
+        # Whether a part of some replies has come.
+        self._midway = False
         self._lost: Exception | None = None
         self._transport.set_protocol(self)
 
@@ -56,8 +73,8 @@ class AsyncPipe(asyncio.Protocol):
         """Whether calls may be sent."""
         return self._lost is None
 
-    def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
-        """Send packed commands; gives their replies, or the first fault among them.
+    def send(self, packed: Packed) -> asyncio.Future[list[Any]]:
+        """Send commands; gives their replies, which are not to be changed, or the first fault.
 
         Who no longer waits may cancel what this gives: the replies are dropped when they come.
         """
@@ -65,10 +82,10 @@ class AsyncPipe(asyncio.Protocol):
         if self._lost is not None:
             done.set_exception(self._lost)
             return done
-        self._waiting.append(_Waiting([], expected, done, self._loop.time() + self._timeout_s))
+        self._waiting.append(_Waiting(packed, [], done, self._loop.time() + self._timeout_s))
         if not self._watching:
             self._watch()
-        self._transport.write(packed)
+        self._transport.write(packed.commands)
         return done
 
     def _watch(self) -> None:
@@ -83,20 +100,33 @@ class AsyncPipe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._reader.feed(data)
+        if not self._midway and self._waiting and self._waiting[0].packed.seen == data:
+            waiting = self._waiting.popleft()
+            _tell(waiting.done, waiting.packed.replies)
+            return
         try:
-            while self._waiting:
-                replies, expected, done, _ = self._waiting[0]
-                while len(replies) < expected:
-                    reply = self._reader.gets()
-                    if reply is False:
-                        return
-                    replies.append(reply)
-                self._waiting.popleft()
-                if not done.done():
-                    _tell(done, replies)
+            self._read(data)
         except hiredis.ProtocolError as error:
             self.abort(redis.InvalidResponse(str(error)))
+
+    def _read(self, data: bytes) -> None:
+        alone, self._midway = not self._midway, True
+        self._reader.feed(data)
+        while self._waiting:
+            packed, replies, done, _ = self._waiting[0]
+            while len(replies) < packed.expected:
+                reply = self._reader.gets()
+                if reply is False:
+                    return
+                replies.append(reply)
+            self._waiting.popleft()
+            _tell(done, replies)
+            if not self._reader.has_data():
+                self._midway = False
+                if alone:
+                    packed.seen, packed.replies = data, replies
+                return
+            alone = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -114,6 +144,8 @@ class AsyncPipe(asyncio.Protocol):
 
 
 def _tell(done: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+    if done.done():
+        return
     for reply in replies:
         if isinstance(reply, hiredis.ReplyError):
             done.set_exception(redis.ResponseError(str(reply)))

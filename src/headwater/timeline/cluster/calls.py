@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from headwater.errors import StoreError
+from headwater.store.aio_pipe import Packed
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
 from headwater.timeline.layout import LAYOUT_KEY, Layout
@@ -208,8 +209,8 @@ def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[
         args += ("", b"") if place is None else (repr(place.score), place.member)
 
     def read(replies: list[Any]) -> list[list[bytes]] | None:
-        layout = replies.pop()
-        return None if layout is not None and int(layout) > epoch else replies
+        *pages, layout = replies
+        return None if layout is not None and int(layout) > epoch else pages
 
     step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
     for at in range(0, len(sets), step):
@@ -218,7 +219,7 @@ def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[
         if window.start or window.stop:
             yield Ask.of(call)
         else:
-            yield Ask(call, _plain(part, window), len(part) + 1, read)
+            yield Ask(call, Packed(_plain(part, window), len(part) + 1), read)
 
 
 def _plain(sets: Sequence[bytes], window: Window) -> bytes:

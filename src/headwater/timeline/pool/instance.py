@@ -24,7 +24,7 @@ from headwater.errors import (
     StoreUnreachable,
 )
 from headwater.store.aio import AsyncStore
-from headwater.store.aio_pipe import AsyncPipe, pack
+from headwater.store.aio_pipe import AsyncPipe, Packed
 from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.faults import Refusal
@@ -54,14 +54,13 @@ class Ask(NamedTuple):
     """
 
     call: Call
-    packed: bytes
-    replies: int
+    packed: Packed
     read: Callable[[list[Any]], Any]
 
     @classmethod
     def of(cls, call: Call) -> Ask:
         """Send a call as it is."""
-        return cls(call, pack(call), 1, itemgetter(0))
+        return cls(call, Packed.of(call), itemgetter(0))
 
 
 class Instance:
@@ -86,7 +85,7 @@ class Instance:
         """Run a call that may be repeated; raises StoreError when it did not surely happen."""
         if self._pipe and self._pipe.is_open and not self._rests_until:
             try:
-                reply = ask.read(await self._pipe.send(ask.packed, ask.replies))
+                reply = ask.read(await self._pipe.send(ask.packed))
             except TimeoutError:
                 raise self._rest() from None
             except (redis.RedisError, OSError):
