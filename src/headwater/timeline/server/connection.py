@@ -138,6 +138,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, reply: Reply) -> None:
         request, self._request = self._request, None
+        self._service.count(reply)
         if request is None or self._transport is None:
             return
         self._ending = self._ending or not request.head.keep_alive

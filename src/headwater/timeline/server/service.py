@@ -84,7 +84,6 @@ class Service:
 
     def handle(self, request: Request, answer: Tell) -> None:
         """Answer a request, at once or later."""
-        answer = partial(self._counted, answer)
         try:
             action = _route(request.head)
             self._tokens.check(action, request.head.authorization)
@@ -109,12 +108,8 @@ class Service:
         return wire.failed(refused.status, str(refused), headers)
 
     def count(self, reply: Reply) -> None:
-        """Count a request that was answered by somebody else."""
+        """Count a request that is answered, whether or not its client is still there."""
         self._figures.request(reply.status)
-
-    def _counted(self, answer: Tell, reply: Reply) -> None:
-        self._figures.request(reply.status)
-        answer(reply)
 
     def _write(self, verb: str, request: Request, answer: Tell) -> None:
         began = time.perf_counter()

@@ -23,7 +23,15 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.reading import Answer
-from headwater.timeline.records import MAX_SIZE, Columns, Cursor, Spelled, encode, spell
+from headwater.timeline.records import (
+    MAX_KEY_BYTES,
+    MAX_SIZE,
+    Columns,
+    Cursor,
+    Spelled,
+    encode,
+    spell,
+)
 from headwater.timeline.server.http import Reply
 
 MOST_RECORDS: Final = 1_000_000
@@ -103,7 +111,8 @@ def read_keys(body: bytes, query: Query) -> list[bytes]:
                 f"{error}; send a JSON list of keys in base64, or name them as ?key=...&key=..."
             ) from None
     for key in keys:
-        encode(key, "key")
+        if len(key) > MAX_KEY_BYTES:
+            encode(key, "key")
     if len(keys) * query.window.limit > MOST_RECORDS:
         raise InvalidInput(
             f"{len(keys)} keys with up to {query.window.limit} records each are more than "
@@ -176,15 +185,15 @@ def written(verb: str, count: int, seconds: float) -> Reply:
 def selected(query: Query, keys: Sequence[bytes], answer: Answer, seconds: float) -> Reply:
     """Spell the answer to a select: records by raw key, or one list of all when coalesced."""
     spell_all = _pointed if query.cursors else _plain
-    found = {key: spell_all(key, *answer.columns.get(key, _NOTHING)) for key in keys}
+    columns = answer.columns
+    found = {raw_key(key): spell_all(key, *columns.get(key, _NOTHING)) for key in keys}
     partial = not answer.failures.keys.isdisjoint(keys)
-    if query.coalesce:
-        merged = [element for elements in found.values() for element in elements]
-        merged.sort(key=lambda one: (one.score, one.member, one.key), reverse=True)
-        flat = merged[query.skip : query.skip + query.limit]
-        return Reply(200, _write(_Selection(flat, duration(seconds), partial)))
-    by_key = {raw_key(key): elements for key, elements in found.items()}
-    return Reply(200, _write(_Selection(by_key, duration(seconds), partial)))
+    if not query.coalesce:
+        return Reply(200, _write(_Selection(found, duration(seconds), partial)))
+    merged = [element for elements in found.values() for element in elements]
+    merged.sort(key=lambda one: (one.score, one.member, one.key), reverse=True)
+    flat = merged[query.skip : query.skip + query.limit]
+    return Reply(200, _write(_Selection(flat, duration(seconds), partial)))
 
 
 def _plain(key: bytes, members: list[bytes], scores: list[float]) -> list[_Element]:
