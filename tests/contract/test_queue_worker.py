@@ -16,7 +16,8 @@ import pytest
 
 import headwater
 from headwater import Delivery, InvalidInput, Queue, QueueWorker, aio
-from headwater.queue.work import Terms
+from headwater.queue.work import Deliveries
+from headwater.working.pace import Pace
 from tests.blocking import Blocking, Loop
 from tests.commands import start
 from tests.conftest import Stores
@@ -112,22 +113,22 @@ def test_what_fails_is_tried_again_as_the_queue_says_and_then_given_up(
 
 
 def test_without_a_back_off_of_the_queue_a_worker_lets_failures_rest() -> None:
-    terms = Terms(4, 30_000)
-    assert [terms.rest_ms(attempt) for attempt in (1, 2, 3, 9)] == [1000, 2000, 4000, 60_000]
-    terms.settings = headwater.QueueSettings(backoff="fixed")
-    assert terms.rest_ms(5) == 0
+    source = Deliveries("a queue", 30_000)
+    assert [source.rest_ms(attempt) for attempt in (1, 2, 3, 9)] == [1000, 2000, 4000, 60_000]
+    source.settings = headwater.QueueSettings(backoff="fixed")
+    assert source.rest_ms(5) == 0
 
 
 def test_quick_work_is_taken_in_large_batches_and_slow_work_in_small_ones() -> None:
     now = [0.0]
-    terms = Terms(2, 30_000, clock=lambda: now[0])
-    assert terms.room == 4
+    pace = Pace(2, 30_000, "ack_ms", clock=lambda: now[0])
+    assert pace.room == 4
     for _ in range(20):
-        terms.note(terms.room)
-    assert terms.room == 1000
+        pace.note(pace.room)
+    assert pace.room == 1000
     now[0] += 1000
-    terms.note(1)
-    assert terms.room == 4
+    pace.note(1)
+    assert pace.room == 4
 
 
 def test_a_handler_may_take_longer_than_the_deadline(crew: Crew, queue: Queue) -> None:

@@ -20,7 +20,7 @@ import headwater
 from headwater import Group, Message, Stream, aio
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.outbox import AsyncWorker, Worker
-from headwater.outbox.worker import Terms
+from headwater.outbox.worker import Messages
 from headwater.store.call import Call, Wait
 from tests.blocking import Blocking, Loop
 from tests.conftest import Stores
@@ -216,8 +216,8 @@ def test_a_failed_message_comes_again_after_a_pause(
 
 
 def test_the_pause_grows_to_its_longest() -> None:
-    terms = Terms(1, 1000, None, 100, 1500)
-    pauses = [terms.pause_ms(attempt) for attempt in (1, 2, 3, 4, 5, 6, 5000)]
+    source = Messages("a group", 1000, None, 100, 1500)
+    pauses = [source.pause_ms(attempt) for attempt in (1, 2, 3, 4, 5, 6, 5000)]
     assert pauses == [100, 200, 400, 800, 1500, 1500, 1500]
 
 
@@ -439,7 +439,7 @@ def test_an_async_handler_is_no_handler_for_a_sync_worker(stores: Stores, name: 
 
     with headwater.connect(stores.url("plain")) as hw:
         for each in (handler, Handler()):
-            with pytest.raises(InvalidInput, match="Async"):
+            with pytest.raises(InvalidInput, match="must not be async"):
                 Worker(hw.stream(name).group("g"), each)
 
 

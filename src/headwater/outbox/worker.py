@@ -8,93 +8,55 @@ died, after ``retry_ms``. A handler may take longer than that: while it runs, it
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import groupby
-from queue import Empty, SimpleQueue
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import check_done, is_async
-from headwater.log.limits import check_count, check_ms
+from headwater.log.limits import check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
 from headwater.outages import delay_s
-from headwater.outbox.outages import Outage, is_passing
-from headwater.stopping import StopSignal
+from headwater.working.crew import Crew
+from headwater.working.pace import Pace, Verdict
 
-log = logging.getLogger("headwater.outbox")
-
+AnyGroup = TypeVar("AnyGroup")
 WorkerHandler: TypeAlias = "Callable[[Message], object]"
 
-_MOST_AT_ONCE = 10_000
-# A read that waits comes back this often, to look whether the worker shall stop.
-LOOK_MS = 500
 
+class Messages(Generic[AnyGroup]):
+    """What is to be said of a group's messages, by threads and tasks alike."""
 
-class Terms:
-    """How a worker treats its messages: how many at once, and when they come again."""
+    log = logging.getLogger("headwater.outbox")
 
     def __init__(
         self,
-        concurrency: int,
+        group: AnyGroup,
         retry_ms: int,
         expire_ms: int | None,
         backoff_ms: int,
         longest_backoff_ms: int,
     ) -> None:
-        if check_count(concurrency, "concurrency", _MOST_AT_ONCE) == 0:
-            raise InvalidInput(f"concurrency must be from 1 to {_MOST_AT_ONCE}, not 0")
-        self.concurrency = concurrency
-        self.retry_ms = check_ms(retry_ms, "retry_ms", 100)
+        self.group = group
+        self.retry_ms = retry_ms
         self.expire_ms = None if expire_ms is None else check_ms(expire_ms, "expire_ms", 1)
         self._backoff_ms = check_ms(backoff_ms, "backoff_ms")
         self._longest_ms = check_ms(longest_backoff_ms, "longest_backoff_ms")
 
-    @property
-    def room(self) -> int:
-        """How many messages a worker holds at most: one for each hand, and one ready for it."""
-        return 2 * self.concurrency
+    def __repr__(self) -> str:
+        return repr(self.group)
 
-    @property
-    def beat_s(self) -> float:
-        """How often what is held is extended."""
-        return self.retry_ms / 3000
+    def key_of(self, message: Message) -> int:
+        """Name a message: by its offset, however often it comes."""
+        return message.offset
 
     def pause_ms(self, attempt: int) -> int:
-        """How long a message rests after its handler failed for the ``attempt``-th time."""
+        """Say how long a message rests after its handler failed for the ``attempt``-th time."""
         return int(delay_s(attempt, self._backoff_ms, self._longest_ms))
 
-
-class Outcome(NamedTuple):
-    """What became of a message: done, or to come again after a pause."""
-
-    offset: int
-    pause_ms: int | None = None
-
-
-class Verdict(NamedTuple):
-    """What the store is to be told of several messages at once."""
-
-    done: list[int]
-    again: list[tuple[int, list[int]]]
-
-
-def verdict_of(outcomes: Iterable[Outcome]) -> Verdict:
-    """Sort outcomes into those that are done, and those that come again after the same pause."""
-    done = [outcome.offset for outcome in outcomes if outcome.pause_ms is None]
-    failed = sorted(
-        (outcome.pause_ms, outcome.offset) for outcome in outcomes if outcome.pause_ms is not None
-    )
-    return Verdict(
-        done,
-        [
-            (pause, [offset for _, offset in part])
-            for pause, part in groupby(failed, lambda f: f[0])
-        ],
-    )
+    def failed(self, message: Message) -> int:
+        """Log a failure; gives how long the message rests."""
+        pause_ms = self.pause_ms(message.attempt)
+        self.log.exception("offset %d failed; it comes again in %d ms", message.offset, pause_ms)
+        return pause_ms
 
 
 class Worker:
@@ -117,122 +79,37 @@ class Worker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
-        if is_async(handler):
-            raise InvalidInput("the handler of a Worker must not be async; use AsyncWorker")
-        self._group = group
-        self._handler = handler
-        self._terms = Terms(concurrency, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
-        self._stop = StopSignal()
-        self._held: dict[int, Future[None]] = {}
-        self._changed = threading.Condition()
-        self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
+        pace = Pace(concurrency, retry_ms, "retry_ms")
+        source = _FromGroup(group, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
+        self._crew = Crew(source, handler, pace)
 
     def run(self) -> None:
         """Work until ``stop``; an outage of the store is waited out.
 
         When it returns, running handlers have ended, and what was not begun is given back.
         """
-        outage = Outage(f"the worker of {self._group!r}", log)
-        clerk = threading.Thread(target=self._settle, name="headwater-worker-clerk", daemon=True)
-        clerk.start()
-        try:
-            with ThreadPoolExecutor(self._terms.concurrency, "headwater-worker") as pool:
-                try:
-                    while not self._stop.is_set():
-                        try:
-                            self._take(pool)
-                            outage.over()
-                        except StoreError as error:
-                            if not is_passing(error):
-                                raise
-                            self._stop.wait(outage.meet(error))
-                finally:
-                    self._give_back()
-        finally:
-            self._outcomes.put(None)
-            clerk.join()
+        self._crew.run()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
-        self._stop.set()
+        self._crew.stop()
 
-    def _take(self, pool: ThreadPoolExecutor) -> None:
-        with self._changed:
-            free = self._terms.room - len(self._held)
-            if free <= 0:
-                self._changed.wait(LOOK_MS / 1000)
-                return
-        messages = self._group.read(
-            free, block_ms=LOOK_MS, retry_ms=self._terms.retry_ms, expire_ms=self._terms.expire_ms
+
+class _FromGroup(Messages[Group]):
+    def begin(self) -> None:
+        pass
+
+    def take(self, count: int, wait_ms: int) -> list[Message]:
+        return self.group.read(
+            count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
         )
-        with self._changed:
-            for message in messages:
-                # What comes again while it is still being handled here needs no second hand.
-                if message.offset not in self._held:
-                    self._held[message.offset] = pool.submit(self._handle, message)
 
-    def _handle(self, message: Message) -> None:
-        try:
-            check_done(self._handler(message))
-        except BaseException:
-            # Whatever it was, even SystemExit: the message is not done.
-            pause_ms = self._terms.pause_ms(message.attempt)
-            log.exception("offset %d failed; it comes again in %d ms", message.offset, pause_ms)
-            self._outcomes.put(Outcome(message.offset, pause_ms))
-        else:
-            self._outcomes.put(Outcome(message.offset))
+    def tell(self, verdict: Verdict[Message]) -> None:
+        if verdict.done:
+            self.group.ack(*map(self.key_of, verdict.done))
+        for rest_ms, messages in [(0, verdict.untried), *verdict.failed]:
+            if messages:
+                self.group.nack(*map(self.key_of, messages), delay_ms=rest_ms)
 
-    def _give_back(self) -> None:
-        with self._changed:
-            for offset, future in self._held.items():
-                if future.cancel():
-                    self._outcomes.put(Outcome(offset, 0))
-
-    # ── Beside the handlers: tell the store what is done, and what is still in hand ──────────
-
-    def _settle(self) -> None:
-        beat_at = time.monotonic() + self._terms.beat_s
-        ended = False
-        while not ended:
-            outcomes, ended = self._gather(beat_at)
-            if outcomes:
-                # First let go, then tell: what is given back may come again at once.
-                with self._changed:
-                    for outcome in outcomes:
-                        self._held.pop(outcome.offset, None)
-                self._tell(verdict_of(outcomes))
-                with self._changed:
-                    self._changed.notify_all()
-            if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + self._terms.beat_s
-                self._extend()
-
-    def _gather(self, until: float) -> tuple[list[Outcome], bool]:
-        """Wait for an outcome, and give all there are by then; and whether it was the last."""
-        outcomes: list[Outcome] = []
-        try:
-            found = self._outcomes.get(timeout=max(until - time.monotonic(), 0))
-            while found is not None:
-                outcomes.append(found)
-                found = self._outcomes.get_nowait()
-        except Empty:
-            return outcomes, False
-        return outcomes, True
-
-    def _tell(self, verdict: Verdict) -> None:
-        try:
-            if verdict.done:
-                self._group.ack(*verdict.done)
-            for pause_ms, offsets in verdict.again:
-                self._group.nack(*offsets, delay_ms=pause_ms)
-        except HeadwaterError as error:
-            log.warning("the store could not be told what is done, it comes again: %s", error)
-
-    def _extend(self) -> None:
-        with self._changed:
-            held = list(self._held)
-        if held:
-            try:
-                self._group.extend(*held, retry_ms=self._terms.retry_ms)
-            except HeadwaterError as error:
-                log.warning("the store could not be told what is in hand: %s", error)
+    def extend(self, messages: list[Message]) -> None:
+        self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -6,35 +6,18 @@ the worker died. A handler may take as long as it likes: while it runs, its mess
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import check_done, is_async
-from headwater.outages import Outage, store_may_recover
 from headwater.queue.types import Delivery
-from headwater.queue.work import (
-    BUSY_LOOK_MS,
-    LOOK_MS,
-    NOT_BEGUN,
-    Outcome,
-    Terms,
-    Verdict,
-    WorkerOptions,
-    verdict_of,
-)
-from headwater.stopping import StopSignal
+from headwater.queue.work import Deliveries, WorkerOptions
+from headwater.working.crew import Crew
+from headwater.working.pace import Pace, Verdict
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
-
-log = logging.getLogger("headwater.queue")
 
 Handler: TypeAlias = "Callable[[Delivery], object]"
 
@@ -50,16 +33,8 @@ class QueueWorker:
     def __init__(
         self, queue: Queue, handler: Handler, *, concurrency: int = 4, ack_ms: int = 30_000
     ) -> None:
-        if is_async(handler):
-            raise InvalidInput("the handler must not be async here; use headwater.aio")
-        self._queue = queue
-        self._handler = handler
-        self._terms = Terms(concurrency, ack_ms)
-        self._stop = StopSignal()
-        self._work: SimpleQueue[Delivery | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
-        self._held: dict[str, Delivery] = {}
-        self._changed = threading.Condition()
+        pace = Pace(concurrency, ack_ms, "ack_ms")
+        self._crew = Crew(_FromQueue(queue, ack_ms), handler, pace)
 
     def run(self) -> None:
         """Work until ``stop``; an outage of the store is waited out.
@@ -67,125 +42,27 @@ class QueueWorker:
         When it is asked to stop, what was not begun is given back at once; when it returns, running
         handlers have ended.
         """
-        names = [("clerk", self._settle)]
-        names += [(f"hand-{i}", self._lend_a_hand) for i in range(self._terms.concurrency)]
-        threads = [
-            threading.Thread(target=work, name=f"headwater-{name}", daemon=True)
-            for name, work in names
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            self._take_until_stopped()
-        finally:
-            self._give_back()
-            for _ in threads[1:]:
-                self._work.put(None)
-            for thread in threads[1:]:
-                thread.join()
-            self._outcomes.put(None)
-            threads[0].join()
+        self._crew.run()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
-        self._stop.set()
+        self._crew.stop()
 
-    def _take_until_stopped(self) -> None:
-        outage = Outage(f"the worker of {self._queue!r}", log)
-        known = False
-        while not self._stop.is_set():
-            try:
-                if not known:
-                    self._terms.settings, known = self._queue.stats().settings, True
-                self._take()
-                outage.over()
-            except StoreError as error:
-                if not store_may_recover(error):
-                    raise
-                self._stop.wait(outage.meet(error))
 
-    def _take(self) -> None:
-        with self._changed:
-            room = self._terms.room
-            # A few large pops instead of many small ones: wait until half of the room is free.
-            if len(self._held) > room // 2:
-                self._changed.wait(BUSY_LOOK_MS / 1000)
-                return
-            free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
-        deliveries = self._queue.pop(free, ack_ms=self._terms.ack_ms, block_ms=look_ms)
-        with self._changed:
-            self._held.update((delivery.receipt, delivery) for delivery in deliveries)
-        for delivery in deliveries:
-            self._work.put(delivery)
+class _FromQueue(Deliveries["Queue"]):
+    def begin(self) -> None:
+        self.settings = self.queue.stats().settings
 
-    def _lend_a_hand(self) -> None:
-        take, tell, handle = self._work.get, self._outcomes.put, self._handler
-        while (delivery := take()) is not None:
-            try:
-                check_done(handle(delivery))
-            except BaseException:
-                # Whatever it was, even SystemExit: the message is not done.
-                rest = self._terms.rest_ms(delivery.attempt)
-                log.exception("message %s failed, attempt %d", delivery.id, delivery.attempt)
-                tell(Outcome(delivery, rest))
-            else:
-                tell(Outcome(delivery))
+    def take(self, count: int, wait_ms: int) -> list[Delivery]:
+        return self.queue.pop(count, ack_ms=self.ack_ms, block_ms=wait_ms)
 
-    def _give_back(self) -> None:
-        try:
-            while True:
-                delivery = self._work.get_nowait()
-                if delivery is not None:
-                    self._outcomes.put(Outcome(delivery, NOT_BEGUN))
-        except Empty:
-            pass
+    def tell(self, verdict: Verdict[Delivery]) -> None:
+        if verdict.done:
+            self.queue.ack(*verdict.done)
+        if verdict.untried:
+            self.queue.release(*verdict.untried)
+        for rest_ms, deliveries in verdict.failed:
+            self.queue.nack(*deliveries, delay_ms=rest_ms)
 
-    # ── Beside the handlers: tell the store what is done, and what is still in hand ──────────
-
-    def _settle(self) -> None:
-        beat_at = time.monotonic() + self._terms.beat_s
-        ended = False
-        while not ended:
-            outcomes, ended = self._gather(beat_at)
-            if outcomes:
-                self._tell(verdict_of(outcomes))
-                with self._changed:
-                    for outcome in outcomes:
-                        self._held.pop(outcome.delivery.receipt, None)
-                    self._terms.note(len(outcomes))
-                    self._changed.notify_all()
-            if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + self._terms.beat_s
-                self._extend()
-
-    def _gather(self, until: float) -> tuple[list[Outcome], bool]:
-        """Wait for an outcome, and give all there are by then; and whether it was the last."""
-        outcomes: list[Outcome] = []
-        try:
-            found = self._outcomes.get(timeout=max(until - time.monotonic(), 0))
-            while found is not None:
-                outcomes.append(found)
-                found = self._outcomes.get_nowait()
-        except Empty:
-            return outcomes, False
-        return outcomes, True
-
-    def _tell(self, verdict: Verdict) -> None:
-        try:
-            if verdict.done:
-                self._queue.ack(*verdict.done)
-            if verdict.untried:
-                self._queue.release(*verdict.untried)
-            for rest, deliveries in verdict.failed:
-                self._queue.nack(*deliveries, delay_ms=rest)
-        except HeadwaterError as error:
-            log.warning("the store could not be told what is done, it comes again: %s", error)
-
-    def _extend(self) -> None:
-        with self._changed:
-            held = list(self._held.values())
-        if held:
-            try:
-                self._queue.extend(*held, ack_ms=self._terms.ack_ms)
-            except HeadwaterError as error:
-                log.warning("the store could not be told what is in hand: %s", error)
+    def extend(self, deliveries: list[Delivery]) -> None:
+        self.queue.extend(*deliveries, ack_ms=self.ack_ms)
