@@ -34,10 +34,11 @@ class Place:
     hw: headwater.Headwater
     rounds: int
 
-    def ours(self, ack_ms: int | None, settle: bool = False) -> float:
-        """Take 1000 messages 50 at a time; messages a second."""
-        queue = self.hw.queue("taken")
-        queue.push_many([VALUE] * MESSAGES)
+    def ours(self, ack_ms: int | None, settle: bool = False, together: bool = True) -> float:
+        """Take 1000 messages, pushed together or one by one, 50 at a time; messages a second."""
+        queue = self.hw.queue("taken" if together else "taken-singly")
+        for part in [[VALUE] * MESSAGES] if together else [[VALUE]] * MESSAGES:
+            queue.push_many(part)
 
         def work() -> None:
             for _ in range(MESSAGES // TAKEN):
@@ -49,9 +50,10 @@ class Place:
         queue.purge()
         return found
 
-    def lists(self, take: Callable[[], object]) -> float:
+    def lists(self, take: Callable[[], object], together: bool = True) -> float:
         """The same from a list of the server's."""
-        self.native.rpush("list", *[VALUE] * MESSAGES)
+        for part in [[VALUE] * MESSAGES] if together else [[VALUE]] * MESSAGES:
+            self.native.rpush("list", *part)
 
         def work() -> None:
             for _ in range(MESSAGES // TAKEN):
@@ -79,16 +81,22 @@ def at_once(client: redis.Redis) -> None:
 def taking(place: Place) -> list[Row]:
     """Measure 1000 messages, 50 at a time, against three ways to take them from a list."""
     rows = []
-    for title, ours, theirs, least, aim in (
-        ("with ack / 50 LPOPs", partial(place.ours, LONG_MS), one_by_one, 3.8, 10),
-        ("with ack / pipelined LPOPs", partial(place.ours, LONG_MS), pipelined, 1.9, 3),
-        ("and acked / pipelined LPOPs", partial(place.ours, LONG_MS, True), pipelined, 1, 1.9),
-        ("without ack / LPOP key 50", partial(place.ours, None), at_once, 0.3, 0.7),
+    for title, ack_ms, settle, theirs, least, aim in (
+        ("with ack / 50 LPOPs", LONG_MS, False, one_by_one, 3.8, 10),
+        ("with ack / pipelined LPOPs", LONG_MS, False, pipelined, 1.9, 3),
+        ("and acked / pipelined LPOPs", LONG_MS, True, pipelined, 1, 1.9),
+        ("without ack / LPOP key 50", None, False, at_once, 0.3, 0.7),
     ):
-        peer = partial(place.lists, partial(theirs, place.native))
-        a, b = interleave(ours, peer, place.rounds * 3)
-        name = f"1000 messages, 50 at a time, {title}, messages/s"
-        rows.append(Row(name, "off", f"{a:,.0f}", f"{b:,.0f}", a / b, least, aim))
+        for pushed, together in (("in one call", True), ("one by one", False)):
+            if not together and theirs is one_by_one:
+                continue
+            ours = partial(place.ours, ack_ms, settle, together)
+            peer = partial(place.lists, partial(theirs, place.native), together)
+            a, b = interleave(ours, peer, place.rounds * 3)
+            name = f"1000 messages pushed {pushed}, 50 at a time, {title}, messages/s"
+            # How messages were pushed makes a difference to us, and none to a list.
+            goal = least if together else min(least, 1.5)
+            rows.append(Row(name, "off", f"{a:,.0f}", f"{b:,.0f}", a / b, goal, aim))
     return rows
 
 

@@ -26,9 +26,9 @@ from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
 from tests.watch import let_pass
 
 FAR = 10**9
-SIZES = st.sampled_from([1, 2, 5, 70])
+SIZES = st.sampled_from([1, 2, 5, 12, 70])
 SPANS = st.sampled_from([1, FAR, FAR])
-COUNTS = st.sampled_from([1, 3, 65, 1000])
+COUNTS = st.sampled_from([1, 3, 12, 65, 1000])
 PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=80)
 
 

@@ -9,7 +9,7 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import MAX_POP, check_count
-from headwater.queue.popping import value_at
+from headwater.queue.packs import Message, open_element, read_entry
 from headwater.queue.types import QueueItem, QueueSettings, QueueStats, State
 from headwater.store.call import Call, Operation
 
@@ -187,7 +187,13 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
     if part == "aside":
         items = [QueueItem("", what, "damaged", 0, 0, 0, None, None, "") for what in found]
     elif part == "ready":
-        items = [item(entry, "ready", int(level), 0, None, "") for entry in found]
+        messages = [message for element in found for message in open_element(element)]
+        # A page begins with a whole run, of which some may have been on the page before.
+        items = [
+            _item(message, "ready", int(level), 0, None, "")
+            for message in messages
+            if not message.id or message.id.encode() > after
+        ]
     else:
         items = _of_parcels(spot, found, now)
     return Page(items, [spot._replace(after=on), *others] if on else others)
@@ -201,7 +207,8 @@ def _of_parcels(spot: Spot, found: list[Any], now: int) -> list[QueueItem]:
         for place, entry, *own in entries:
             at = own[0] if own else due
             state = _state(spot, at <= now, int(attempt))
-            items.append(item(entry, state, int(level), int(attempt), at, f"{head}.{place}"))
+            message = read_entry(entry)
+            items.append(_item(message, state, int(level), int(attempt), at, f"{head}.{place}"))
     return items
 
 
@@ -214,18 +221,21 @@ def _state(spot: Spot, due: bool, attempt: int) -> State:
     return "unacked" if spot.part == "held" else "delayed"
 
 
-def item(
-    entry: bytes, state: State, priority: int, attempt: int, due_ms: int | None, place: str
+def _item(
+    message: Message, state: State, priority: int, attempt: int, due_ms: int | None, place: str
 ) -> QueueItem:
-    """Make an item of an entry; one that is damaged is shown as it was found."""
-    at = value_at(entry) if len(entry) > 16 else 0
-    try:
-        number = int(entry[:16])
-        expires = int(entry[17:30]) if at == 30 else None
-    except ValueError:
-        at = 0
-    if not at:
-        return QueueItem("", entry, "damaged", priority, attempt, 0, due_ms, None, place)
+    """Make an item of a message; one that is damaged is shown as it was found."""
+    if not message.id:
+        return QueueItem("", message.value, "damaged", priority, attempt, 0, due_ms, None, place)
+    pushed_ms = int(message.id) // 1000
     return QueueItem(
-        str(number), entry[at:], state, priority, attempt, number // 1000, due_ms, expires, place
+        message.id,
+        message.value,
+        state,
+        priority,
+        attempt,
+        pushed_ms,
+        due_ms,
+        message.expires_ms,
+        place,
     )

@@ -7,6 +7,7 @@ more. Who waits does so on a list of its own; see ``lua/shared/40-waiters.lua``.
 from __future__ import annotations
 
 import logging
+from itertools import repeat
 from typing import Any
 
 from headwater.errors import StoreError
@@ -14,6 +15,7 @@ from headwater.inputs import check_block, check_ms
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
 from headwater.queue.limits import check_count
+from headwater.queue.packs import MOST, open_sound
 from headwater.queue.types import Delivery
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 
@@ -23,9 +25,8 @@ log = logging.getLogger("headwater.queue")
 WAIT_SLICE_MS = 1000
 # What one call gives at most; the server is not held up for longer by one consumer.
 CALL_MESSAGES = 4096
-_MORTAL = ord("t")
 # The places of a parcel, as receipts end.
-_PLACES = tuple(f".{place}" for place in range(1, 65))
+_PLACES = tuple(f".{place}" for place in range(1, MOST + 1))
 
 
 def pop(
@@ -111,32 +112,10 @@ def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[list[Any]]
 def _deliveries(reply: list[Any]) -> list[Delivery]:
     found: list[Delivery] = []
     for place in range(3, len(reply), 2):
-        head, entries = reply[place].decode(), reply[place + 1]
-        attempt = int(head.split(":")[2])
-        # Written out, because a pop makes many of them; value_at says what the numbers are.
-        if head[0] == ":":
-            found += [
-                Delivery(
-                    entry[:16].decode(),
-                    entry[30 if entry[16] == _MORTAL else 17 :],
-                    attempt,
-                    "",
-                )
-                for entry in entries
-            ]
-        else:
-            found += [
-                Delivery(
-                    entry[:16].decode(),
-                    entry[30 if entry[16] == _MORTAL else 17 :],
-                    attempt,
-                    head + place,
-                )
-                for entry, place in zip(entries, _PLACES, strict=False)
-            ]
+        head = reply[place].decode()
+        ids, values = open_sound(reply[place + 1])
+        attempt = repeat(int(head.split(":")[2]))
+        receipts = repeat("") if head[0] == ":" else map(head.__add__, _PLACES)
+        # Without a loop of Python's own, because a pop makes many of them.
+        found += map(Delivery, ids, values, attempt, receipts)
     return found
-
-
-def value_at(entry: bytes) -> int:
-    """Say where the value of an entry begins."""
-    return 30 if entry[16] == _MORTAL else 17

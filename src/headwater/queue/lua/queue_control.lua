@@ -51,16 +51,15 @@ redis.register_function{
   function_name = 'hw_queue_purge',
   callback = function(keys, args)
     local K, queue = keys[1], load_queue(keys[1])
-    local total = queue.held + queue.later + queue.again + queue.dead
+    local total = queue.held + queue.later + queue.again + queue.dead + count_listed(queue)
     for _, level in ipairs(levels_of(queue)) do
-      total = total + redis.call('LLEN', set_key(queue, 'ready', level))
       for _, set in ipairs({ 'ready', 'later', 'held', 'again' }) do
         redis.call('UNLINK', set_key(queue, set, level))
       end
     end
     total = total + redis.call('LLEN', K .. ':aside')
     redis.call('UNLINK', K .. ':dead', K .. ':parcels', K .. ':aside')
-    for _, count in ipairs({ 'held', 'later', 'again', 'dead', 'largest' }) do queue[count] = 0 end
+    for _, count in ipairs({ 'held', 'later', 'again', 'dead', 'largest', 'bundled' }) do queue[count] = 0 end
     queue.levels, queue.generation = '', queue.us
     if args[1] == 'all' then
       redis.call('UNLINK', K, K .. ':waiters', K .. ':producers', K .. ':answers')

@@ -25,7 +25,7 @@ local function settle_dead(queue, parcel, places, most, keep)
   end
   if #chosen > 0 and keep then
     use_level(queue, parcel.level)
-    add_parcel(queue, 'later', parcel.level, 0, chosen, queue.now)
+    add_parcel(queue, 'later', parcel.level, 0, pack_entries(chosen), #chosen, queue.now)
   end
   shrink_parcel(queue, 'dead', parcel, entries, nil, score)
   return #chosen

@@ -8,21 +8,31 @@
 ]]
 local KEEP_STEPS = 256
 
+-- How many messages an element of a list holds, all of which have outlived their time; else 0.
+local function outlived_in(queue, element)
+  local count, _, life = 1, nil, nil
+  if is_run(element) then
+    count, _, life = read_run(element, 1)
+  elseif string.byte(element, 17) == 116 and is_entry(element) then
+    life = tonumber(string.sub(element, 18, 30))
+  end
+  return life and life > 0 and life <= queue.now and count or 0
+end
+
 -- Drops what has outlived its time from the head of a list.
 local function drop_outlived(queue, level)
   local key, gone = set_key(queue, 'ready', level), 0
   while gone < WADE_STEPS do
-    local entries = redis.call('LRANGE', key, 0, queue.largest > 65536 and 0 or 63)
-    local over = 0
-    for _, entry in ipairs(entries) do
-      if string.byte(entry, 17) ~= 116 or (tonumber(string.sub(entry, 18, 30)) or math.huge) > queue.now then
-        break
-      end
-      over = over + 1
+    local elements = redis.call('LRANGE', key, 0, queue.largest > 65536 and 0 or 63)
+    local over, before = 0, gone
+    for _, element in ipairs(elements) do
+      local count = outlived_in(queue, element)
+      if count == 0 then break end
+      over, gone = over + 1, gone + count
     end
     if over > 0 then redis.call('LTRIM', key, over, -1) end
-    gone = gone + over
-    if over == 0 or over < #entries then return gone, false end
+    queue.bundled = queue.bundled - (gone - before) + over
+    if over == 0 or over < #elements then return gone, false end
   end
   return gone, true
 end

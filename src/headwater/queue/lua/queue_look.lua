@@ -4,9 +4,11 @@
 
   KEYS   1 the queue
   ARGV   1 part: 'ready', 'later', 'held', 'again', 'dead' or 'aside'   2 level
-         3 where to go on, '' to begin   4 messages at most (a parcel is not divided)   5 bytes at most
+         3 where to go on, '' to begin   4 messages at most   5 bytes at most
+         Neither a run nor a parcel is divided: there may be some more, and some of the first run
+         may lie before where to go on.
   Reply  { server's ms, where to go on or '', then
-           ready, aside: entries
+           ready, aside: what lies there
            else: member, score, { { place, entry, deadline of its own or nothing }, ... }, ... }
 ]]
 -- Finds the first place of n, ordered, that lies after something; `is_after` looks at one place.
@@ -19,21 +21,42 @@ local function first_after(n, is_after)
   return low
 end
 
-local function page_of_list(key, at, count, bytes)
-  local start = at == '' and 0 or first_after(redis.call('LLEN', key), function(place)
-    return string.sub(redis.call('LINDEX', key, place), 1, 16) > at
-  end)
-  local found, last = {}, nil
-  while #found < count and bytes > 0 do
-    local entries = redis.call('LRANGE', key, start, start + math.min(count - #found, 64) - 1)
-    if #entries == 0 then return found, '' end
-    for _, entry in ipairs(entries) do
-      if bytes <= 0 then break end
-      found[#found + 1], last, bytes = entry, entry, bytes - #entry
-      start = start + 1
+-- Gives the number of the last message in an element of a list, as digits, or nil when it cannot be
+-- read; and how many messages there are.
+local function newest_in(element)
+  local count, first = read_run(element, 1)
+  if count then return digits(first + count - 1), count end
+  return string.match(element, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d'), 1
+end
+
+-- Says whether what lies at a place of a list, or the next that can be read, was pushed after `at`.
+local function is_after(key, place, at)
+  local element = redis.call('LINDEX', key, place)
+  while element do
+    local newest = newest_in(element)
+    if newest then return newest > at end
+    place = place + 1
+    element = redis.call('LINDEX', key, place)
+  end
+  return true
+end
+
+local function page_of_list(queue, level, at, count, bytes)
+  local key, step = set_key(queue, 'ready', level), queue.largest > 65536 and 1 or 64
+  local start = at == '' and 0
+    or first_after(redis.call('LLEN', key), function(place) return is_after(key, place, at) end)
+  local found, seen, on = {}, 0, at
+  while true do
+    local elements = redis.call('LRANGE', key, start, start + math.min(math.max(count - seen, 1), step) - 1)
+    if #elements == 0 then return found, '' end
+    for _, element in ipairs(elements) do
+      -- A page ends where the next can begin: behind something that has a number.
+      if (seen >= count or bytes <= 0) and on ~= at then return found, on end
+      local newest, messages = newest_in(element)
+      found[#found + 1], on = element, newest or on
+      start, seen, bytes = start + 1, seen + messages, bytes - #element
     end
   end
-  return found, last and string.sub(last, 1, 16) or ''
 end
 
 local function page_of_parcels(K, key, at, count, bytes)
@@ -76,7 +99,7 @@ redis.register_function{
       found = redis.call('LRANGE', K .. ':aside', start, start + count - 1)
       on = #found == count and digits(start + count) or ''
     elseif part == 'ready' then
-      found, on = page_of_list(K .. ':ready:' .. args[2], at, count, bytes)
+      found, on = page_of_list(load_queue(K), args[2], at, count, bytes)
     else
       found, on = page_of_parcels(K, set_key({ key = K }, part, args[2]), at, count, bytes)
     end
@@ -98,7 +121,7 @@ redis.register_function{
 local function oldest_of(queue, level)
   local found = {}
   local head = redis.call('LINDEX', set_key(queue, 'ready', level), 0)
-  local us = head and tonumber(string.sub(head, 1, 16))
+  local us = head and (select(2, read_run(head, 1)) or tonumber(string.sub(head, 1, 16)))
   if us then found[1] = math.floor(us / 1000) end
   for _, set in ipairs({ 'held', 'again', 'later' }) do
     local score = tonumber(redis.call('ZRANGE', set_key(queue, set, level), 0, 0, 'WITHSCORES')[2] or nil)
@@ -111,9 +134,8 @@ redis.register_function{
   function_name = 'hw_queue_stats',
   callback = function(keys)
     local queue = load_queue(keys[1])
-    local K, oldest, listed, due = queue.key, nil, 0, {}
+    local K, oldest, due = queue.key, nil, {}
     for _, level in ipairs(levels_of(queue)) do
-      listed = listed + redis.call('LLEN', set_key(queue, 'ready', level))
       local age = oldest_of(queue, level)
       if age and (not oldest or age < oldest) then oldest = age end
       for _, set in ipairs({ 'held', 'again', 'later' }) do
@@ -127,7 +149,7 @@ redis.register_function{
     local marks = redis.call('HMGET', K, 'mark_before', 'mark')
     return {
       queue.now, queue.levels, queue.paused and 1 or 0, queue.settings, queue.new and 0 or 1,
-      redis.call('ZCARD', K .. ':waiters'), oldest or 0, listed, counts,
+      redis.call('ZCARD', K .. ':waiters'), oldest or 0, count_listed(queue), counts,
       marks[1] or '', marks[2] or '', due,
     }
   end,
@@ -156,7 +178,7 @@ redis.register_function{
           local entries, deadlines = open_record(queue, parcel.number)
           count = 0
           for place = 1, #(entries or {}) do
-            if entries[place] ~= '' and deadlines[place] <= now then count = count + 1 end
+            if entries[place] ~= '' and (deadlines and deadlines[place] or 0) <= now then count = count + 1 end
           end
         end
         total = total + count

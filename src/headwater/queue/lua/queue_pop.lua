@@ -10,9 +10,9 @@
          6 what it found in its box, or ''
   Reply  { 1 when there may be more that this call had not the time for,
            ms until something comes due or -1 (told when nothing was found),
-           messages damaged so far, head, entries, head, entries, ... }
+           messages damaged so far, head, elements, head, elements, ... }
          A head is the receipt without the place, "number:level:attempt:count"; without ack it is
-         "::attempt".
+         "::attempt". Elements are entries and runs.
 ]]
 local function register_for_turn(queue, waiter, known, count, ack, wait)
   if not known or not redis.call('ZSCORE', queue.key .. ':waiters', waiter) then
@@ -44,6 +44,7 @@ redis.register_function{
     local queue, waiter, wait, known = load_queue(keys[1]), args[3], tonumber(args[4]), args[5] == '1'
     local bag, more, due = new_bag(tonumber(args[1]), tonumber(args[2])), false, -1
     local boxed = args[6]
+    queue.asked = bag.room
     if boxed == '' and known then boxed = take_from_box(queue, waiter) end
     if boxed ~= '' and boxed ~= 'poke' then collect_reserved(queue, boxed, bag) end
     if #bag == 0 then

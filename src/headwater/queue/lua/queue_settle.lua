@@ -55,7 +55,7 @@ local function settle_some(queue, deed, ms, parcel, entries, deadlines, score, p
   if #chosen == 0 then return 0 end
   if deed ~= 'ack' and deed ~= 'extend' then
     local set, attempt, at = destination(queue, deed, ms, parcel.attempt)
-    add_parcel(queue, set, parcel.level, attempt, chosen, at)
+    add_parcel(queue, set, parcel.level, attempt, pack_entries(chosen), #chosen, at)
   end
   if deed == 'extend' and #chosen == parcel.count then deadlines, score = nil, queue.now + ms end
   shrink_parcel(queue, 'held', parcel, entries, deadlines, score)

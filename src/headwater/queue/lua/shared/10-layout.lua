@@ -4,12 +4,12 @@
 
     K                hash  counts (packed: see COUNTS), levels, paused, settings, marks for rates,
                            and one field w:<waiter> for each blocked consumer
-    K:ready:<level>  list  entries, in the order in which they were pushed
+    K:ready:<level>  list  entries and runs, in the order in which they were pushed
     K:later:<level>  zset  parcels that are delayed, by the time at which they come due
     K:held:<level>   zset  parcels that somebody has, by the deadline for their ack
     K:again:<level>  zset  parcels that come again, by the time at which they do
     K:dead           zset  parcels that were given up, by when
-    K:parcels        hash  number -> what is in a parcel
+    K:parcels        hash  number -> what is in a parcel, packs
     K:aside          list  what could not be read
     K:waiters        zset  who is blocked, by turn
     K:box:<waiter>   list  parcels that are reserved for a blocked consumer
@@ -20,30 +20,40 @@
   which its life ends (13 digits); then the value. A number has 16 digits: the microsecond of the
   push, moved on where two would be equal. It is the message's id, and tells its age.
 
-  A *parcel* is up to 64 entries of one level that share a time: they were handed out together, or
+  A *run* is some messages of one push in one string, a pack (see 15-packs.lua); it begins with a
+  letter, an entry with a digit. A push of a few messages gives entries, one of many gives runs.
+
+  A *parcel* is up to 64 messages of one level that share a time: they were handed out together, or
   become due together. So handing out 50 messages that must be acknowledged costs one record and
   one member of a sorted set, not 50. A member says "number:level:attempt:count", where attempt is
-  how often its messages were handed out; the record is a packed array of entries, with '' in the
-  place of those that have left. A number is given anew with each hand-out: a receipt, which is
-  number, level, attempt, count and place, never fits a later one.
+  how often its messages were handed out; the record is packs: runs as they lay in the list, and
+  entries, with '' in the place of those that have left. The consumer is sent the same string. A number is given anew with each hand-out: a receipt, which is number, level, attempt,
+  count and place, never fits a later one.
 
-  Some messages of a parcel may be given more time than others: then the record is
-  { deadlines, entries }, the member ends in ":v", and its score is the earliest deadline.
+  Some messages of a parcel may be given more time than others: then the record has a deadline for
+  each, the member ends in ":v", and its score is the earliest deadline.
 ]]
 local PARCEL_MESSAGES = 64
 local PARCEL_BYTES = 32768
+-- Runs are as long as what consumers ask for, so that most are handed out as they lie: RUN_MESSAGES
+-- as long as nobody has asked, and none at all where fewer than RUN_LEAST are taken at a time.
+local RUN_MESSAGES = 10
+local RUN_LEAST = 10
+local RUN_BYTES = 16384
 local CALL_BYTES = 4194304
 local MARK_MS = 10000
 -- Numbers that nearly every call reads and changes; one field, because each lookup costs.
 -- last: the newest number given; held, later, again, dead: messages in those sets; largest: bytes of
--- the largest entry since the queue was empty; marked: when rates were last marked; generation: of
--- dedupe keys; waited: until when somebody may be blocked; soonest: no deadline of what is held is
--- earlier, so that most calls need look neither for the blocked nor for what is over.
+-- the largest element of a list since the queue was empty; marked: when rates were last marked;
+-- generation: of dedupe keys; waited: until when somebody may be blocked; soonest: no deadline of
+-- what is held is earlier, so that most calls need look neither for the blocked nor for what is
+-- over; bundled: messages in lists beyond the first of each run, so that lengths and this are all;
+-- asked: how many messages the last pop asked for.
 local COUNTS = {
   'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'held', 'later', 'again', 'dead',
-  'largest', 'marked', 'generation', 'waited', 'soonest',
+  'largest', 'marked', 'generation', 'waited', 'soonest', 'bundled', 'asked',
 }
-local COUNTS_FORM = '>ddddddddddddddd'
+local COUNTS_FORM = '>ddddddddddddddddd'
 
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
@@ -54,12 +64,12 @@ local function load_queue(K)
     settings = found[4] or '', last = 0, pushed = 0, popped = 0, acked = 0, expired = 0, damaged = 0,
     held = 0, later = 0, again = 0, dead = 0, largest = 0, marked = 0, generation = 0,
     -- Who waits for the first push of all is not noted anywhere.
-    waited = math.huge, soonest = math.huge,
+    waited = math.huge, soonest = math.huge, bundled = 0, asked = 0,
   }
   if found[1] then
     queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged, queue.held,
       queue.later, queue.again, queue.dead, queue.largest, queue.marked, queue.generation,
-      queue.waited, queue.soonest =
+      queue.waited, queue.soonest, queue.bundled, queue.asked =
       struct.unpack(COUNTS_FORM, found[1])
   end
   return queue
@@ -77,12 +87,18 @@ local function save_queue(queue)
   if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
   local counts = struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
     queue.expired, queue.damaged, queue.held, queue.later, queue.again, queue.dead, queue.largest,
-    queue.marked, queue.generation, queue.waited, queue.soonest)
+    queue.marked, queue.generation, queue.waited, queue.soonest, queue.bundled, queue.asked)
   if queue.levels ~= queue.levels_before then
     redis.call('HSET', queue.key, 'counts', counts, 'levels', queue.levels)
   elseif counts ~= queue.before then
     redis.call('HSET', queue.key, 'counts', counts)
   end
+end
+
+-- How many messages make a run, so that few pops have to divide one.
+local function run_length(queue)
+  if queue.asked == 0 then return RUN_MESSAGES end
+  return math.ceil(queue.asked / math.ceil(queue.asked / PARCEL_MESSAGES))
 end
 
 -- Gives so many numbers in a row; returns the first. Numbers grow with time and are never equal.

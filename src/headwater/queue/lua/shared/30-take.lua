@@ -7,8 +7,6 @@
   that passed is noted first, for at most LAPSE_STEPS parcels a call.
 ]]
 local LAPSE_STEPS = 64
-local WADE_STEPS = 4096
-local RESERVE_MS = 2000
 
 -- Parcels whose deadline is over come again, after their rest, or are given up.
 -- Returns how many messages were given up, and whether there may be more to do.
@@ -28,17 +26,18 @@ local function lapse(queue, level, most)
       local entries, deadlines = open_parcel(queue, 'held', parcel)
       local over = {}
       for place = 1, #(entries or over) do
-        if entries[place] ~= '' and deadlines[place] <= queue.now then
+        if entries[place] ~= '' and (deadlines and deadlines[place] or score) <= queue.now then
           over[#over + 1], entries[place] = entries[place], ''
         end
       end
       if #over > 0 then
         shrink_parcel(queue, 'held', parcel, entries, deadlines, score)
         if tries > 0 and parcel.attempt >= tries then
-          add_parcel(queue, 'dead', level, parcel.attempt, over, queue.now)
+          add_parcel(queue, 'dead', level, parcel.attempt, pack_entries(over), #over, queue.now)
           buried = buried + #over
         else
-          add_parcel(queue, 'again', level, parcel.attempt, over, score + rest_ms(queue, parcel.attempt))
+          add_parcel(queue, 'again', level, parcel.attempt, pack_entries(over), #over,
+            score + rest_ms(queue, parcel.attempt))
         end
       end
     elseif tries > 0 and parcel.attempt >= tries then
@@ -54,66 +53,22 @@ local function lapse(queue, level, most)
   return buried + doomed, #lapsed == 2 * most
 end
 
---[[
-  A *bag* is what one consumer gets, and how: `room` messages and `bytes` at most; `ack` ms to
-  acknowledge them, or nil; or, with `reserve`, not handed out yet but kept for it a while.
-  In it: heads and entries in turn. A head is the receipt of a parcel without the place; without
-  ack it is "::attempt".
-]]
-local function new_bag(room, ack, reserve)
-  return { room = room, bytes = CALL_BYTES, wade = WADE_STEPS, ack = ack, reserve = reserve }
-end
-
-local function hand_out(queue, level, attempt, entries, size, bag)
-  for _, part in ipairs(cut(entries, size)) do
-    local n = #bag
-    if bag.reserve then
-      bag[n + 1] = add_parcel(queue, 'again', level, attempt, part, queue.now + RESERVE_MS)
-    elseif bag.ack then
-      bag[n + 1] = add_parcel(queue, 'held', level, attempt + 1, part, queue.now + bag.ack)
-    else
-      bag[n + 1] = '::' .. (attempt + 1)
-    end
-    bag[n + 2] = part
-  end
-  bag.room, bag.bytes = bag.room - #entries, bag.bytes - size
-  if not bag.reserve then queue.popped = queue.popped + #entries end
-end
-
--- How many entries may be looked at at once, so that large ones do not pile up in memory.
-local function step_of(queue, bag)
-  local step = math.min(bag.room, PARCEL_MESSAGES)
-  if queue.largest * step > bag.bytes then
-    step = math.max(1, math.floor(bag.bytes / math.max(queue.largest, 1)))
-  end
-  return step
-end
-
-local function is_full(bag)
-  return bag.room <= 0 or bag.bytes <= 0 or bag.wade <= 0
-end
-
 -- Takes what the bag has room for out of a parcel; the rest stays where it is. Nobody has a receipt
 -- for what is not held, so the rest need not keep its places.
 local function take_parcel(queue, set, parcel, score, bag)
-  local entries = open_parcel(queue, set, parcel)
-  if not entries then return end
-  local chosen, rest, taken, bytes = {}, {}, 0, bag.bytes
-  for i = 1, #entries do
-    local entry = entries[i]
-    if entry == '' then
-      -- It has left before.
-    elseif taken < bag.room and (bytes > 0 or taken == 0) then
-      taken, bytes = taken + 1, bytes - #entry
-      chosen[taken] = entry
-    else
-      rest[#rest + 1] = entry
-    end
+  local record = redis.call('HGET', queue.key .. ':parcels', parcel.number)
+  local elements, found = elements_of(record or '')
+  check_parcel(queue, set, parcel, record, found)
+  begin_parcel(bag, parcel.level, parcel.attempt)
+  local done, gone, rest = fill_bag(queue, bag, elements)
+  end_parcel(queue, bag)
+  if gone < found then
+    local kept = { rest or elements[done + 1] }
+    for i = done + 2, #elements do kept[#kept + 1] = elements[i] end
+    rewrite_parcel(queue, set, parcel, pack_elements(kept), found - gone, false, score)
+  elseif found > 0 then
+    drop_parcel(queue, set, parcel)
   end
-  local sound, size = sift(queue, chosen)
-  bag.wade = bag.wade - (#chosen - #sound)
-  if #sound > 0 then hand_out(queue, parcel.level, parcel.attempt, sound, size, bag) end
-  shrink_parcel(queue, set, parcel, rest, nil, score)
 end
 
 -- Takes parcels of a set that are due, in order of time. Most often one or two are enough.
@@ -136,33 +91,35 @@ local function take_due(queue, set, level, bag)
   end
 end
 
+-- How many elements of a list are looked at at once: as many as will be taken if each holds so many
+-- messages, and so few that large ones do not pile up in memory.
+local function step_of(queue, bag, each)
+  local step = math.min(math.ceil(bag.room / each), PARCEL_MESSAGES)
+  if queue.largest * step > bag.bytes then
+    step = math.max(1, math.floor(bag.bytes / math.max(queue.largest, 1)))
+  end
+  return step
+end
+
 -- Takes from the list of a level, up to what was pushed after `until_ms`, if given.
 -- Returns whether the list has nothing more to give until then.
 local function take_ready(queue, level, bag, until_ms)
-  local key = set_key(queue, 'ready', level)
-  while not is_full(bag) do
-    local step = step_of(queue, bag)
-    local entries = redis.call('LRANGE', key, 0, step - 1)
-    local seen = #entries
-    if until_ms then
-      for i = 1, seen do
-        local us = tonumber(string.sub(entries[i], 1, 16))
-        if us and us / 1000 > until_ms then
-          for j = seen, i, -1 do entries[j] = nil end
-          break
-        end
-      end
-    end
-    local taken = #entries
-    if taken > 0 then
-      local sound, size = sift(queue, entries)
-      bag.wade = bag.wade - (taken - #sound)
-      if #sound > 0 then hand_out(queue, level, 0, sound, size, bag) end
-      redis.call('LTRIM', key, taken, -1)
-    end
-    if taken < step then return true end
+  local key, until_us = set_key(queue, 'ready', level), until_ms and until_ms * 1000
+  local step = step_of(queue, bag, queue.bundled > 0 and run_length(queue) or 1)
+  local passed, rest, more = 0, nil, true
+  begin_parcel(bag, level, 0)
+  while more and not is_full(bag) do
+    local done, gone
+    done, gone, rest = fill_bag(queue, bag, redis.call('LRANGE', key, passed, passed + step - 1), until_us)
+    queue.bundled = queue.bundled - gone + done
+    passed, more = passed + done, done == step
+    -- Shorter runs than thought: more of them at once, but what is read in vain costs, too.
+    if more then step = math.min(step_of(queue, bag, gone / done), 2 * step) end
   end
-  return false
+  end_parcel(queue, bag)
+  if passed > 0 then redis.call('LTRIM', key, passed, -1) end
+  if rest then redis.call('LSET', key, 0, rest) end
+  return not more
 end
 
 local function take_new(queue, level, bag)

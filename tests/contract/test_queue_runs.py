@@ -1,0 +1,279 @@
+"""Messages that lie together in a queue: what is true of one is true of each of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from headwater import Delivery, Headwater, Queue
+from headwater.queue.handles import QueueHandle
+from headwater.queue.looking import Spot, page
+from headwater.queue.packs import open_element
+from tests.watch import let_pass
+
+Connect: TypeAlias = Callable[[str], Headwater]
+LONG_MS = 600_000
+LENGTH = 20
+
+
+@pytest.fixture
+def queue(client: Headwater, name: str) -> Queue:
+    """A queue whose consumers take 20 messages at a time."""
+    queue = client.queue(name)
+    taken_by(queue, LENGTH)
+    return queue
+
+
+@pytest.fixture
+def hw(connect: Connect) -> Headwater:
+    return connect("plain-sync")
+
+
+@pytest.fixture
+def plain(hw: Headwater, name: str) -> Queue:
+    """Such a queue on a server whose keys are looked at."""
+    queue = hw.queue(name)
+    taken_by(queue, LENGTH)
+    return queue
+
+
+def taken_by(queue: Queue, count: int) -> None:
+    """Let a consumer ask for so many, so that they are laid out for it."""
+    queue.push(b"")
+    assert len(queue.pop(count)) == 1
+
+
+def values(deliveries: list[Delivery]) -> list[bytes]:
+    return [delivery.value for delivery in deliveries]
+
+
+def some(count: int = LENGTH) -> list[bytes]:
+    return [secrets.token_bytes(i % 7 * 11) for i in range(count)]
+
+
+def lies(hw: Headwater, queue: Queue) -> list[bytes]:
+    (found,) = hw.store.command("LRANGE", f"hw:q:{{{queue.name}}}:ready:0", 0, -1)
+    return list(found)
+
+
+def replace(hw: Headwater, queue: Queue, place: int, element: bytes) -> None:
+    hw.store.command("LSET", f"hw:q:{{{queue.name}}}:ready:0", place, element)
+
+
+# ── Where they part ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
+def test_a_run_can_be_divided_at_every_place(
+    plain: Queue, hw: Headwater, ack_ms: int | None
+) -> None:
+    for place in range(1, LENGTH):
+        taken_by(plain, LENGTH)
+        pushed = some()
+        ids = plain.push_many(pushed)
+        assert len(lies(hw, plain)) == 1
+        first = plain.pop(place, ack_ms=ack_ms)
+        assert plain.stats().ready == LENGTH - place
+        assert [item.value for item in plain.peek(LENGTH)] == pushed[place:]
+        second = plain.pop(LENGTH, ack_ms=ack_ms)
+        assert values(first + second) == pushed
+        assert [d.id for d in first + second] == ids
+        if ack_ms:
+            assert plain.ack(*second, *first) == LENGTH
+        assert (plain.stats().ready, plain.stats().unacked) == (0, 0)
+
+
+def test_a_run_is_taken_one_by_one(queue: Queue) -> None:
+    pushed = some(3 * LENGTH + 5)
+    ids = queue.push_many(pushed)
+    taken = [queue.pop(ack_ms=LONG_MS)[0] for _ in pushed]
+    assert (values(taken), [d.id for d in taken]) == (pushed, ids)
+    assert queue.pop() == []
+    assert queue.ack(*taken) == len(pushed)
+
+
+def test_runs_end_where_a_pop_does_whatever_was_pushed_together(
+    plain: Queue, hw: Headwater
+) -> None:
+    pushed = [some(33) for _ in range(7)]
+    for part in pushed:
+        plain.push_many(part)
+    whole = [message.value for element in lies(hw, plain) for message in open_element(element)]
+    assert whole == [value for part in pushed for value in part]
+    for _ in range(5):
+        before = len(lies(hw, plain))
+        assert len(plain.pop(LENGTH)) == LENGTH
+        assert 1 <= before - len(lies(hw, plain)) <= LENGTH, "no more than the ends of two runs"
+
+
+def test_runs_and_lone_messages_come_in_the_order_in_which_they_were_pushed(queue: Queue) -> None:
+    pushed: list[bytes] = []
+    for size in (1, 20, 1, 1, 47, 9, 20, 3, 64):
+        part = some(size)
+        queue.push_many(part)
+        pushed += part
+    assert queue.stats().ready == len(pushed)
+    assert [item.value for item in queue.scan("ready")] == pushed
+    found: list[bytes] = []
+    for count in (1, 20, 2, 50, 13, 100):
+        taken = queue.pop(count, ack_ms=LONG_MS)
+        assert queue.ack(*taken) == len(taken)
+        found += values(taken)
+    assert found == pushed
+
+
+def test_large_values_go_with_small_ones(queue: Queue) -> None:
+    pushed = [secrets.token_bytes(size) for size in (0, 9000, 10, 40_000, 3, 16_384, 700) * 12]
+    queue.push_many(pushed)
+    queue.push_many(pushed, delay_ms=1)
+    assert values(queue.pop(50, ack_ms=LONG_MS)) == pushed[:50]
+    taken = queue.pop(1000, ack_ms=LONG_MS)
+    while len(taken) < 2 * len(pushed) - 50:
+        taken += queue.pop(1000, ack_ms=LONG_MS)
+    assert values(taken) == pushed[50:] + pushed
+    assert queue.ack(*taken) == len(taken)
+
+
+# ── Time ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_outlived_its_time_is_not_handed_out(queue: Queue, client: Headwater) -> None:
+    queue.push_many(some(), ttl_ms=40)
+    queue.push_many([b"lives"] * LENGTH, ttl_ms=LONG_MS)
+    early = queue.pop(5, ack_ms=1)
+    let_pass(client, 50)
+    assert queue.stats().ready == 2 * LENGTH
+    assert values(queue.pop(2 * LENGTH)) == [b"lives"] * LENGTH
+    assert queue.stats().expired == LENGTH
+    assert len(early) == 5
+    assert queue.stats().ready == 0
+
+
+def test_a_housekeeper_drops_runs_that_outlived_their_time(queue: Queue, client: Headwater) -> None:
+    queue.push_many(some(), ttl_ms=1)
+    queue.push_many(some(), ttl_ms=LONG_MS)
+    let_pass(client, 2)
+    (kept,) = client.keep_queues(queue.name)
+    assert kept.outlived == LENGTH
+    facts = queue.stats()
+    assert (facts.ready, facts.expired) == (LENGTH, LENGTH)
+    assert {item.expires_ms is None for item in queue.scan()} == {False}
+
+
+def test_a_delayed_message_takes_its_place_even_inside_a_run(
+    queue: Queue, client: Headwater
+) -> None:
+    """Numbers are microseconds: a large push reaches some milliseconds ahead."""
+    ids = queue.push_many([b"%d" % i for i in range(20_000)])
+    queue.push(b"late", delay_ms=3)
+    let_pass(client, 30)
+    (due_ms,) = [item.due_ms for item in queue.scan() if item.value == b"late"]
+    assert due_ms is not None
+    taken = queue.pop(30_000)
+    place = values(taken).index(b"late")
+    assert [d.id for d in taken if d.value != b"late"] == ids
+    before, after = taken[:place], taken[place + 1 :]
+    assert all(int(d.id) <= due_ms * 1000 for d in before)
+    assert all(int(d.id) > due_ms * 1000 for d in after)
+
+
+# ── Acks and what comes of a part ────────────────────────────────────────────────────────────
+
+
+def test_a_part_of_a_run_may_be_acked_given_back_or_held_for_longer(
+    queue: Queue, client: Headwater
+) -> None:
+    pushed = [b"%d" % i for i in range(LENGTH)]
+    queue.push_many(pushed, ttl_ms=LONG_MS)
+    taken = queue.pop(LENGTH, ack_ms=200)
+    assert queue.ack(*taken[:3]) == 3
+    assert queue.extend(*taken[3:6], ack_ms=LONG_MS) == 3
+    assert queue.nack(taken[6]) == 1
+    assert queue.release(taken[7]) == 1
+    let_pass(client, 200)
+    again = queue.pop(LENGTH, ack_ms=LONG_MS)
+    assert sorted((int(d.value), d.attempt) for d in again) == [
+        (i, 1 if i == 7 else 2) for i in range(6, LENGTH)
+    ]
+    assert queue.ack(*again, *taken) == len(again) + 3
+    assert queue.stats().unacked == 0
+
+
+def test_runs_die_and_are_brought_back(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    pushed = [b"%d" % i for i in range(3 * LENGTH)]
+    queue.push_many(pushed)
+    queue.nack(*queue.pop(3 * LENGTH, ack_ms=LONG_MS))
+    assert [letter.value for letter in queue.dead(100)] == pushed
+    assert queue.redrive(count=LENGTH + 3) == LENGTH + 3
+    assert values(queue.pop(100)) == pushed[: LENGTH + 3]
+    assert queue.purge() == 2 * LENGTH - 3
+
+
+def test_deduped_messages_lie_together_and_a_purge_counts_each(queue: Queue) -> None:
+    keys = [f"k{i}" for i in range(LENGTH)]
+    first = queue.push_many(some(5), dedupe=keys[:5])
+    ids = queue.push_many(some(), dedupe=keys)
+    assert ids[:5] == first
+    assert [item.id for item in queue.scan()] == ids
+    assert queue.purge() == LENGTH
+    assert queue.stats().ready == 0
+
+
+# ── Looking and damage ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_page_may_begin_inside_a_run(plain: Queue, hw: Headwater) -> None:
+    ids = plain.push_many(some(5 * LENGTH))
+    handle = QueueHandle(plain.name, set(), "member")
+    for place in (0, 1, 7, LENGTH - 1, LENGTH, 5 * LENGTH - 2):
+        items, _ = hw.store.run(page(handle, [Spot("ready", "0", ids[place].encode())]))
+        assert [item.id for item in items] == ids[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "too long", "count", "number"])
+def test_a_damaged_run_is_put_aside_and_its_neighbours_are_delivered(
+    plain: Queue, hw: Headwater, damage: str
+) -> None:
+    pushed = [some() for _ in range(3)]
+    for part in pushed:
+        plain.push_many(part)
+    run = lies(hw, plain)[1]
+    broken = {
+        "cut off": run[:-1],
+        "too long": run + b"x",
+        "count": run[:1] + b"\xff\xff" + run[3:],
+        "number": run[:7] + bytes(8) + run[15:],
+    }[damage]
+    replace(hw, plain, 1, broken)
+    assert len(list(plain.scan("ready"))) == 2 * LENGTH
+    assert values(plain.pop(100, ack_ms=LONG_MS)) == pushed[0] + pushed[2]
+    facts = plain.stats()
+    assert facts.damaged == (1 if damage == "count" else LENGTH)
+    assert [item.value for item in plain.scan("damaged")] == [broken]
+    plain.push_many(some())
+    assert len(plain.pop(100)) == LENGTH
+    assert plain.stats().ready == 0
+
+
+def test_values_are_found_by_either_of_two_ways(plain: Queue, hw: Headwater) -> None:
+    pushed = [b"%d" % i for i in range(LENGTH)]
+    plain.push_many(pushed)
+    (run,) = lies(hw, plain)
+    replace(hw, plain, 0, run.replace(b"\xc6", b"\xc1", 1))
+    assert values(plain.pop(LENGTH)) == pushed
+
+
+def test_a_damaged_part_of_a_parcel_harms_no_other(plain: Queue, hw: Headwater) -> None:
+    plain.push_many([b"1"] * LENGTH)
+    plain.push_many([b"2"] * LENGTH)
+    plain.release(*plain.pop(2 * LENGTH, ack_ms=LONG_MS))
+    parcels = f"hw:q:{{{plain.name}}}:parcels"
+    (fields,) = hw.store.command("HKEYS", parcels)
+    (record,) = hw.store.command("HGET", parcels, fields[0])
+    hw.store.command("HSET", parcels, fields[0], record[:-1])
+    assert values(plain.pop(100)) == [b"1"] * LENGTH
+    assert plain.stats().damaged == LENGTH
