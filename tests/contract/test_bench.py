@@ -33,7 +33,7 @@ SHORT = (
         ("log", 13, {"off", "always"}),
         ("outbox", 12, {"on"}),
         ("ick", 8, {"off", "always"}),
-        ("queue", 11, {"off"}),
+        ("queue", 14, {"off"}),
         ("timeline", 8, {"off"}),
     ],
 )
