@@ -12,35 +12,56 @@ from collections.abc import Sequence
 
 from headwater.errors import QuorumFailed, StoreError
 from headwater.timeline.cluster.calls import Batch
-from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.cluster.cluster import Cluster, Outcome
 from headwater.timeline.farm.background import Background
 from headwater.timeline.records import Written
 
 
 async def write(
-    clusters: Sequence[Cluster],
-    batch: Batch,
-    quorum: int,
-    background: Background,
+    clusters: Sequence[Cluster], batch: Batch, quorum: int, background: Background
 ) -> Written:
     """Write to all clusters; returns as soon as every key is on ``quorum`` of them.
 
     Raises QuorumFailed when all have answered and some key is on fewer.
     """
-    tasks = {background.start(cluster.write(batch)) for cluster in clusters}
-    best = Written()
-    answered = complete = 0
-    missing: Counter[bytes] = Counter()
-    causes: list[StoreError] = []
-    while tasks:
-        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            outcome = task.result()
-            best = max(best, outcome.written)
-            answered += 1
-            complete += not outcome.failed
-            missing.update(outcome.failed.keys())
-            causes += {id(error): error for error in outcome.failed.values()}.values()
-        if answered - max(missing.values(), default=0) >= quorum:
-            return best
-    raise QuorumFailed(complete, quorum, len(clusters), causes)
+    vote = _Vote(len(clusters), quorum)
+    for cluster in clusters:
+        background.start(vote.hear(cluster, batch))
+    return await vote.done
+
+
+class _Vote:
+    """The outcomes of one write, as they come; ``done`` once they suffice, or cannot any more."""
+
+    def __init__(self, clusters: int, quorum: int) -> None:
+        self.done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._clusters = clusters
+        self._quorum = quorum
+        self._best = Written()
+        self._answered = self._complete = 0
+        self._missing: Counter[bytes] = Counter()
+        self._causes: list[StoreError] = []
+
+    async def hear(self, cluster: Cluster, batch: Batch) -> None:
+        """Write to one cluster, and count what it says."""
+        try:
+            self._count(await cluster.write(batch))
+        except Exception as error:
+            if self.done.done():
+                raise
+            self.done.set_exception(error)
+
+    def _count(self, outcome: Outcome) -> None:
+        self._best = max(self._best, outcome.written)
+        self._answered += 1
+        if outcome.failed:
+            self._missing.update(outcome.failed.keys())
+            self._causes += {id(error): error for error in outcome.failed.values()}.values()
+        else:
+            self._complete += 1
+        if self.done.done():
+            return
+        if self._answered - max(self._missing.values(), default=0) >= self._quorum:
+            self.done.set_result(self._best)
+        elif self._answered == self._clusters:
+            raise QuorumFailed(self._complete, self._quorum, self._clusters, self._causes)
