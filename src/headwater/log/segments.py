@@ -101,11 +101,11 @@ class PackedRun(NamedTuple):
         """See Run; tags and values are not copied."""
         batch = self.batch
         offsets = batch.column("offset") if self.sparse else pa.arange(self.base, self.last + 1)
+        kind = SCHEMA.field("time").type
         if "time" in batch.schema.names:
-            times = batch.column("time")
+            times = batch.column("time").view(kind)
         else:
-            times = pa.repeat(pa.scalar(self.time, pa.int64()), batch.num_rows)
-        times = times.cast(SCHEMA.field("time").type)
+            times = pa.repeat(pa.scalar(self.time, kind), batch.num_rows)
         return pa.RecordBatch.from_arrays([offsets, *batch.columns[:2], times], schema=SCHEMA)
 
 
