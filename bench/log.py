@@ -200,43 +200,47 @@ def single_write(pair: Pair) -> Row:
 
 
 def wake_latency(pair: Pair) -> Row:
-    """From before the write until a blocked member, in a process of its own, has the message."""
+    """From before the write until a blocked member, in a process of its own, has the message.
 
-    def ours() -> float:
-        stream = pair.ours.stream(pair.name())
-        stream.write("warm", b"up")
-        return _hand_over(pair, "ours", stream.name, lambda: stream.write(*pair.pairs[0]))
-
-    def native() -> float:
-        key = pair.name()
-        pair.native.xgroup_create(key, "g", id="$", mkstream=True)
-        tag, value = pair.pairs[0]
-        return _hand_over(
-            pair, "native", key, lambda: pair.native.xadd(key, {"tag": tag, "value": value})
-        )
-
-    a, b = interleave(ours, native, max(1, pair.rounds // 2))
+    Both members are there at once and served in turn, so that both meet the machine as it is.
+    """
+    stream, key = pair.ours.stream(pair.name()), pair.name()
+    stream.write("warm", b"up")
+    pair.native.xgroup_create(key, "g", id="$", mkstream=True)
+    tag, value = pair.pairs[0]
+    writes: dict[str, Callable[[], object]] = {
+        stream.name: lambda: stream.write(tag, value),
+        key: lambda: pair.native.xadd(key, {"tag": tag, "value": value}),
+    }
+    a, b = _hand_over(pair, writes, 100 * pair.rounds)
     name = "write to blocked member, p50 / XADD to blocked XREADGROUP, us"
     return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
 
 
-def _hand_over(pair: Pair, kind: str, name: str, write: Callable[[], object]) -> float:
-    """Give the median of many hand-overs, in us; each write waits for a blocked member."""
-    samples = 200
+def _hand_over(
+    pair: Pair, writes: dict[str, Callable[[], object]], samples: int
+) -> tuple[float, float]:
+    """Give the medians of many hand-overs by us and natively, in us."""
     spawn = multiprocessing.get_context("spawn")
-    seen: multiprocessing.Queue[float] = spawn.Queue()
-    args = (kind, socket_url(pair.native), name, samples, seen)
-    process = spawn.Process(target=_member, args=args)
-    process.start()
-    took = []
-    for _ in range(samples):
-        while not pair.native.info("clients")["blocked_clients"]:
+    seen: list[multiprocessing.Queue[float]] = [spawn.Queue() for _ in writes]
+    took: list[list[float]] = [[] for _ in writes]
+    members = [
+        spawn.Process(target=_member, args=(kind, socket_url(pair.native), name, samples, times))
+        for kind, name, times in zip(("ours", "native"), writes, seen, strict=True)
+    ]
+    for member in members:
+        member.start()
+    for turn in range(2 * samples):
+        # The native member is gone after its last message, which is the last of all.
+        while pair.native.info("clients")["blocked_clients"] < min(2, 2 * samples - turn):
             time.sleep(0.0005)
         began = time.perf_counter()
-        write()
-        took.append(seen.get(timeout=30) - began)
-    process.join()
-    return statistics.median(took) * 1e6
+        [*writes.values()][turn % 2]()
+        took[turn % 2].append(seen[turn % 2].get(timeout=30) - began)
+    for member in members:
+        member.join()
+    ours, native = (statistics.median(each) * 1e6 for each in took)
+    return ours, native
 
 
 def _member(
