@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headwater import InvalidInput
 from headwater.spark.timelines.farms import FarmPlan
 from headwater.timeline import Cursor, Farm, Record
+from headwater.timeline.cluster.calls import columns_of
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.layout import COPYING, Layout
@@ -19,6 +20,13 @@ from headwater.timeline.naming import safe_farm
 from headwater.timeline.records import check_place, check_score
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.floats(allow_nan=False)))
+def test_scores_are_read_as_exactly_as_servers_spell_them(scores: list[float]) -> None:
+    for spell in (repr, "{:.17g}".format):
+        raw = [text for score in scores for text in (b"m", spell(score).encode())]
+        assert columns_of(raw) == ([b"m"] * len(scores), scores)
 
 
 @given(FINITE, st.binary(max_size=40))

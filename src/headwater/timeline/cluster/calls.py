@@ -56,20 +56,9 @@ class Page(NamedTuple):
     whole: bool
 
     @property
-    def columns(self) -> Columns:
-        """Members, and their scores."""
-        scores = self.raw[1::2]
-        try:
-            # Numbers are spelled as in JSON, and this reads them several times as fast.
-            return self.raw[::2], _read_numbers(b"[%b]" % b",".join(scores))
-        except msgspec.DecodeError:
-            # But for those that somebody else made infinite.
-            return self.raw[::2], list(map(float, scores))
-
-    @property
     def rows(self) -> list[Row]:
         """Members with their scores."""
-        return list(zip(*self.columns, strict=True))
+        return list(zip(*columns_of(self.raw), strict=True))
 
     def plus(self, further: Page) -> Page:
         """Add the page that follows this one."""
@@ -79,8 +68,19 @@ class Page(NamedTuple):
         """Leave out what is below the horizon; nothing that counts comes after it."""
         if horizon == NO_HORIZON or not self.raw or float(self.raw[-1]) >= horizon:
             return self
-        kept = sum(score >= horizon for score in self.columns[1])
+        kept = sum(score >= horizon for score in columns_of(self.raw)[1])
         return Page(self.raw[: 2 * kept], whole=True)
+
+
+def columns_of(raw: list[bytes]) -> Columns:
+    """Read member, score, member, score, ...; gives members, and their scores."""
+    scores = raw[1::2]
+    try:
+        # Numbers are spelled as in JSON, and this reads them several times as fast.
+        return raw[::2], _read_numbers(b"[%b]" % b",".join(scores))
+    except msgspec.DecodeError:
+        # But for those that somebody else made infinite.
+        return raw[::2], list(map(float, scores))
 
 
 class Found:

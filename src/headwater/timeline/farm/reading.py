@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwater.errors import AllReplicasFailed
-from headwater.timeline.cluster.calls import Found, Page, Reading, Window
+from headwater.timeline.cluster.calls import Found, Page, Reading, Window, columns_of
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.repairing import Repairer
 from headwater.timeline.farm.uniting import Answers, Failures, Uniting
+from headwater.timeline.law import NO_HORIZON
 from headwater.timeline.records import Columns
 
 
@@ -161,7 +162,7 @@ class Reader:
 def _first_of(answers: Answers, window: Window) -> dict[bytes, Columns]:
     """Take the answer that came first for each key."""
     pages = {key: next(iter(found.values())) for key, found in answers.pages.items()}
-    return _cut({key: page.columns for key, page in pages.items()}, window)
+    return _cut({key: columns_of(page.raw) for key, page in pages.items()}, window)
 
 
 def _cut(columns: dict[bytes, Columns], window: Window) -> dict[bytes, Columns]:
@@ -229,7 +230,9 @@ class _Waiting:
         first, *others = self._found.values()
         if self._failures.keys or any(found.raw != first.raw for found in others):
             return None
-        return {key: page.above(self._horizon).columns for key, page in first.pages()}
+        if self._horizon == NO_HORIZON:
+            return {key: columns_of(raw) for key, raw in first.raw.items()}
+        return {key: columns_of(page.above(self._horizon).raw) for key, page in first.pages()}
 
     def answers(self) -> Answers:
         """Give what has come; raises AllReplicasFailed when a key has no answer."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headwater.timeline.cluster.calls import Known, Page, Window
+from headwater.timeline.cluster.calls import Known, Page, Window, columns_of
 from headwater.timeline.law import Place, State, newest
 from headwater.timeline.records import Columns, Row
 
@@ -32,7 +32,7 @@ def unite(pages: Sequence[Page]) -> Union:
     ends = [(float(page.raw[-1]), page.raw[-2]) for page in pages if not page.whole]
     bound = max(ends, default=None)
     if all(page == first for page in pages[1:]):
-        return Union(first.columns, {}, bound)
+        return Union(columns_of(first.raw), {}, bound)
     scores = [dict(page.rows) for page in pages]
     highest: dict[bytes, float] = {}
     for shown in scores:
