@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import os
 import signal
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
+import trustme
+import uvloop
 from hiredis import pack_command
 
 from headwater.store.aio import AsyncStore
 from headwater.store.aio_pipe import AsyncPipe, Packed
+from tests.forwarder import Forwarder
 from tests.servers import Server
 
 Scene = Callable[[AsyncPipe], Awaitable[None]]
@@ -26,9 +30,11 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def play(server: Server, scene: Scene, timeout_s: float = 20.0) -> None:
+def play(
+    server: Server, scene: Scene, timeout_s: float = 20.0, url: str = "", new_loop: Any = None
+) -> None:
     async def run() -> None:
-        store = await AsyncStore.open(server.url)
+        store = await AsyncStore.open(url or server.url)
         pipe = await store.pipe(timeout_s)
         try:
             await scene(pipe)
@@ -36,7 +42,8 @@ def play(server: Server, scene: Scene, timeout_s: float = 20.0) -> None:
             pipe.abort(redis.ConnectionError("over"))
             await store.close()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 def packed(*commands: tuple[Any, ...]) -> Packed:
@@ -57,6 +64,24 @@ def test_each_call_gets_its_own_replies(server: Server) -> None:
         assert found[-1] == [large]
 
     play(server, scene)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_is_logged_in_and_encrypted_as_any_connection(new_loop: Any) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    with Server(tcp=True) as locked, Forwarder(locked.port, context) as door:
+        locked.client().config_set("requirepass", "secret")
+
+        async def scene(pipe: AsyncPipe) -> None:
+            large = b"x" * 1_000_000
+            calls = [pipe.send(echo(b"%d" % n, large)) for n in range(5)]
+            assert await asyncio.gather(*calls) == [[b"%d" % n, large] for n in range(5)]
+            (told,) = await pipe.send(packed(("CLIENT", "INFO")))
+            assert b" db=3 " in told
+
+        url = f"rediss://:secret@localhost:{door.port}/3?ssl_cert_reqs=none"
+        play(locked, scene, url=url, new_loop=new_loop)
 
 
 def test_an_error_is_that_of_its_call_alone(server: Server) -> None:
