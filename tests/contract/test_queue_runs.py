@@ -125,6 +125,20 @@ def test_runs_and_lone_messages_come_in_the_order_in_which_they_were_pushed(queu
     assert found == pushed
 
 
+def test_what_was_taken_together_comes_again_in_its_order(queue: Queue) -> None:
+    pushed: list[bytes] = []
+    for size in (2, 20, 3, 20, 1):
+        part = [b"%d" % i for i in range(len(pushed), len(pushed) + size)]
+        queue.push_many(part)
+        pushed += part
+    for counts in ((46,), (7, 39), (30, 16)):
+        taken = [d for count in counts for d in queue.pop(count, ack_ms=LONG_MS)]
+        assert values(taken) == pushed
+        held = list(queue.scan("unacked"))
+        assert [(item.id, item.value) for item in held] == [(d.id, d.value) for d in taken]
+        assert queue.release(*taken) == len(taken)
+
+
 def test_large_values_go_with_small_ones(queue: Queue) -> None:
     pushed = [secrets.token_bytes(size) for size in (0, 9000, 10, 40_000, 3, 16_384, 700) * 12]
     queue.push_many(pushed)
@@ -141,10 +155,10 @@ def test_large_values_go_with_small_ones(queue: Queue) -> None:
 
 
 def test_a_run_that_outlived_its_time_is_not_handed_out(queue: Queue, client: Headwater) -> None:
-    queue.push_many(some(), ttl_ms=40)
+    queue.push_many(some(), ttl_ms=300)
     queue.push_many([b"lives"] * LENGTH, ttl_ms=LONG_MS)
     early = queue.pop(5, ack_ms=1)
-    let_pass(client, 50)
+    let_pass(client, 300)
     assert queue.stats().ready == 2 * LENGTH
     assert values(queue.pop(2 * LENGTH)) == [b"lives"] * LENGTH
     assert queue.stats().expired == LENGTH
@@ -188,12 +202,13 @@ def test_a_part_of_a_run_may_be_acked_given_back_or_held_for_longer(
 ) -> None:
     pushed = [b"%d" % i for i in range(LENGTH)]
     queue.push_many(pushed, ttl_ms=LONG_MS)
-    taken = queue.pop(LENGTH, ack_ms=200)
+    taken = queue.pop(LENGTH, ack_ms=500)
     assert queue.ack(*taken[:3]) == 3
     assert queue.extend(*taken[3:6], ack_ms=LONG_MS) == 3
     assert queue.nack(taken[6]) == 1
     assert queue.release(taken[7]) == 1
-    let_pass(client, 200)
+    assert {item.expires_ms is None for item in queue.scan()} == {False}
+    let_pass(client, 500)
     again = queue.pop(LENGTH, ack_ms=LONG_MS)
     assert sorted((int(d.value), d.attempt) for d in again) == [
         (i, 1 if i == 7 else 2) for i in range(6, LENGTH)
