@@ -145,9 +145,10 @@ def test_what_several_servers_answer_alike_is_read_once_and_right_for_each(serve
             get = packed(("GET", f"key-{size}"), ("GET", f"key-{size}"))
             for value in (b"a" * size, b"a" * size, b"b" * size, b"b" * size):
                 await pipe.send(packed(("SET", f"key-{size}", value)))
-                calls = [pipe.send(get), pipe.send(get), pipe.send(echo(value)), pipe.send(get)]
-                found = await asyncio.gather(*calls)
-                assert found == [[value, value], [value, value], [value], [value, value]]
+                for _ in range(2):
+                    calls = [pipe.send(get), pipe.send(get), pipe.send(echo(value)), pipe.send(get)]
+                    found = await asyncio.gather(*calls)
+                    assert found == [[value, value], [value, value], [value], [value, value]]
                 assert await pipe.send(get) == [value, value]
 
     play(server, scene)
