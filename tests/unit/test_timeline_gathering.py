@@ -48,6 +48,34 @@ def test_what_does_not_fit_waits_until_a_call_ends() -> None:
     assert len(calls) == len(told) == SIDE_BY_SIDE + 2
 
 
+def test_what_comes_during_a_call_goes_together_and_does_not_wait_for_a_slow_one() -> None:
+    calls: list[list[int]] = []
+
+    async def run() -> None:
+        loop, begun, slow = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        async def serve(items: list[int]) -> None:
+            calls.append(items)
+            if 1 in items:
+                begun.set()
+                await slow.wait()
+
+        gathering: Gathering[int, None] = Gathering(serve)
+        told = [loop.create_future() for _ in range(3)]
+        gathering.add(Wish([1], told[0].set_result))
+        await begun.wait()
+        for number in (1, 2):
+            gathering.add(Wish([number + 1], told[number].set_result))
+            await asyncio.sleep(0)
+        await asyncio.gather(*told[1:])
+        assert not told[0].done()
+        slow.set()
+        await told[0]
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert calls == [[1], [2, 3]]
+
+
 def test_of_a_call_that_fails_each_is_tried_alone() -> None:
     fault = StoreError("away")
     calls, told = gather([[1], [2], [3]], {2: fault})

@@ -1,7 +1,7 @@
 """Gathers what many requests want at one moment, so that the farm is asked once for all of it.
 
 Whatever arrives while the event loop makes one round goes into one call, and so does what arrives
-while as many calls as allowed are under way. Operations commute, so nobody can tell whether a
+while a call is under way, unless that takes long. Operations commute, so nobody can tell whether a
 request went alone. Should a common call fail, each of its requests is tried on its own: one whose
 keys can be served does not suffer for its neighbours.
 """
@@ -17,8 +17,9 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Enough that one slow call does not hold up all; few enough that calls are worth their cost.
-SIDE_BY_SIDE: Final = 2
+SIDE_BY_SIDE: Final = 4
+# How long a call holds up those who come after it: most take less, and the next is larger for that.
+PATIENCE_S: Final = 0.005
 MOST_ITEMS: Final = 2000
 
 
@@ -37,17 +38,22 @@ class Gathering(Generic[T, R]):
         self._serve = serve
         self._waiting: deque[Wish[T, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._planned = False
+        self._plan: asyncio.Handle | None = None
 
     def add(self, wish: Wish[T, R]) -> None:
         """Take a wish; it is told its result later, never before this returns."""
         self._waiting.append(wish)
-        if not self._planned and len(self._tasks) < SIDE_BY_SIDE:
-            self._planned = True
-            asyncio.get_running_loop().call_soon(self._start)
+        if self._plan is None and len(self._tasks) < SIDE_BY_SIDE:
+            loop = asyncio.get_running_loop()
+            if self._tasks:
+                self._plan = loop.call_later(PATIENCE_S, self._start)
+            else:
+                self._plan = loop.call_soon(self._start)
 
     def _start(self) -> None:
-        self._planned = False
+        if self._plan is not None:
+            self._plan.cancel()
+            self._plan = None
         while self._waiting and len(self._tasks) < SIDE_BY_SIDE:
             task = asyncio.get_running_loop().create_task(self._work(self._take()))
             self._tasks.add(task)
