@@ -420,6 +420,23 @@ def test_what_a_blocked_member_has_is_pending_at_once(
     assert stream.info().first == 1
 
 
+def test_a_read_that_is_sent_again_finds_what_came_for_its_first_try(
+    client: Headwater, stream: Stream
+) -> None:
+    def ask() -> Operation[bytes]:
+        args = ("g", "m", 5, LONG, "", "first", "", "", "m.1", LONG, "", 10**6, 7)
+        boxed: bytes = (yield Call("hw_group_read", stream_key(stream.name), args))[8]
+        return boxed
+
+    assert client.store.run(ask()) == b""
+    # The answer was lost; before the next try a message comes, and is put into the box.
+    stream.write("a", b"1")
+    assert client.store.run(ask()).startswith(b"r1:1:1\n")
+    stream.write("a", b"2")
+    info = stream.group("g").info()
+    assert (info.waiting, info.pending, info.lag) == (0, 1, 1), "nobody waits any more"
+
+
 def test_members_that_block_in_great_number_are_all_served(
     client: Headwater, stream: Stream
 ) -> None:

@@ -35,7 +35,8 @@ RANGES_PER_CALL = 1000
 
 Terms: TypeAlias = tuple[Argument, Argument]
 # Its name, how many ms it will block, and whether the store knows it from an earlier call.
-Waiter: TypeAlias = tuple[str, int, bool]
+# Who waits, for how many ms, and in which of its reads.
+Waiter: TypeAlias = tuple[str, int, int]
 
 
 def check_terms(retry_ms: int | None, expire_ms: int | None) -> Terms:
@@ -82,12 +83,11 @@ def _wait_for_messages(
 ) -> Operation[list[Message]]:
     box = box_key(group.key, group.name, waiter)
     deadline = (yield Clock()) + patience
-    known = False
+    number = next(group.reads)
     while True:
         slices = [deadline - (yield Clock()), WAIT_SLICE_MS, retry_ms or WAIT_SLICE_MS]
         wait_ms = max(0, int(min(slices)))
-        taken = yield from read_now(group, count, terms, (waiter, wait_ms, known))
-        known = True
+        taken = yield from read_now(group, count, terms, (waiter, wait_ms, number))
         if taken.messages or not wait_ms:
             return taken.messages
         if taken.due_ms >= 0:
@@ -108,7 +108,7 @@ class Taken(NamedTuple):
 
 
 def read_now(
-    group: GroupHandle, count: int, terms: Terms, waiter: Waiter = ("", 0, False)
+    group: GroupHandle, count: int, terms: Terms, waiter: Waiter = ("", 0, 0)
 ) -> Operation[Taken]:
     """Take what is there. When there is nothing, the waiter is noted, if there is one."""
     if isinstance(group.start, dt.datetime):
@@ -131,10 +131,9 @@ def read_now(
             if holes and (terms[0] != "" or holes[-1][1] > claims[-1][1]):
                 yield from _skip(group, created, holes)
         # A claim of offsets that compaction emptied gives no message, and what was buried may have
-        # made room for new ones: look further. By now the waiter is noted.
+        # made room for new ones: look further.
         if messages or not (flat or boxed or buried):
             return Taken(messages, last, due_ms)
-        waiter = (waiter[0], waiter[1], waiter[0] != "")
 
 
 def _ask(
@@ -151,7 +150,7 @@ def _ask(
         *waiter[:2],
         held,
         REPLY_BYTES,
-        int(waiter[2]),
+        waiter[2],
     )
     try:
         reply: list[Any] = yield Call("hw_group_read", group.key, args, repeatable=terms[0] != "")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal, TypeAlias
 
 from headwater.errors import InvalidInput, UnknownGroup
@@ -61,6 +63,7 @@ class GroupHandle:
     max_pending: int | None = None
     dead_letters: bool | str | None = None
     waiters: list[str] = field(default_factory=list, init=False)
+    reads: Iterator[int] = field(default_factory=lambda: count(1), init=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "group")

@@ -7,7 +7,8 @@
          6 where a new group starts: 'first', 'last' or an offset
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
-         13 '1' when this waiter has been registered by an earlier call
+         13 number of the waiter's read: a call of the same number may have registered it before, in
+            another try whose answer was lost too
          11 "created:base:version" of a node that the caller still has, or ''   12 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
@@ -32,14 +33,14 @@ local function create_group(K, G, name, stream, start, now)
   redis.call('ZADD', K .. ':groups', digits(now), name)
 end
 
-local function register_waiter(K, G, name, stream, waiter, now, args, wait)
-  if args[13] ~= '1' or not redis.call('ZSCORE', G .. ':waiters', waiter) then
+local function register_waiter(K, G, name, stream, waiter, known, now, args)
+  if not known or not redis.call('ZSCORE', G .. ':waiters', waiter) then
     redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
     note_waiting(K, stream, name)
   end
   redis.call('HSET', G, 'w:' .. waiter,
-    table.concat({ digits(now + wait), args[3], args[4], args[5] }, ':'))
+    table.concat({ digits(now + tonumber(args[10])), args[3], args[4], args[5], args[13] }, ':'))
 end
 
 -- Letters of one group lie in one stream: it can only be changed while there are none.
@@ -66,7 +67,7 @@ redis.register_function{
     local K, name, waiter, wait = keys[1], args[1], args[9], tonumber(args[10])
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
-    local group = load_group(G)
+    local group = load_group(G, waiter)
     if not group then
       local fault = create_group(K, G, name, stream, args[6], now)
       if fault then return fault end
@@ -87,7 +88,7 @@ redis.register_function{
     end
     redis.call('ZADD', G .. ':members', digits(now), args[2])
     local bag = new_bag(stream, tonumber(args[12]), args[11])
-    local known = args[13] == '1'
+    local known = group.wish and string.match(group.wish, '%d*$') == args[13]
     local claims, boxed = {}, known and empty_box(G, waiter) or ''
     if boxed == '' then
       if take_back_old_boxes(G, now) then group = load_group(G) end
@@ -95,7 +96,7 @@ redis.register_function{
     end
     local idle, due = #claims == 0 and boxed == '', nil
     if idle and wait > 0 then
-      register_waiter(K, G, name, stream, waiter, now, args, wait)
+      register_waiter(K, G, name, stream, waiter, known, now, args)
     elseif known then
       forget_waiter(G, waiter)
     end

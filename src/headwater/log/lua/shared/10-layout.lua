@@ -71,6 +71,9 @@ local function put_node(K, base, last, count, time, newest, version, blob)
     table.concat({ digits(base), digits(count), #blob, digits(time), digits(newest), version }, ':'))
 end
 
+-- One range in the field "handed" of a group (see 40-pending.lua): waiter, time, first, last, due, expire.
+local HANDED = '(%S+):(%d+):(%d+):(%d+):(%d+):(%d+) '
+
 local function group_key(K, name)
   return K .. ':g:' .. #name .. ':' .. name
 end

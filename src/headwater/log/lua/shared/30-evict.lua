@@ -9,7 +9,8 @@ local function group_position(G)
   local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
   if oldest[2] then return tonumber(oldest[2]) end
   local f = redis.call('HMGET', G, 'next', 'handed')
-  return tonumber(string.match(f[2] or '', '^%S-:%d+:(%d+)') or f[1])
+  local _, _, boxed = string.match(f[2] or '', HANDED)
+  return tonumber(boxed or f[1])
 end
 
 -- The lowest offset that any registered reader still needs, and who needs it.

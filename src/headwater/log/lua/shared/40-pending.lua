@@ -16,7 +16,6 @@
   it nothing beyond what it writes anyway; the next call that looks at what is pending books it.
 ]]
 local NEVER = 0
-local HANDED = '(%S+):(%d+):(%d+):(%d+):(%d+):(%d+) '
 
 -- Returns when the range comes due.
 local function put_pending(G, first, last, attempt, due, expire)

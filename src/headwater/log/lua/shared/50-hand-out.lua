@@ -8,7 +8,7 @@
 
     G:waiters        zset  who waits; score: its turn
     G:served         zset  who may have something in its box; score: since when
-    G field w:<waiter>     "until:count:retry:expire"
+    G field w:<waiter>     "until:count:retry:expire:number of its read"
     G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length\n<tag><value>]" or "poke"
 
   The call of a writer passes through here before it is answered: every redis.call less counts.
@@ -216,7 +216,7 @@ local function serve(K, name, stream, now)
     if ends + WAITER_GRACE_MS < now then
       forget_waiter(G, waiter)
     else
-      local count, retry, expire = string.match(wants, '^:(%d+):(%d*):(%d*)$')
+      local count, retry, expire = string.match(wants, '^:(%d+):(%d*):(%d*):')
       local bag = new_bag(stream, 8388608, nil)
       bag.waiter = waiter
       local claims, more =
