@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -508,6 +511,30 @@ def test_other_things_under_a_key_harm_that_key_alone(open_: Open, three: list[R
         farm.select(["k"])
     farm.insert([("j", 1, "m")])
     assert members(farm, "j") == ["m"]
+
+
+def test_the_keys_of_an_instance_are_read_at_one_moment(open_: Open, three: list[Replica]) -> None:
+    # Longer than what a server takes in at once, so that a write may come in between.
+    keys = [f"{n:03d}-{'long' * 50}" for n in range(200)]
+    reader, writer = open_(three[0].url), open_(three[0].url)
+    writer.insert([(key, 0, "m") for key in keys])
+    stop = threading.Event()
+
+    def write() -> None:
+        for score in itertools.count(1):
+            if stop.is_set():
+                return
+            writer.insert([(key, score, "m") for key in keys])
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            for _ in range(100):
+                found = reader.select(keys, limit=1)
+                assert len({found[key][0].score for key in keys}) == 1
+        finally:
+            stop.set()
+        writing.result(20)
 
 
 def test_functions_that_are_lost_come_back(farm: Farm, three: list[Replica]) -> None:

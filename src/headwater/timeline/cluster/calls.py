@@ -34,6 +34,8 @@ class Change(NamedTuple):
 
 
 _EPOCH: Final = b"*3\r\n$4\r\nHGET\r\n$%d\r\n%b\r\n$5\r\nepoch\r\n" % (len(LAYOUT_KEY), LAYOUT_KEY)
+_MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
+_EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 Changes: TypeAlias = "dict[bytes, Change]"
 
 
@@ -199,19 +201,10 @@ class Reading:
 
 
 def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[Ask]:
-    """Spell the request for a page of each of some sets.
-
-    Without start and stop plain commands do it for less. They ask for the layout after the pages:
-    epochs only rise, so if the last one is known, the pages were read by it or by one before.
-    """
+    """Spell the request for a page of each of some sets, which all are of one moment."""
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
-
-    def read(replies: list[Any]) -> list[list[bytes]] | None:
-        *pages, layout = replies
-        return None if layout is not None and int(layout) > epoch else pages
-
     step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
     for at in range(0, len(sets), step):
         part = sets[at : at + step]
@@ -219,11 +212,30 @@ def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[
         if window.start or window.stop:
             yield Ask.of(call)
         else:
-            yield Ask(call, Packed(_plain(part, window), len(part) + 1), read)
+            yield _plain_ask(call, part, window, epoch)
 
 
-def _plain(sets: Sequence[bytes], window: Window) -> bytes:
-    """Pack what reads a page of each set by its rank, and then the epoch of the layout."""
+def _plain_ask(call: Call, sets: Sequence[bytes], window: Window, epoch: int) -> Ask:
+    """Read a page of each set by its rank, with plain commands, which do it for less.
+
+    They ask for the layout after the pages: epochs only rise, so if the last one is known, the
+    pages were read by it or by one before.
+    """
+
+    def read(replies: list[Any]) -> list[list[bytes]] | None:
+        *pages, layout = replies if len(sets) == 1 else replies[-1]
+        if layout is not None and int(layout) > epoch:
+            return None
+        # What fails among several fails by itself; the call can tell why.
+        return pages if all(type(page) is list for page in pages) else None
+
+    commands = [*_pages(sets, window), _EPOCH]
+    if len(sets) > 1:
+        commands = [_MULTI, *commands, _EXEC]
+    return Ask(call, Packed(b"".join(commands), len(commands)), read)
+
+
+def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
     first, last = b"%d" % window.offset, b"%d" % (window.offset + window.limit - 1)
     tail = b"$%d\r\n%b\r\n$%d\r\n%b\r\n$3\r\nREV\r\n$10\r\nWITHSCORES\r\n" % (
         len(first),
@@ -231,9 +243,8 @@ def _plain(sets: Sequence[bytes], window: Window) -> bytes:
         len(last),
         last,
     )
-    head = b"*6\r\n$6\r\nZRANGE\r\n"
-    pages = [b"%b$%d\r\n%b\r\n%b" % (head, len(name), name, tail) for name in sets]
-    return b"".join((*pages, _EPOCH))
+    for name in sets:
+        yield b"*6\r\n$6\r\nZRANGE\r\n$%d\r\n%b\r\n%b" % (len(name), name, tail)
 
 
 def score_asks(asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int) -> Iterator[Ask]:
