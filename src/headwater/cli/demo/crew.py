@@ -43,13 +43,20 @@ class Member:
             # Ctrl-C is for the demo alone; it ends its members.
             start_new_session=True,
         )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._process.communicate()
+        self._process.wait()
+        # Who listens comes to the end by itself; nobody may close what it reads from before.
+        if self._listener.ident is not None:
+            self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def get_ready(self) -> None:
         """Wait until the member is connected."""
@@ -64,7 +71,7 @@ class Member:
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
