@@ -28,7 +28,7 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result: ours against the peer."""
+    """One line of the result: ours against the peer; without a least it is told, not judged."""
 
     name: str
     fsync: str
@@ -44,6 +44,8 @@ class Row:
         def reached(goal: float) -> bool:
             return self.ratio >= goal if self.higher_is_better else self.ratio <= goal
 
+        if not self.least:
+            return "told"
         return "aim" if reached(self.aim) else "ok" if reached(self.least) else "BELOW"
 
 
@@ -130,8 +132,8 @@ def table_of(title: str, rows: list[Row]) -> Table:
             row.ours,
             row.peer,
             f"{row.ratio:.2f}x",
-            f"{sign} {row.least:.3g}x",
-            f"{row.aim:.3g}x",
+            f"{sign} {row.least:.3g}x" if row.least else "",
+            f"{row.aim:.3g}x" if row.least else "",
             row.verdict,
         )
     return table
