@@ -37,6 +37,12 @@ if "HEADWATER_LONG" in os.environ:
     CLIENTS.append(pytest.param("cluster-sync", marks=pytest.mark.cluster))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long") and "HEADWATER_LONG" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="a long proof: make test-long"))
+
+
 class Stores:
     """The servers of this test process, by kind."""
 

@@ -182,7 +182,7 @@ def test_no_letter_is_lost_when_a_consumer_was_sent_back(desk: Desk, name: str) 
 def test_trouble_of_the_database_is_no_fault_of_the_messages(desk: Desk, name: str) -> None:
     """A deadlock, a lock, a lost connection in the handler is waited out, however often."""
     desk.hw.stream(name).write_many(entries(5))
-    left = 7
+    left = 4
 
     def handler(conn: sa.Connection, messages: list[Message]) -> None:
         nonlocal left

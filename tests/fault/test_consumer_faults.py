@@ -79,7 +79,7 @@ def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_consumer_may_die_at_any_step(
     zygote: Zygote,
     start: Callable[..., int],
@@ -153,7 +153,7 @@ def test_a_reset_is_applied_once_wherever_its_consumer_dies(
     assert effects(engine, "c") == [*numbers(16, 20), *numbers(22, 25)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_two_processes_of_one_name_may_die_at_any_moment(
     zygote: Zygote,
     start: Callable[..., int],

@@ -599,7 +599,9 @@ def test_a_kill_in_the_middle_of_a_rewrite_loses_nothing(directory: Path) -> Non
 # ── What is on disk ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("zeros", [0, 1, 5000, 200_000])
+@pytest.mark.parametrize(
+    "zeros", [0, 5000, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 200_000))]
+)
 @pytest.mark.parametrize("transaction", [False, True])
 def test_a_half_written_tail_is_cut(directory: Path, transaction: bool, zeros: int) -> None:
     with EmbeddedServer.open(directory) as server:

@@ -84,7 +84,7 @@ def running(streamer: Streamer) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_streamer_may_die_at_any_step(
     zygote: Zygote,
     engine: sa.Engine,
@@ -112,7 +112,7 @@ def test_a_streamer_may_die_at_any_step(
     assert outbox.status().claimed == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_streamers_may_die_at_any_moment(
     zygote: Zygote,
     engine: sa.Engine,

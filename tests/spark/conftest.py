@@ -43,8 +43,6 @@ PATIENCE_S = 300
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("long") and "HEADWATER_LONG" not in os.environ:
-            item.add_marker(pytest.mark.skip(reason="a long proof: make test-long"))
         if HERE in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
