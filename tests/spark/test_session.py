@@ -58,6 +58,7 @@ def test_what_a_user_hides_stays_hidden(spark: SparkSession) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_session_ends_in_silence(
     embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
 ) -> None:
