@@ -84,7 +84,7 @@ def taking(place: Place) -> list[Row]:
     for title, ack_ms, settle, theirs, least, aim in (
         ("with ack / 50 LPOPs", LONG_MS, False, one_by_one, 3.8, 10),
         ("with ack / pipelined LPOPs", LONG_MS, False, pipelined, 1.9, 3),
-        ("and acked / pipelined LPOPs", LONG_MS, True, pipelined, 0.8, 1.9),
+        ("and acked / pipelined LPOPs", LONG_MS, True, pipelined, 1, 1.9),
         ("without ack / LPOP key 50", None, False, at_once, 0.3, 0.7),
     ):
         for pushed, together in (("in one call", True), ("one by one", False)):
