@@ -7,8 +7,8 @@
          6 where a new group starts: 'first', 'last' or an offset
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
-         13 number of the waiter's read: a call of the same number may have registered it before, in
-            another try whose answer was lost too
+         13 number of the waiter's read: all its calls have the same, also one that is sent again
+            because its answer was lost
          11 "created:base:version" of a node that the caller still has, or ''   12 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
