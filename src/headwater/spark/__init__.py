@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import SparkMissing
-from headwater.spark.farewell import is_spark_process, leave_in_silence
+from headwater.spark.processes import be_a_good_guest, is_spark_process
 from headwater.spark.session import session
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _SECRET_OPTIONS = "(?i)instances|archive"
 
 # A process of Spark imports a source, and this with it.
 if is_spark_process():
-    leave_in_silence()
+    be_a_good_guest()
 
 
 def __getattr__(name: str) -> Any:
