@@ -169,8 +169,11 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
     return Packed(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
 
 
-def unpack(blob: bytes) -> pa.RecordBatch:
-    """Read a node; raises UnreadableNode when the bytes are not one of a known version."""
+def check(blob: bytes) -> tuple[int, int, int]:
+    """Refuse bytes that are not a node of a known version, or not whole any more.
+
+    Gives its columns, its rows and the size of its message. Raises UnreadableNode.
+    """
     if len(blob) < _HEADER.size:
         raise UnreadableNode(f"it has only {len(blob)} bytes")
     magic, version, columns, rows, size, checksum = _HEADER.unpack_from(blob)
@@ -178,19 +181,23 @@ def unpack(blob: bytes) -> pa.RecordBatch:
         raise UnreadableNode("it does not begin as a node does")
     if version != VERSION:
         raise UnreadableNode(f"it has format version {version}, this client reads {VERSION}")
-    body = memoryview(blob)[_HEADER.size :]
-    if checksum != crc32(body, crc32(blob[:_CHECKED])):
+    if checksum != crc32(memoryview(blob)[_HEADER.size :], crc32(blob[:_CHECKED])):
         raise UnreadableNode("it is damaged (its checksum is wrong)")
-    schema = _SCHEMAS.get(columns & ~(ZSTD | LZ4))
-    if schema is None:
+    if columns & ~(ZSTD | LZ4) not in _SCHEMAS:
         raise UnreadableNode(f"it has columns that this client does not know ({columns})")
-    message = pa.py_buffer(body)
+    return columns, rows, size
+
+
+def unpack(blob: bytes) -> pa.RecordBatch:
+    """Read a node; raises UnreadableNode when the bytes are not one of a known version."""
+    columns, rows, size = check(blob)
+    message = pa.py_buffer(memoryview(blob)[_HEADER.size :])
     try:
         if columns & LZ4:
             message = _FAST.decompress(message, size)
         elif columns & ZSTD:
             message = _SMALL.decompress(message, size)
-        batch = pa.ipc.read_record_batch(message, schema)
+        batch = pa.ipc.read_record_batch(message, _SCHEMAS[columns & ~(ZSTD | LZ4)])
     except (pa.ArrowException, OSError) as error:
         raise UnreadableNode(f"it is damaged ({error})") from None
     if batch.num_rows != rows:

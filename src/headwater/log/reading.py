@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from headwater.log import node
 from headwater.log.fetching import bring, fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
@@ -19,12 +22,14 @@ from headwater.log.limits import (
     check_offset,
     to_ms,
 )
-from headwater.log.segments import Run, open_entries, open_runs
+from headwater.log.segments import NOTHING_HELD, Run, open_entries, open_runs
 from headwater.log.types import Message, Passage, Retention, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 
 # A blocked call comes back this often, so that a dead connection is noticed.
 WAIT_SLICE_MS = 5000
+
+Piece = TypeVar("Piece")
 
 
 def read(
@@ -156,31 +161,77 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
     return Passage(messages, at, gap, last)
 
 
-class Scanned(NamedTuple):
-    """What one reply of a scan holds: record batches, and where to go on (0: at the end).
+class Kept(NamedTuple):
+    """A node as the store keeps it: checked, not opened.
+
+    ``base`` is its first offset, ``time`` that of its messages when they have none of their own.
+    """
+
+    base: int
+    time: int
+    blob: bytes
+
+
+class Scanned(NamedTuple, Generic[Piece]):
+    """What one reply of a scan holds, in order of offset, and where to go on (0: at the end).
 
     ``first``, ``last`` and ``created`` tell where the stream stood, and which one it was.
     """
 
-    batches: list[pa.RecordBatch]
+    pieces: list[Piece]
     next: int
     first: int
     last: int
     created: int
 
 
-def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned]:
+def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned[pa.RecordBatch]]:
     """Give the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
     held = stream.held
-    args = (REPLY_BYTES, held.name, at, min(stop - 1, MAX_OFFSET))
-    reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
-    first, last, sealed, created, covered, nodes, entries = reply
+    reply = yield _part(stream, held.name, at, stop)
+    first, _, sealed, created, _, nodes, entries = reply
     runs, stream.held = open_runs(nodes, entries, created, sealed, held)
-    at = max(at, first)
-    batches = [run.cut(at, stop - 1).to_arrow() for run in runs if run.last >= at]
-    going_on = covered + 1 if at <= covered < min(last, stop - 1) else 0
-    found = [batch for batch in batches if batch.num_rows]
-    return Scanned(found, going_on, first, last, int(created))
+    batches = [batch for _, batch in _cut(runs, max(at, first), stop)]
+    return _scanned(batches, at, stop, reply)
+
+
+def kept_part(
+    stream: StreamHandle, at: int, stop: int
+) -> Operation[Scanned[pa.RecordBatch | Kept]]:
+    """Do as scan_part does, but leave nodes that lie wholly in the range as they are kept."""
+    reply = yield _part(stream, "", at, stop)
+    first, _, sealed, created, _, nodes, entries = reply
+    start = max(at, first)
+    pieces: list[tuple[int, pa.RecordBatch | Kept]] = []
+    to_cut: list[Any] = []
+    for found in zip(*(iter(nodes),) * 5, strict=True):
+        base, last, time, _, blob = found
+        if base < start or last >= stop or not blob:
+            to_cut += found
+        else:
+            node.check(blob)
+            pieces.append((base, Kept(base, time, blob)))
+    runs, _ = open_runs(to_cut, entries, created, sealed, NOTHING_HELD)
+    pieces += _cut(runs, start, stop)
+    pieces.sort(key=itemgetter(0))
+    return _scanned([piece for _, piece in pieces], at, stop, reply)
+
+
+def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
+    args = (REPLY_BYTES, held, at, min(stop - 1, MAX_OFFSET))
+    return Call("hw_stream_read", stream.key, args, read_only=True)
+
+
+def _cut(runs: Iterable[Run], start: int, stop: int) -> list[tuple[int, pa.RecordBatch]]:
+    """Give the rows of runs that lie in the range, those of each with its first offset."""
+    found = [(run.base, run.cut(start, stop - 1).to_arrow()) for run in runs if run.last >= start]
+    return [(base, batch) for base, batch in found if batch.num_rows]
+
+
+def _scanned(pieces: list[Piece], at: int, stop: int, reply: Sequence[Any]) -> Scanned[Piece]:
+    first, last, _, created, covered, *_ = reply
+    going_on = covered + 1 if max(at, first) <= covered < min(last, stop - 1) else 0
+    return Scanned(pieces, going_on, first, last, int(created))
 
 
 def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:

@@ -7,13 +7,16 @@
     value      binary
     time       timestamp   UTC; the log counts milliseconds
 
-``select`` gives fewer of them, in the order asked for: what a query does not need is then neither
-made nor moved, for Spark does not tell a Python source which columns a query uses.
+The option ``columns`` gives fewer of them, in the order asked for. Spark does not tell a Python
+source which columns a query uses; where it takes rows from us, what is not asked for is then
+neither made nor moved.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -27,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.log.reading import Kept
 
 TIME = pa.timestamp("us", "UTC")
 _COLUMNS = {
@@ -38,6 +42,9 @@ _COLUMNS = {
     "time": (TimestampType(), TIME),
 }
 ALL = tuple(_COLUMNS)
+# Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
+NODE = pa.field("__node", pa.binary())
+_NODE_PREFIX = struct.Struct("<qq")
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
@@ -62,8 +69,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     ``schema`` is ours, or what a user gave instead: some of our columns, in their own types.
     Raises InvalidInput for others.
     """
+    nodes = schema.names[-1:] == [NODE.name]
+    named = schema.fields[:-1] if nodes else schema.fields
     fields = []
-    for name, field in zip(check_columns(schema.names), schema.fields, strict=True):
+    for name, field in zip(check_columns([field.name for field in named]), named, strict=True):
         kind, arrow = _COLUMNS[name]
         if field.name != name or field.dataType != kind:
             raise InvalidInput(
@@ -71,7 +80,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 f"{name} {kind.simpleString()}; leave the schema out and cast what comes"
             )
         fields.append(pa.field(name, arrow, nullable=field.nullable))
-    return pa.schema(fields)
+    return pa.schema([*fields, NODE] if nodes else fields)
 
 
 def hand_over(
@@ -87,8 +96,26 @@ def hand_over(
             columns.append(pa.chunked_array([pa.repeat(pa.scalar(partition, pa.int32()), rows)]))
         elif name == "time":
             columns.append(table.column("time").cast(TIME))
+        elif name == NODE.name:
+            columns.append(pa.chunked_array([pa.nulls(rows, NODE.type)]))
         else:
             columns.append(table.column(name))
     shaped = pa.Table.from_arrays(columns, schema=schema)
     batches: list[pa.RecordBatch] = shaped.combine_chunks().to_batches()
     return batches
+
+
+def hand_over_nodes(
+    nodes: Sequence[Kept], stream: str, partition: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them."""
+    fixed: dict[str, Any] = {"stream": stream, "partition": partition}
+    empty: dict[pa.DataType, Any] = {pa.string(): "", pa.binary(): b""}
+    columns = [
+        pa.repeat(
+            pa.scalar(fixed.get(field.name, empty.get(field.type, 0)), field.type), len(nodes)
+        )
+        for field in schema
+    ]
+    columns[-1] = pa.array([_NODE_PREFIX.pack(n.base, n.time) + n.blob for n in nodes], NODE.type)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

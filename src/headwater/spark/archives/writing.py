@@ -75,5 +75,5 @@ def _messages(
             )
         if part.first > at:
             gaps.append((at, min(part.first - 1, last)))
-        yield from part.batches
+        yield from part.pieces
         at = part.next

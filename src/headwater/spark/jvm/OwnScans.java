@@ -4,7 +4,8 @@
  * Spark 4.3 keeps what it planned for a Python source, the pushed filters with it, in one object for
  * all uses of a DataFrame: of two queries that filter one DataFrame differently, or of two branches
  * of one query, the one that was planned last decides what both of them read. This rule runs at the
- * end of the optimizer, when each scan knows the filters that it pushed, and plans each anew.
+ * end of the optimizer, when each scan knows the filters that it pushed, and plans each anew; those
+ * of our own formats as a ColumnScan.
  *
  * Compiled when a session is made ready, by the compiler that Spark brings for its own code.
  */
@@ -32,6 +33,12 @@ import scala.runtime.AbstractPartialFunction;
 public class OwnScans extends Rule {
   // The sources that belong to one scan already; the optimizer asks again until nothing changes.
   private final Map owned = Collections.synchronizedMap(new WeakHashMap());
+  private final String lacking = ColumnReaders.lacking();
+
+  /** Gives the part of Spark that ColumnScan needs and that is not there; null when it can be used. */
+  public String lacking() {
+    return lacking;
+  }
 
   public TreeNode apply(TreeNode plan) {
     return plan.transformUp((PartialFunction) new Renewal(this));
@@ -54,23 +61,26 @@ public class OwnScans extends Rule {
               "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult")
         });
     set.setAccessible(true);
-    set.invoke(own, new Object[] {field(shared, "dataSourceInPython")});
-    PythonScanBuilder builder =
-        new PythonScanBuilder(
-            own,
-            name,
-            (StructType) field(scan, "outputSchema"),
-            (CaseInsensitiveStringMap) field(scan, "options"));
+    set.invoke(own, new Object[] {field(PythonDataSourceV2.class, shared, "dataSourceInPython")});
+    StructType schema = (StructType) field(scan, "outputSchema");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) field(scan, "options");
+    PythonScanBuilder builder = new PythonScanBuilder(own, name, schema, options);
     Filter[] filters = (Filter[]) field(scan, "supportedFilters");
     if (filters.length > 0 && builder.pushFilters(filters).length > 0) {
       throw new IllegalStateException("a data source took filters once, but not again");
     }
     owned.put(own, Boolean.TRUE);
-    return builder.build();
+    return lacking == null && name.startsWith("headwater")
+        ? new ColumnScan(own, name, schema, options, filters)
+        : builder.build();
   }
 
-  static Object field(Object holder, String name) throws Exception {
-    Field field = holder.getClass().getDeclaredField(name);
+  static Object field(Object scan, String name) throws Exception {
+    return field(PythonScan.class, scan, name);
+  }
+
+  static Object field(Class kind, Object holder, String name) throws Exception {
+    Field field = kind.getDeclaredField(name);
     field.setAccessible(true);
     return field.get(holder);
   }

@@ -7,15 +7,17 @@ task was planned is noticed, and told with its exact offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headwater.errors import DataLost, OffsetOutOfRange, StreamReplaced
 from headwater.log import reading
 from headwater.log.handles import StreamHandle
-from headwater.log.reading import Scanned
+from headwater.log.reading import Kept, Scanned
 from headwater.spark import columns
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
@@ -32,6 +34,8 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
 
 logger = logging.getLogger("headwater.spark")
+
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +65,36 @@ class Reading:
 
         Raises DataLost, OffsetOutOfRange or StreamReplaced when it is not what was planned.
         """
-        held: list[pa.RecordBatch] = []
-        rows = size = 0
         with one_line():
-            for batch in self._scan(part):
-                held.append(batch)
-                rows += batch.num_rows
-                size += batch.nbytes
-                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield from self._shape(held, part)
-                    held, rows, size = [], 0, 0
-            if held:
-                yield from self._shape(held, part)
+            for kind, pieces in groupby(self._scan(part), key=type):
+                if kind is Kept:
+                    for nodes in _together(pieces, _of_a_batch_nodes):
+                        yield columns.hand_over_nodes(
+                            nodes, part.stream, part.partition, self.schema
+                        )
+                else:
+                    for batches in _together(pieces, _of_a_batch_rows):
+                        yield from self._shape(batches, part)
 
-    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | Kept]:
         if part.files:
             needed = {"offset", *self.schema.names, *(one.column for one in self.conditions)}
             names = [name for name in ALL if name in needed]
             yield from self._archived(part, part.files, part.start, part.stop - 1, names)
             return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
+        # Conditions are on messages, so that a node must be opened for them.
+        unopened = columns.NODE in self.schema and not self.conditions
         at = part.start
         while at and at < part.stop:
-            scanned = run(reading.scan_part(handle, at, part.stop))
+            if unopened:
+                scanned = run(reading.kept_part(handle, at, part.stop))
+            else:
+                scanned = run(reading.scan_part(handle, at, part.stop))
             self._check(part, scanned)
             if scanned.first > at:
                 yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
-            yield from scanned.batches
+            yield from scanned.pieces
             at = scanned.next
 
     def _archived(
@@ -117,7 +124,7 @@ class Reading:
         if first <= last:
             self.lost(part.stream, first, last)
 
-    def _check(self, part: OffsetRange, scanned: Scanned) -> None:
+    def _check(self, part: OffsetRange, scanned: Scanned[Any]) -> None:
         if scanned.created != part.created:
             raise StreamReplaced(part.stream)
         if scanned.last < part.stop - 1:
@@ -128,3 +135,28 @@ class Reading:
         if not table.num_rows:
             return []
         return columns.hand_over(table, part.stream, part.partition, self.schema)
+
+
+def _of_a_batch_rows(batch: pa.RecordBatch) -> float:
+    rows, size = int(batch.num_rows), int(batch.nbytes)
+    return max(rows / BATCH_ROWS, size / BATCH_BYTES)
+
+
+def _of_a_batch_nodes(node: Kept) -> float:
+    return len(node.blob) / BATCH_BYTES
+
+
+def _together(
+    pieces: Iterable[Piece], of_a_batch: Callable[[Piece], float]
+) -> Iterator[list[Piece]]:
+    """Gather pieces, each some part of a batch, until they make a whole one."""
+    held: list[Piece] = []
+    full = 0.0
+    for piece in pieces:
+        held.append(piece)
+        full += of_a_batch(piece)
+        if full >= 1:
+            yield held
+            held, full = [], 0.0
+    if held:
+        yield held

@@ -1,0 +1,301 @@
+/*
+ * Opens nodes of the log, which come from a task as they lie in the store, checked.
+ *
+ * What a node is, headwater.log.node tells; in front of it stand the offset of its first message and
+ * the time of its messages when they have none of their own, eight bytes each. Columns that are the
+ * same in all rows, or can be counted, are not made at all.
+ */
+package headwater;
+
+import com.github.luben.zstd.ZstdDecompressCtx;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import net.jpountz.lz4.LZ4Factory;
+import org.apache.arrow.flatbuf.Message;
+import org.apache.arrow.flatbuf.RecordBatch;
+import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.sql.vectorized.ColumnarMap;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+public class Nodes {
+  private static final int PREFIX = 16;
+  private static final int HEADER = 16;
+  private static final int HAS_TIME = 1;
+  private static final int HAS_OFFSET = 2;
+  private static final int ZSTD = 4;
+  private static final int LZ4 = 8;
+  // Buffers of a column in Arrow: which values are there, where each begins, their bytes.
+  private static final int TAG = 1;
+  private static final int VALUE = 4;
+  private static final int FIRST_NUMBERS = 7;
+
+  private final StructType schema;
+  private ArrowColumnVector rows;
+  private ArrowColumnVector packed;
+  private int at;
+  private int count;
+  private ZstdDecompressCtx zstd;
+  // One for all nodes, so that it stays in the processor's caches: a batch counts until the next.
+  private byte[] opened = new byte[0];
+
+  public Nodes(StructType schema) {
+    this.schema = schema;
+  }
+
+  /** Begin with the nodes that a batch of a task holds, one in each row. */
+  public void begin(ArrowColumnVector rows, ArrowColumnVector packed, int count) {
+    this.rows = rows;
+    this.packed = packed;
+    this.at = 0;
+    this.count = count;
+  }
+
+  /** Give the messages of the next node; null when there is none. */
+  public ColumnarBatch next() {
+    if (at == count) return null;
+    int row = at++;
+    byte[] bytes = packed.getBinary(row);
+    ByteBuffer head = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
+    int flags = bytes[PREFIX + 3];
+    int length = head.getInt(PREFIX + 4);
+    Opened node = new Opened(open(bytes, flags, head.getInt(PREFIX + 8)));
+    ColumnVector[] vectors = new ColumnVector[schema.length()];
+    for (int i = 0; i < vectors.length; i++) {
+      StructField field = schema.apply(i);
+      String name = field.name();
+      DataType type = field.dataType();
+      if (name.equals("tag")) {
+        vectors[i] = new Bytes(type, node, TAG);
+      } else if (name.equals("value")) {
+        vectors[i] = new Bytes(type, node, VALUE);
+      } else if (name.equals("offset")) {
+        int place = FIRST_NUMBERS + ((flags & HAS_TIME) != 0 ? 2 : 0);
+        vectors[i] =
+            (flags & HAS_OFFSET) != 0
+                ? (ColumnVector) new Numbers(type, node, place, 1)
+                : new Counted(type, head.getLong(0));
+      } else if (name.equals("time")) {
+        vectors[i] =
+            (flags & HAS_TIME) != 0
+                ? (ColumnVector) new Numbers(type, node, FIRST_NUMBERS, 1000)
+                : constant(length, type, head.getLong(8) * 1000);
+      } else if (name.equals("partition")) {
+        ConstantColumnVector partition = new ConstantColumnVector(length, type);
+        partition.setInt(rows.getChild(i).getInt(row));
+        vectors[i] = partition;
+      } else {
+        ConstantColumnVector stream = new ConstantColumnVector(length, type);
+        stream.setUtf8String(rows.getChild(i).getUTF8String(row).clone());
+        vectors[i] = stream;
+      }
+    }
+    return new ColumnarBatch(vectors, length);
+  }
+
+  public void close() {
+    if (zstd != null) zstd.close();
+    zstd = null;
+  }
+
+  /** Give the message of a node, which is an Arrow record batch, behind some bytes to pass over. */
+  private ByteBuffer open(byte[] bytes, int flags, int size) {
+    int start = PREFIX + HEADER;
+    int length = bytes.length - start;
+    byte[] message = bytes;
+    if ((flags & (ZSTD | LZ4)) != 0) {
+      if (opened.length < size) opened = new byte[size + size / 4];
+      message = opened;
+      int found;
+      if ((flags & LZ4) != 0) {
+        found =
+            LZ4Factory.fastestInstance()
+                .safeDecompressor()
+                .decompress(bytes, start, length, message, 0, size);
+      } else {
+        if (zstd == null) zstd = new ZstdDecompressCtx();
+        found = zstd.decompressByteArray(message, 0, size, bytes, start, length);
+      }
+      if (found != size) throw new IllegalStateException("a node is shorter than its header says");
+      start = 0;
+    }
+    ByteBuffer found = ByteBuffer.wrap(message).order(ByteOrder.LITTLE_ENDIAN);
+    found.position(start);
+    return found;
+  }
+
+  private static ColumnVector constant(int length, DataType type, long value) {
+    ConstantColumnVector vector = new ConstantColumnVector(length, type);
+    vector.setLong(value);
+    return vector;
+  }
+
+  /** The buffers of an Arrow record batch, found in an encapsulated message. */
+  public static class Opened {
+    final byte[] bytes;
+    private final RecordBatch batch;
+    private final int body;
+
+    Opened(ByteBuffer message) {
+      bytes = message.array();
+      int start = message.position();
+      // Four bytes that mark the beginning, four that tell the size of what describes the batch.
+      body = start + 8 + message.getInt(start + 4);
+      message.position(start + 8);
+      batch = (RecordBatch) Message.getRootAsMessage(message).header(new RecordBatch());
+    }
+
+    int begin(int buffer) {
+      return body + (int) batch.buffers(buffer).offset();
+    }
+
+    int number(int place) {
+      return Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + place);
+    }
+  }
+
+  /** Strings, or values that are bytes. */
+  public static class Bytes extends Full {
+    private final Opened node;
+    private final int starts;
+    private final int data;
+
+    Bytes(DataType type, Opened node, int buffer) {
+      super(type);
+      this.node = node;
+      this.starts = node.begin(buffer);
+      this.data = node.begin(buffer + 1);
+    }
+
+    public UTF8String getUTF8String(int row) {
+      int place = starts + 4 * row;
+      int first = node.number(place);
+      return UTF8String.fromBytes(node.bytes, data + first, node.number(place + 4) - first);
+    }
+
+    public byte[] getBinary(int row) {
+      int place = starts + 4 * row;
+      int first = node.number(place);
+      byte[] value = new byte[node.number(place + 4) - first];
+      System.arraycopy(node.bytes, data + first, value, 0, value.length);
+      return value;
+    }
+  }
+
+  /** Numbers of eight bytes, in another unit. */
+  public static class Numbers extends Full {
+    private final byte[] bytes;
+    private final long place;
+    private final long factor;
+
+    Numbers(DataType type, Opened node, int column, long factor) {
+      super(type);
+      this.bytes = node.bytes;
+      this.place = Platform.BYTE_ARRAY_OFFSET + node.begin(column + 1);
+      this.factor = factor;
+    }
+
+    public long getLong(int row) {
+      return Platform.getLong(bytes, place + 8L * row) * factor;
+    }
+  }
+
+  /** Numbers that follow one upon the other. */
+  public static class Counted extends Full {
+    private final long first;
+
+    Counted(DataType type, long first) {
+      super(type);
+      this.first = first;
+    }
+
+    public long getLong(int row) {
+      return first + row;
+    }
+  }
+
+  /** A column without nulls; of all that Spark can ask for, each kind answers one or two. */
+  public abstract static class Full extends ColumnVector {
+    Full(DataType type) {
+      super(type);
+    }
+
+    public void close() {}
+
+    public boolean hasNull() {
+      return false;
+    }
+
+    public int numNulls() {
+      return 0;
+    }
+
+    public boolean isNullAt(int row) {
+      return false;
+    }
+
+    private UnsupportedOperationException other() {
+      return new UnsupportedOperationException("this column holds " + type.catalogString());
+    }
+
+    public boolean getBoolean(int row) {
+      throw other();
+    }
+
+    public byte getByte(int row) {
+      throw other();
+    }
+
+    public short getShort(int row) {
+      throw other();
+    }
+
+    public int getInt(int row) {
+      throw other();
+    }
+
+    public long getLong(int row) {
+      throw other();
+    }
+
+    public float getFloat(int row) {
+      throw other();
+    }
+
+    public double getDouble(int row) {
+      throw other();
+    }
+
+    public ColumnarArray getArray(int row) {
+      throw other();
+    }
+
+    public ColumnarMap getMap(int row) {
+      throw other();
+    }
+
+    public Decimal getDecimal(int row, int precision, int scale) {
+      throw other();
+    }
+
+    public UTF8String getUTF8String(int row) {
+      throw other();
+    }
+
+    public byte[] getBinary(int row) {
+      throw other();
+    }
+
+    public ColumnVector getChild(int place) {
+      throw other();
+    }
+  }
+}
