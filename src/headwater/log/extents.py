@@ -37,7 +37,8 @@ def extent_of(reply: Any) -> Extent:
 def borders_call(stream: str, start: int, stop: int, nodes: int, least: int) -> Call:
     """Give the call that tells where start..stop-1 may be cut into parts, ending where nodes do.
 
-    A part has ``nodes`` nodes, or fewer so that there are ``least`` parts.
+    A part has up to ``nodes`` nodes; there are ``least`` parts or a multiple of it, so that as many
+    readers as that come to their ends together.
     """
     args = (start, stop - 1, nodes, least)
     return Call("hw_stream_borders", stream_key(stream), args, read_only=True)

@@ -53,7 +53,7 @@ redis.register_function{
   KEYS   1 the stream
   ARGV   1 first offset   2 last offset   3 nodes to a part   4 parts wanted at least
   Reply  { first, last, created, last offset of each part but the last, ... }: parts end where
-         nodes do; fewer than wanted when the range has fewer nodes
+         nodes do; there are a multiple of those wanted, or as many as there are nodes
   Cost   O(parts * log nodes)
 ]]
 redis.register_function{
@@ -62,7 +62,9 @@ redis.register_function{
     local index, stream = keys[1] .. ':index', load_stream(keys[1])
     local before = redis.call('ZCOUNT', index, '-inf', '(' .. args[1])
     local nodes = redis.call('ZCOUNT', index, args[1], args[2])
-    local parts = math.min(math.max(math.ceil(nodes / tonumber(args[3])), tonumber(args[4])), nodes)
+    local wanted = tonumber(args[4])
+    local rounds = math.max(1, math.ceil(nodes / (tonumber(args[3]) * wanted)))
+    local parts = math.min(rounds * wanted, nodes)
     local reply = { stream.first, stream.last, stream.created }
     for part = 1, parts - 1 do
       local rank = before + math.floor(nodes * part / parts) - 1

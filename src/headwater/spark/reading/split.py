@@ -18,8 +18,8 @@ from headwater.spark.archives.history import divide
 from headwater.spark.archives.manifest import File
 from headwater.spark.target import Target
 
-# About half a million messages: some tenths of a second, against milliseconds to start a task.
-TASK_NODES = 500
+# About a million messages: some tenths of a second, against milliseconds to start a task.
+TASK_NODES = 1000
 
 
 @dataclass(frozen=True)
