@@ -28,6 +28,9 @@ def test_a_stream_is_read_by_the_executors_of_a_cluster(
     assert found["executors"] == 2
     assert found["whole"] == [5000, 5000 * 5001 // 2, 6]
     assert found["streamed"] == [5000, 5000 * 5001 // 2]
+    values = sum(len(value) for _, value in entries(5000))
+    assert found["columns"] == [5000, 5000 * 5001 // 2, values]
+    assert "ColumnarToRow" in found["plan"]
     assert "there is no stream 'nobody'" in found["error"]
     assert "Traceback" not in found["error"]
 

@@ -44,7 +44,7 @@ _COLUMNS = {
 ALL = tuple(_COLUMNS)
 # Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
 NODE = pa.field("__node", pa.binary())
-_NODE_PREFIX = struct.Struct("<qq")
+_FACTS = struct.Struct("<qq")
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
@@ -108,14 +108,17 @@ def hand_over(
 def hand_over_nodes(
     nodes: Sequence[Kept], stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them."""
+    """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
+
+    The first row has the base and the time of each.
+    """
     fixed: dict[str, Any] = {"stream": stream, "partition": partition}
     empty: dict[pa.DataType, Any] = {pa.string(): "", pa.binary(): b""}
+    rows = len(nodes) + 1
     columns = [
-        pa.repeat(
-            pa.scalar(fixed.get(field.name, empty.get(field.type, 0)), field.type), len(nodes)
-        )
+        pa.repeat(pa.scalar(fixed.get(field.name, empty.get(field.type, 0)), field.type), rows)
         for field in schema
     ]
-    columns[-1] = pa.array([_NODE_PREFIX.pack(n.base, n.time) + n.blob for n in nodes], NODE.type)
+    facts = b"".join(_FACTS.pack(node.base, node.time) for node in nodes)
+    columns[-1] = pa.array([facts, *(node.blob for node in nodes)], NODE.type)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

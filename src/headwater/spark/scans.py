@@ -53,8 +53,9 @@ def _rule(spark: SparkSession, jvm: Any) -> Any:
     gateway: Any = spark.sparkContext._gateway
     jar = Path(spark.sparkContext._temp_dir) / "headwater-scans.jar"
     if not jar.exists():
+        classes = _compile(gateway)
         with zipfile.ZipFile(jar, "w") as made:
-            for name, code in _compile(gateway).items():
+            for name, code in classes.items():
                 made.writestr(name, code)
         spark.sparkContext._jsc.addJar(str(jar))
     urls = gateway.new_array(jvm.java.net.URL, 1)

@@ -6,6 +6,8 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
 
+from headwater.spark import register
+
 url, stream, folder = sys.argv[1:]
 spark = SparkSession.builder.appName("read on a cluster").getOrCreate()
 
@@ -35,12 +37,20 @@ try:
 except Exception as caught:  # noqa: BLE001  whatever a user would see
     error = str(caught)
 
+register(spark)
+again = frame.option("minPartitions", 6).load()
+columns = again.agg(F.count("*"), F.sum("offset"), F.sum(F.length("value"))).first()
+assert columns is not None
+plan = again._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+
 # Besides the driver.
 executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 print(
     json.dumps(
         {
             "whole": list(whole),
+            "columns": list(columns),
+            "plan": plan,
             "streamed": list(streamed),
             "error": error,
             "executors": executors,

@@ -1,9 +1,10 @@
 /*
  * Opens nodes of the log, which come from a task as they lie in the store, checked.
  *
- * What a node is, headwater.log.node tells; in front of it stand the offset of its first message and
- * the time of its messages when they have none of their own, eight bytes each. Columns that are the
- * same in all rows, or can be counted, are not made at all.
+ * What a node is, headwater.log.node tells. A batch of them has one in each row but the first, which
+ * has two numbers of eight bytes for each: the offset of its first message, and the time of its
+ * messages when they have none of their own. Columns that are the same in all rows, or can be
+ * counted, are not made at all.
  */
 package headwater;
 
@@ -27,13 +28,13 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 public class Nodes {
-  private static final int PREFIX = 16;
   private static final int HEADER = 16;
   private static final int HAS_TIME = 1;
   private static final int HAS_OFFSET = 2;
   private static final int ZSTD = 4;
   private static final int LZ4 = 8;
-  // Buffers of a column in Arrow: which values are there, where each begins, their bytes.
+  // Buffers of a column in Arrow: which values are there, where each begins unless all are of one
+  // size, their bytes.
   private static final int TAG = 1;
   private static final int VALUE = 4;
   private static final int FIRST_NUMBERS = 7;
@@ -41,6 +42,7 @@ public class Nodes {
   private final StructType schema;
   private ArrowColumnVector rows;
   private ArrowColumnVector packed;
+  private ByteBuffer facts;
   private int at;
   private int count;
   private ZstdDecompressCtx zstd;
@@ -51,23 +53,26 @@ public class Nodes {
     this.schema = schema;
   }
 
-  /** Begin with the nodes that a batch of a task holds, one in each row. */
+  /** Begin with the nodes that a batch of a task holds. */
   public void begin(ArrowColumnVector rows, ArrowColumnVector packed, int count) {
     this.rows = rows;
     this.packed = packed;
-    this.at = 0;
+    this.facts = numbers(packed.getBinary(0));
+    this.at = 1;
     this.count = count;
   }
 
   /** Give the messages of the next node; null when there is none. */
   public ColumnarBatch next() {
-    if (at == count) return null;
+    if (at >= count) return null;
     int row = at++;
+    long base = facts.getLong();
+    long time = facts.getLong();
     byte[] bytes = packed.getBinary(row);
-    ByteBuffer head = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
-    int flags = bytes[PREFIX + 3];
-    int length = head.getInt(PREFIX + 4);
-    Opened node = new Opened(open(bytes, flags, head.getInt(PREFIX + 8)));
+    ByteBuffer head = numbers(bytes);
+    int flags = bytes[3];
+    int length = head.getInt(4);
+    Opened node = new Opened(open(bytes, flags, head.getInt(8)));
     ColumnVector[] vectors = new ColumnVector[schema.length()];
     for (int i = 0; i < vectors.length; i++) {
       StructField field = schema.apply(i);
@@ -82,12 +87,12 @@ public class Nodes {
         vectors[i] =
             (flags & HAS_OFFSET) != 0
                 ? (ColumnVector) new Numbers(type, node, place, 1)
-                : new Counted(type, head.getLong(0));
+                : new Counted(type, base);
       } else if (name.equals("time")) {
         vectors[i] =
             (flags & HAS_TIME) != 0
                 ? (ColumnVector) new Numbers(type, node, FIRST_NUMBERS, 1000)
-                : constant(length, type, head.getLong(8) * 1000);
+                : constant(length, type, time * 1000);
       } else if (name.equals("partition")) {
         ConstantColumnVector partition = new ConstantColumnVector(length, type);
         partition.setInt(rows.getChild(i).getInt(row));
@@ -108,7 +113,7 @@ public class Nodes {
 
   /** Give the message of a node, which is an Arrow record batch, behind some bytes to pass over. */
   private ByteBuffer open(byte[] bytes, int flags, int size) {
-    int start = PREFIX + HEADER;
+    int start = HEADER;
     int length = bytes.length - start;
     byte[] message = bytes;
     if ((flags & (ZSTD | LZ4)) != 0) {
@@ -127,9 +132,13 @@ public class Nodes {
       if (found != size) throw new IllegalStateException("a node is shorter than its header says");
       start = 0;
     }
-    ByteBuffer found = ByteBuffer.wrap(message).order(ByteOrder.LITTLE_ENDIAN);
+    ByteBuffer found = numbers(message);
     found.position(start);
     return found;
+  }
+
+  private static ByteBuffer numbers(byte[] bytes) {
+    return ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
   }
 
   private static ColumnVector constant(int length, DataType type, long value) {
@@ -196,10 +205,10 @@ public class Nodes {
     private final long place;
     private final long factor;
 
-    Numbers(DataType type, Opened node, int column, long factor) {
+    Numbers(DataType type, Opened node, int buffer, long factor) {
       super(type);
       this.bytes = node.bytes;
-      this.place = Platform.BYTE_ARRAY_OFFSET + node.begin(column + 1);
+      this.place = Platform.BYTE_ARRAY_OFFSET + node.begin(buffer);
       this.factor = factor;
     }
 

@@ -7,10 +7,10 @@ task was planned is noticed, and told with its exact offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,8 +34,6 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
 
 logger = logging.getLogger("headwater.spark")
-
-Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +65,32 @@ class Reading:
         """
         with one_line():
             for kind, pieces in groupby(self._scan(part), key=type):
-                if kind is Kept:
-                    for nodes in _together(pieces, _of_a_batch_nodes):
+                if kind is list:
+                    for nodes in pieces:
                         yield columns.hand_over_nodes(
                             nodes, part.stream, part.partition, self.schema
                         )
                 else:
-                    for batches in _together(pieces, _of_a_batch_rows):
-                        yield from self._shape(batches, part)
+                    yield from self._rows(pieces, part)
 
-    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | Kept]:
+    def _rows(
+        self, batches: Iterable[pa.RecordBatch], part: OffsetRange
+    ) -> Iterator[pa.RecordBatch]:
+        """Join batches of the log to larger ones of Spark's shape."""
+        held: list[pa.RecordBatch] = []
+        rows = size = 0
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield from self._shape(held, part)
+                held, rows, size = [], 0, 0
+        if held:
+            yield from self._shape(held, part)
+
+    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | list[Kept]]:
+        """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
             needed = {"offset", *self.schema.names, *(one.column for one in self.conditions)}
             names = [name for name in ALL if name in needed]
@@ -94,7 +108,11 @@ class Reading:
             self._check(part, scanned)
             if scanned.first > at:
                 yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
-            yield from scanned.pieces
+            for kind, pieces in groupby(scanned.pieces, key=type):
+                if kind is Kept:
+                    yield list(pieces)
+                else:
+                    yield from pieces
             at = scanned.next
 
     def _archived(
@@ -135,28 +153,3 @@ class Reading:
         if not table.num_rows:
             return []
         return columns.hand_over(table, part.stream, part.partition, self.schema)
-
-
-def _of_a_batch_rows(batch: pa.RecordBatch) -> float:
-    rows, size = int(batch.num_rows), int(batch.nbytes)
-    return max(rows / BATCH_ROWS, size / BATCH_BYTES)
-
-
-def _of_a_batch_nodes(node: Kept) -> float:
-    return len(node.blob) / BATCH_BYTES
-
-
-def _together(
-    pieces: Iterable[Piece], of_a_batch: Callable[[Piece], float]
-) -> Iterator[list[Piece]]:
-    """Gather pieces, each some part of a batch, until they make a whole one."""
-    held: list[Piece] = []
-    full = 0.0
-    for piece in pieces:
-        held.append(piece)
-        full += of_a_batch(piece)
-        if full >= 1:
-            yield held
-            held, full = [], 0.0
-    if held:
-        yield held

@@ -1,0 +1,210 @@
+"""Scans of ours give Spark columns, and nodes of the log that the JVM opens: the same rows as ever.
+
+Each is compared with what the library's own ``scan`` gives, and with the rows that a session without
+our rule takes from the same source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
+
+import headwater
+from headwater import Headwater, Stream
+from headwater.log import node
+from headwater.log.keys import stream_key
+from headwater.spark.scans import own_scans
+from tests.entries import entries
+from tests.servers import Server
+
+Source = Callable[..., DataFrameReader]
+
+
+def by_library(stream: Stream, start: int = 1) -> list[tuple[Any, ...]]:
+    return [
+        (row["offset"], row["tag"], row["value"], int(row["time"].timestamp() * 1000 + 0.5))
+        for batch in stream.scan(start)
+        for row in batch.to_pylist()
+    ]
+
+
+def by_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
+    chosen = frame.select("offset", "tag", "value", F.unix_millis("time").alias("time"))
+    return sorted((r.offset, r.tag, bytes(r.value), r.time) for r in chosen.collect())
+
+
+def plan_of(frame: DataFrame) -> str:
+    plan: str = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    return plan
+
+
+@contextlib.contextmanager
+def without_our_rule(spark: SparkSession) -> Iterator[None]:
+    """Have the session as Spark makes it, for a while."""
+    methods = spark._jsparkSession.experimental()
+    rules = methods.extraOptimizations()
+    getattr(methods, "extraOptimizations_$eq")(rules.take(0))
+    try:
+        yield
+    finally:
+        getattr(methods, "extraOptimizations_$eq")(rules)
+
+
+def kinds_of_nodes(raw: Any, stream: Stream) -> set[int]:
+    nodes = raw.hgetall(f"{stream_key(stream.name)}:nodes").values()
+    return {blob[3] for blob in nodes if blob}
+
+
+@pytest.fixture
+def many_kinds(hw: Headwater, name: str) -> Stream:
+    """A stream with nodes of all kinds, and with a tail."""
+    stream = hw.stream(name)
+    # Fast to open, as they are written.
+    stream.write_many(entries(1000))
+    tags = pa.array([f"tág-{i % 5}" for i in range(700)])
+    values = pa.array([b"x" * (i % 7) for i in range(700)], pa.binary())
+    times = pa.array([1_700_000_000_000 + 977 * i for i in range(700)], pa.int64())
+    stream.append(pa.RecordBatch.from_arrays([tags, values, times], names=["tag", "value", "time"]))
+    stream.write_many([("", b""), ("large", b"\0\xff" * 300_000)] + [("k", b"")] * 600)
+    # What compaction leaves: offsets of its own, and few of them.
+    stream.compact()
+    stream.write_many(entries(2000, tags=2000))
+    # Written one by one, and packed but not sealed.
+    stream.write("one", b"by one")
+    stream.write_many(entries(30))
+    return stream
+
+
+def test_a_scan_of_ours_gives_columns(
+    source: Source, make_stream: Callable[..., Stream], spark: SparkSession
+) -> None:
+    frame = source(stream=make_stream(20).name).load()
+    assert "ColumnarToRow" in plan_of(frame)
+    with without_our_rule(spark):
+        assert "ColumnarToRow" not in plan_of(frame.select("*"))
+
+
+def test_nodes_of_every_kind_are_opened_rightly(
+    source: Source, many_kinds: Stream, spark: SparkSession
+) -> None:
+    wanted = by_library(many_kinds)
+    frame = source(stream=many_kinds.name).load()
+    assert by_spark(frame) == wanted
+    with without_our_rule(spark):
+        assert by_spark(source(stream=many_kinds.name).load()) == wanted
+
+
+def test_all_ways_to_pack_a_node_are_opened(spark: SparkSession, name: str) -> None:
+    with Server() as server, headwater.connect(server.url) as hw, server.client() as raw:
+        stream = hw.stream(name)
+        for base in range(1, 8000, 1000):
+            stream.write_many(entries(1000, base, tags=8000))
+        key = f"{stream_key(name)}:nodes"
+        batch = node.unpack(raw.hget(key, "1"))
+        plain = node.batch_of(["a"] * 1000, [b""] * 1000)
+        raw.hset(key, "1", node.pack(batch, hot=True).blob)
+        raw.hset(key, "1001", node.pack(batch, sealed=True).blob)
+        raw.hset(key, "2001", node.pack(plain).blob)
+        offsets = list(range(3001, 4001, 100))
+        few = node.batch_of(["f"] * 10, [b"few"] * 10, [5] * 10, offsets)
+        raw.hset(key, "3001", node.pack(few).blob)
+        raw.hset(key, "4001", b"")
+        kinds = kinds_of_nodes(raw, stream)
+        assert {node.LZ4, node.ZSTD, node.HAS_TIME | node.HAS_OFFSET} <= kinds
+        frame = spark.read.format("headwater").option("url", server.url).option("stream", name)
+        found = by_spark(frame.load())
+        wanted = by_library(hw.stream(name))
+        assert len(wanted) == 3000 + 10 + 3000
+        assert found == wanted
+
+
+def test_a_range_that_cuts_nodes_gives_no_message_more(source: Source, many_kinds: Stream) -> None:
+    wanted = by_library(many_kinds)
+    for start, stop in ((2, 2), (500, 501), (999, 1703), (1700, 4000)):
+        frame = source(stream=many_kinds.name, startingOffsets=start, endingOffsets=stop).load()
+        assert by_spark(frame) == [row for row in wanted if start <= row[0] < stop]
+
+
+def test_any_columns_in_any_order(source: Source, make_stream: Callable[..., Stream]) -> None:
+    stream = make_stream(1500)
+    rows = source(stream=stream.name, columns="value,partition,tag").load().collect()
+    assert sorted((bytes(r.value), r.tag) for r in rows) == sorted(
+        (value, tag) for tag, value in entries(1500)
+    )
+    assert {tuple(row.asDict()) for row in rows} == {("value", "partition", "tag")}
+    frame = source(stream=stream.name).load()
+    assert {r[0] for r in frame.select("stream").distinct().collect()} == {stream.name}
+    assert frame.count() == 1500
+
+
+def test_what_a_query_keeps_outlives_the_batch_it_came_in(
+    source: Source, make_stream: Callable[..., Stream], spark: SparkSession
+) -> None:
+    """The memory of a node is used again for the next one."""
+    stream = make_stream(6000, size=1000, tags=6000)
+    frame = source(stream=stream.name).load()
+    wanted = entries(6000, tags=6000)
+    low, high = min(wanted), max(wanted)
+    assert frame.agg(F.min("tag"), F.max("tag")).first() == (low[0], high[0])
+    assert frame.agg(F.min_by("value", "tag"), F.first("tag")).first() == (low[1], wanted[0][0])
+    assert frame.select("tag").distinct().count() == 6000
+    assert [r.tag for r in frame.orderBy("tag").select("tag").collect()] == sorted(
+        tag for tag, _ in wanted
+    )
+    joined = frame.alias("a").join(frame.alias("b"), "tag").where("a.value = b.value")
+    assert joined.count() == 6000
+    held = frame.cache()
+    try:
+        assert sorted((r.tag, bytes(r.value)) for r in held.collect()) == sorted(wanted)
+    finally:
+        held.unpersist()
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    try:
+        assert sorted(r.tag for r in frame.limit(2500).collect()) == sorted(
+            tag for tag, _ in wanted[:2500]
+        )
+    finally:
+        spark.conf.unset("spark.sql.codegen.wholeStage")
+
+
+def test_a_damaged_node_is_one_readable_error(spark: SparkSession, name: str) -> None:
+    with Server() as server, headwater.connect(server.url) as hw, server.client() as raw:
+        hw.stream(name).write_many(entries(1000))
+        key = f"{stream_key(name)}:nodes"
+        blob = bytearray(raw.hget(key, "1") or b"")
+        blob[len(blob) // 2] ^= 0xFF
+        raw.hset(key, "1", bytes(blob))
+        frame = spark.read.format("headwater").option("url", server.url).option("stream", name)
+        with pytest.raises(PythonException, match="damaged") as caught:
+            frame.load().collect()
+        assert "Traceback" not in str(caught.value)
+
+
+def test_a_table_comes_as_columns_too(spark: SparkSession, tmp_path: Any) -> None:
+    import sqlite3
+
+    path = tmp_path / "t.db"
+    with contextlib.closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, size REAL)")
+        rows = [(i, None if i % 3 else f"n{i}", i / 4) for i in range(1, 50)]
+        conn.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    reader = spark.read.format("headwater_table").option("url", f"sqlite:///{path}")
+    frame = reader.option("table", "t").load()
+    assert "ColumnarToRow" in plan_of(frame)
+    assert sorted(tuple(row) for row in frame.collect()) == rows
+
+
+def test_the_rule_is_installed_once(spark: SparkSession) -> None:
+    rules = spark._jsparkSession.experimental().extraOptimizations()
+    names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
+    assert names == ["headwater.OwnScans"]
+    own_scans(spark)
+    assert spark._jsparkSession.experimental().extraOptimizations().length() == 1
+    assert rules.apply(0).lacking() is None
