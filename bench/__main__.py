@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=1_000_000, help="rows of the long backlog")
     parser.add_argument("--dirty", type=int, default=1_000_000, help="members of the large Ick")
     parser.add_argument("--waiting", type=int, default=1_000_000, help="messages of a full queue")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="messages that Spark reads")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="messages that Spark reads")
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -56,7 +56,7 @@ class TupleSource(DataSource):
 
 
 class SameReader(DataSourceReader):
-    """Hands over one batch of our columns again and again: what Spark can take at most."""
+    """Hands over one batch of our columns again and again: what Spark takes at most as rows."""
 
     def __init__(self, rows: int, size: int) -> None:
         self.rows = rows

@@ -1,7 +1,7 @@
 """Scans of ours give Spark columns, and nodes of the log that the JVM opens: the same rows as ever.
 
-Each is compared with what the library's own ``scan`` gives, and with the rows that a session without
-our rule takes from the same source.
+Each is compared with what the library's own ``scan`` gives, and with the rows that a session
+without our rule takes from the same source.
 """
 
 from __future__ import annotations
