@@ -41,7 +41,7 @@ def by_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def plan_of(frame: DataFrame) -> str:
-    plan: str = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    plan: str = frame._jdf.queryExecution().executedPlan().toString()
     return plan
 
 

@@ -41,7 +41,7 @@ register(spark)
 again = frame.option("minPartitions", 6).load()
 columns = again.agg(F.count("*"), F.sum("offset"), F.sum(F.length("value"))).first()
 assert columns is not None
-plan = again._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+plan = again._jdf.queryExecution().executedPlan().toString()
 
 # Besides the driver.
 executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
