@@ -1,0 +1,56 @@
+"""In Spark's Python processes our sources end in silence, and what stays is not searched again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+FREEZING = """
+import gc, json
+from headwater.spark.processes import be_a_good_guest
+
+before = gc.get_freeze_count()
+be_a_good_guest()
+gc.collect()
+first = gc.get_freeze_count() - before
+left = len(gc.get_objects())
+rings = []
+for _ in range(20):
+    ring = []
+    ring.append(ring)
+    del ring
+    rings.append(gc.collect())
+print(json.dumps({"first": first, "left": left, "rings": rings, "hooks": len(gc.callbacks)}))
+"""
+LEAVING = """
+import traceback
+from headwater.spark.processes import be_a_good_guest
+
+be_a_good_guest()
+for error in (BrokenPipeError("nobody hears"), ValueError("a fault")):
+    try:
+        raise error
+    except Exception:
+        traceback.print_exc()
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+
+def test_what_outlives_the_first_collections_is_set_aside_and_garbage_is_still_found() -> None:
+    found = json.loads(run(FREEZING).stdout)
+    assert found["first"] > 10_000
+    assert found["left"] < found["first"] / 10
+    assert all(found["rings"])
+    assert found["hooks"] == 0
+
+
+def test_a_line_that_is_closed_is_no_fault_and_others_are_printed() -> None:
+    printed = run(LEAVING).stderr
+    assert "a fault" in printed
+    assert "nobody hears" not in printed
