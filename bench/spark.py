@@ -27,8 +27,9 @@ PART = 100_000
 NATIVE = 200_000
 TRIGGER = "100 milliseconds"
 TRICKLE_S = 15
-# Queries until the JVM has compiled what plans and runs them.
-WARM = 10
+# Small queries until the JVM has compiled what plans and runs them; it goes on with that for long,
+# on a core that two tasks have no longer to spare.
+WARM = 100
 CAUGHT_UP = 5_000_000
 
 
@@ -82,7 +83,7 @@ def against(name: str, ours: float, peer: float, least: float = 0, aim: float = 
     return Row(f"Spark: {name}", "off", f"{ours:,.0f}/s", f"{peer:,.0f}/s", ours / peer, least, aim)
 
 
-def reads(bench: Bench) -> list[Row]:
+def reads(bench: Bench, warm: int) -> list[Row]:
     """Measure batch reads against all that one may hold beside them."""
     rows, rounds = bench.rows, bench.rounds
     stream = bench.fill("rows", rows)
@@ -96,8 +97,9 @@ def reads(bench: Bench) -> list[Row]:
         frame = bench.spark.read.format("bench_same").option("rows", rows).load()
         return consume(rows, frame)
 
-    for _ in range(WARM):
-        bench.read("rows", rows)
+    bench.fill("small", PART)
+    for number in range(warm):
+        bench.read("small", PART, 1 + number % 2)
     return [
         against(
             "read the columns of scan, one task / scan",
@@ -245,16 +247,18 @@ def run(rounds: int, rows: int, long: int) -> list[Row]:
     """Measure in a session of its own."""
     spark = session("local[2]", app_name="bench", **{"spark.driver.memory": "2g"})
     try:
-        return measure(spark, rounds, rows, long, TRICKLE_S)
+        return measure(spark, rounds, rows, long, TRICKLE_S, WARM)
     finally:
         spark.stop()
 
 
-def measure(spark: SparkSession, rounds: int, rows: int, long: int, trickle_s: int) -> list[Row]:
-    """Measure with ``rows`` messages, and growth up to ``long``."""
+def measure(
+    spark: SparkSession, rounds: int, rows: int, long: int, trickle_s: int, warm: int
+) -> list[Row]:
+    """Measure with ``rows`` messages, and growth up to ``long``, after ``warm`` small queries."""
     with server("off") as native:
         bench = Bench(spark, native, rounds, rows)
-        table = reads(bench)
+        table = reads(bench, warm)
         table += [catch_up(bench), growth(bench, long)]
         table += [trickle(bench, trickle_s)]
         bench.hw.close()

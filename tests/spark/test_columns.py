@@ -174,6 +174,22 @@ def test_what_a_query_keeps_outlives_the_batch_it_came_in(
         spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
+@pytest.mark.parametrize(
+    "limit", ["maxRecordsPerOutputBatch", "maxBytesPerOutputBatch"], ids=["rows", "bytes"]
+)
+def test_batches_that_spark_cuts_give_the_same_rows(
+    source: Source, many_kinds: Stream, spark: SparkSession, limit: str
+) -> None:
+    wanted = by_library(many_kinds)
+    setting = f"spark.sql.execution.arrow.{limit}"
+    for most in (1, 2, 5000):
+        spark.conf.set(setting, most)
+        try:
+            assert by_spark(source(stream=many_kinds.name).load()) == wanted
+        finally:
+            spark.conf.unset(setting)
+
+
 def test_a_damaged_node_is_one_readable_error(spark: SparkSession, name: str) -> None:
     with Server() as server, headwater.connect(server.url) as hw, server.client() as raw:
         hw.stream(name).write_many(entries(1000))

@@ -45,6 +45,7 @@ ALL = tuple(_COLUMNS)
 # Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
 NODE = pa.field("__node", pa.binary())
 _FACTS = struct.Struct("<qq")
+_NO_NODE = b"\0"
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ def hand_over_nodes(
 ) -> pa.RecordBatch:
     """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
 
-    The first row has the base and the time of each.
+    Before them, a row has the base and the time of each; by its first byte it is told from a node.
     """
     fixed: dict[str, Any] = {"stream": stream, "partition": partition}
     empty: dict[pa.DataType, Any] = {pa.string(): "", pa.binary(): b""}
@@ -120,5 +121,5 @@ def hand_over_nodes(
         for field in schema
     ]
     facts = b"".join(_FACTS.pack(node.base, node.time) for node in nodes)
-    columns[-1] = pa.array([facts, *(node.blob for node in nodes)], NODE.type)
+    columns[-1] = pa.array([_NO_NODE + facts, *(node.blob for node in nodes)], NODE.type)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,10 +1,10 @@
 /*
  * Opens nodes of the log, which come from a task as they lie in the store, checked.
  *
- * What a node is, headwater.log.node tells. A batch of them has one in each row but the first, which
- * has two numbers of eight bytes for each: the offset of its first message, and the time of its
- * messages when they have none of their own. Columns that are the same in all rows, or can be
- * counted, are not made at all.
+ * What a node is, headwater.log.node tells. There is one in each row. Before some of them stands a row
+ * that begins with a zero and has two numbers of eight bytes for each: the offset of its first
+ * message, and the time of its messages when they have none of their own. Columns that are the same
+ * in all rows, or can be counted, are not made at all.
  */
 package headwater;
 
@@ -57,18 +57,24 @@ public class Nodes {
   public void begin(ArrowColumnVector rows, ArrowColumnVector packed, int count) {
     this.rows = rows;
     this.packed = packed;
-    this.facts = numbers(packed.getBinary(0));
-    this.at = 1;
+    this.at = 0;
     this.count = count;
   }
 
   /** Give the messages of the next node; null when there is none. */
   public ColumnarBatch next() {
-    if (at >= count) return null;
+    if (at == count) return null;
+    byte[] bytes = packed.getBinary(at);
+    if (bytes[0] == 0) {
+      facts = numbers(bytes);
+      facts.position(1);
+      // Spark may be told to cut batches: what follows can come with the next one.
+      if (++at == count) return null;
+      bytes = packed.getBinary(at);
+    }
     int row = at++;
     long base = facts.getLong();
     long time = facts.getLong();
-    byte[] bytes = packed.getBinary(row);
     ByteBuffer head = numbers(bytes);
     int flags = bytes[3];
     int length = head.getInt(4);
