@@ -27,10 +27,10 @@ from tests.servers import Server
 Source = Callable[..., DataFrameReader]
 
 
-def by_library(stream: Stream, start: int = 1) -> list[tuple[Any, ...]]:
+def by_library(stream: Stream) -> list[tuple[Any, ...]]:
     return [
         (row["offset"], row["tag"], row["value"], int(row["time"].timestamp() * 1000 + 0.5))
-        for batch in stream.scan(start)
+        for batch in stream.scan()
         for row in batch.to_pylist()
     ]
 
