@@ -10,8 +10,8 @@ import redis
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headwater.spark import columns
-from headwater.spark.reading.task import BATCH_ROWS
+from headwater.spark.log import columns
+from headwater.spark.log.task import BATCH_ROWS
 
 SCHEMA = columns.spark_schema(columns.ALL)
 PAGE = 1000

@@ -1,5 +1,5 @@
 """Where Spark finds ``format("headwater_table")`` by itself: it looks into modules pyspark_*."""
 
-from headwater.spark.table.source import TableSource as DefaultSource
+from headwater.spark.tables.source import TableSource as DefaultSource
 
 __all__ = ["DefaultSource"]

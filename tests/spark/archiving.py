@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from headwater.spark.archives.archiver import Archiver
 from headwater.spark.archives.writing import Written
-from headwater.spark.connections import absolute_url
-from headwater.spark.reading.split import OffsetRange
-from headwater.spark.source import HeadwaterSource
-from headwater.spark.target import Target
+from headwater.spark.engine.connections import absolute_url
+from headwater.spark.log.source import HeadwaterSource
+from headwater.spark.log.split import OffsetRange
+from headwater.spark.log.target import Target
 
 
 class Row(NamedTuple):

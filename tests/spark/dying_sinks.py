@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 
 from headwater.log import node
 from headwater.spark import session
-from headwater.spark.log_sink import LogStreamWriter
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.log.sink import LogStreamWriter
+from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.source import SqlSink, SqlStreamWriter
 from headwater.store.call import Call

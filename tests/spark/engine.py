@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from headwater.spark.reading.stream import StreamReader
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.log.source import HeadwaterSource
+from headwater.spark.log.stream import StreamReader
 
 
 class Engine:

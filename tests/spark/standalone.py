@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pyspark
 
-from headwater.spark.java import prepare_java
+from headwater.spark.engine.java import prepare_java
 from tests.servers import until
 
 HOME = Path(pyspark.__file__).parent

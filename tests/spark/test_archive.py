@@ -26,10 +26,10 @@ from headwater.spark.archives import parquet, writing
 from headwater.spark.archives.archiver import StreamArchiver, reader_name
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.place import Directory, LocalDirectory
-from headwater.spark.connections import client
-from headwater.spark.reading import split
-from headwater.spark.reading.filters import Condition
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.engine.connections import client
+from headwater.spark.log import split
+from headwater.spark.log.filters import Condition
+from headwater.spark.log.source import HeadwaterSource
 from tests.entries import entries
 from tests.spark.archiving import Row, read_batch, rows_of, run_archiver, stream_reader
 

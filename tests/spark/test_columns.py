@@ -20,7 +20,7 @@ import headwater
 from headwater import Headwater, Stream
 from headwater.log import node
 from headwater.log.keys import stream_key
-from headwater.spark.scans import own_scans
+from headwater.spark.engine.scans import own_scans
 from tests.entries import entries
 from tests.servers import Server
 

@@ -27,8 +27,8 @@ from pyspark.sql.datasource import (
 
 import headwater
 from headwater import Stream
-from headwater.spark.reading.batch import FilteringReader
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.log.batch import FilteringReader
+from headwater.spark.log.source import HeadwaterSource
 from tests.entries import entries
 from tests.spark.times import write_at
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 import headwater
 from examples import spark_search_index
 from headwater import Headwater, InvalidInput, NotAnIck, UnknownIck
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
 from headwater.spark.icks.sink import by_time
 from headwater.spark.icks.source import IckSource
 from headwater.spark.jobs.backfill import backfill

@@ -16,10 +16,10 @@ from pyspark.sql.types import DataType, IntegerType, StringType, StructField, St
 import headwater
 from headwater import Headwater, InvalidInput, Stream, Topic
 from headwater.log.topics import partition_of
-from headwater.spark import log_sink
-from headwater.spark.failures import meaning
-from headwater.spark.source import HeadwaterSource
-from headwater.spark.target import Target
+from headwater.spark.engine.failures import meaning
+from headwater.spark.log import sink as log_sink
+from headwater.spark.log.source import HeadwaterSource
+from headwater.spark.log.target import Target
 from tests.conftest import Stores
 
 

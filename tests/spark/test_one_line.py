@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.errors import HeadwaterError, InvalidInput, WriteRefused
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
 from tests.spark.tables import small_table
 
 HIDE = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"

@@ -10,8 +10,8 @@ import pytest
 
 import headwater
 from headwater import DataLost, InvalidInput, OffsetOutOfRange, Stream, StreamReplaced, Topic
-from headwater.spark.reading.split import OffsetRange
-from headwater.spark.source import HeadwaterSource
+from headwater.spark.log.source import HeadwaterSource
+from headwater.spark.log.split import OffsetRange
 from tests.entries import entries
 from tests.spark.engine import Engine
 

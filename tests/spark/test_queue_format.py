@@ -17,7 +17,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 
 import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.queues import sink
 from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter

@@ -15,8 +15,8 @@ import headwater
 from headwater.errors import HeadwaterError, InvalidInput, UnknownStream
 from headwater.spark import archive
 from headwater.spark.jobs.accounts import Keeping
-from headwater.spark.jobs.placing import Canon
 from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
+from headwater.spark.jobs.row_matching import Canon
 from tests.spark.rides import Rides, ride, sums
 
 Compare: TypeAlias = Callable[..., Reconciled]

@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 import headwater
-from headwater.spark import log_sink
+from headwater.spark.log import sink as log_sink
+from headwater.spark.log.target import Target
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlWriter
-from headwater.spark.target import Target
 from tests.conftest import Stores
 from tests.postgres import Postgres, postgres_folder
 from tests.servers import Server, until

@@ -19,10 +19,10 @@ from pyspark.sql import types as t
 
 from headwater import Headwater, InvalidInput, StaleSequence, WriteRefused
 from headwater.errors import DatabaseUnreachable, QueryRefused
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
-from headwater.spark.table.database import Relation
+from headwater.spark.tables.database import Relation
 from tests.conftest import Stores
 
 LONG, STRING = t.LongType(), t.StringType()

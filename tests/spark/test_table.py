@@ -21,8 +21,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import Filter
 
 from headwater.errors import HeadwaterError, InvalidInput, QueryRefused, ValueMisfit
-from headwater.spark.failures import telling
-from headwater.spark.table.source import TableSource
+from headwater.spark.engine.failures import telling
+from headwater.spark.tables.source import TableSource
 from tests.postgres import Postgres
 
 Read: TypeAlias = Callable[..., DataFrame]

@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import headwater
 from headwater import InvalidInput
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource

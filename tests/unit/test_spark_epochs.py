@@ -11,11 +11,11 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import SparkFailed
-from headwater.spark.log_sink import LogStreamWriter, Sink
+from headwater.spark.log.sink import LogStreamWriter, Sink
+from headwater.spark.log.target import Target
 from headwater.spark.queues.sink import Place, QueueStreamWriter
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlStreamWriter
-from headwater.spark.target import Target
 from tests.spark.tables import small_table
 
 

@@ -8,7 +8,7 @@ import sys
 
 FREEZING = """
 import gc, json
-from headwater.spark.processes import be_a_good_guest
+from headwater.spark.engine.processes import be_a_good_guest
 
 before = gc.get_freeze_count()
 be_a_good_guest()
@@ -25,7 +25,7 @@ print(json.dumps({"first": first, "left": left, "rings": rings, "hooks": len(gc.
 """
 LEAVING = """
 import traceback
-from headwater.spark.processes import be_a_good_guest
+from headwater.spark.engine.processes import be_a_good_guest
 
 be_a_good_guest()
 for error in (BrokenPipeError("nobody hears"), ValueError("a fault")):

@@ -6,12 +6,12 @@ import pytest
 
 from headwater.spark.archives.manifest import Archive
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.jobs.intake import TableIntake
-from headwater.spark.jobs.placing import Canon, Sources
+from headwater.spark.jobs.inputs import TableIntake
+from headwater.spark.jobs.row_matching import Canon, Sources
 from headwater.spark.jobs.targets import DirtyTarget, LogTarget, QueueTarget, TimelineTarget
-from headwater.spark.log_sink import Sink
+from headwater.spark.log.sink import Sink
+from headwater.spark.log.target import Target
 from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
-from headwater.spark.target import Target
 from headwater.spark.timelines.farms import FarmPlan
 
 URL = "redis://:secret@host"

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import SparkMissing
-from headwater.spark.processes import be_a_good_guest, is_spark_process
-from headwater.spark.session import session
+from headwater.spark.engine.processes import be_a_good_guest, is_spark_process
+from headwater.spark.engine.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,16 +70,16 @@ def require_spark() -> None:
 def register(spark: SparkSession) -> None:
     """Make our formats known to a session that was made elsewhere; may be repeated.
 
-    Also makes it safe to hand filters down to Python sources (see ``headwater.spark.scans``), and
-    lets Spark hide options that may hold passwords in the plans that it prints.
+    Also makes it safe to push filters down to Python sources (see ``engine/scans.py``), and lets
+    Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
+    from headwater.spark.engine.scans import own_scans
     from headwater.spark.icks.source import IckSource
+    from headwater.spark.log.source import HeadwaterSource
     from headwater.spark.queues.source import QueueSource
-    from headwater.spark.scans import own_scans
-    from headwater.spark.source import HeadwaterSource
     from headwater.spark.sql_sink.source import SqlSink
-    from headwater.spark.table.source import TableSource
+    from headwater.spark.tables.source import TableSource
     from headwater.spark.timelines.source import TimelineSource
 
     ours = (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource)

@@ -77,9 +77,9 @@ def reconcile(
     """
     with spark_session("reconcile", master, conf) as spark:
         from headwater.spark.jobs.accounts import Keeping
-        from headwater.spark.jobs.placing import Canon
         from headwater.spark.jobs.progress import Report
         from headwater.spark.jobs.reconcile import reconcile as compare
+        from headwater.spark.jobs.row_matching import Canon
 
         found = compare(
             spark,

@@ -72,7 +72,7 @@ def spark_session(job: str, master: str | None, conf: list[str] | None) -> Itera
     require_spark()
     from pyspark.sql import SparkSession
 
-    from headwater.spark.failures import telling
+    from headwater.spark.engine.failures import telling
 
     found = SparkSession.getActiveSession()
     spark = found or session(master, app_name=f"headwater {job}", **given)

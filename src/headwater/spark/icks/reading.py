@@ -26,7 +26,7 @@ from headwater.ick.layout import LEASE_MS, ChannelHandle
 from headwater.ick.limits import encode
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Listed, Place
-from headwater.spark.failures import one_line
+from headwater.spark.engine.failures import one_line
 from headwater.spark.icks.target import DirtyList
 from headwater.store.call import Operation
 

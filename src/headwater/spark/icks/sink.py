@@ -34,9 +34,9 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.spark.failures import one_line
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.shapes import Taken
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.shapes import Taken
 
 _KINDS: dict[str, tuple[type[DataType], ...]] = {
     "member": (StringType, BinaryType),

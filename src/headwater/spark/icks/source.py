@@ -12,14 +12,14 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.ick.limits import MAX_SHARDS
-from headwater.spark.connections import absolute_url
-from headwater.spark.epochs import SPARKS_OWN
-from headwater.spark.failures import one_line
+from headwater.spark.engine.connections import absolute_url
+from headwater.spark.engine.epochs import SPARKS_OWN
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.engine.shapes import check_append, check_source
 from headwater.spark.icks.reading import COLUMNS, DirtyReader
 from headwater.spark.icks.sink import TAKEN, TAKEN_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.options import Options
-from headwater.spark.shapes import check_append, check_source
 
 READ_OPTIONS = ("url", "ick", "channel")
 WRITE_OPTIONS = (*READ_OPTIONS, "shards")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headwater.client import Headwater
 from headwater.ick.ick import Ick, IckChannel
-from headwater.spark.connections import client
+from headwater.spark.engine.connections import client
 
 
 @dataclass(frozen=True, slots=True)

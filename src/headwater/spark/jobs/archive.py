@@ -16,10 +16,10 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.spark.archives.archiver import Archiver
 from headwater.spark.archives.place import absolute_place, safe_place
-from headwater.spark.connections import absolute_url
+from headwater.spark.engine.connections import absolute_url
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.target import Target
+from headwater.spark.log.target import Target
 
 # So many tasks for each that runs at a time make a round, which ends with a version.
 _TASKS_OF_A_ROUND = 2

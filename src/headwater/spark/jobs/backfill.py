@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
-from headwater.spark.connections import absolute_url, client
-from headwater.spark.failures import telling
-from headwater.spark.jobs.intake import FilesIntake, Intake, TableIntake
+from headwater.spark.engine.connections import absolute_url, client
+from headwater.spark.engine.failures import telling
+from headwater.spark.jobs.inputs import FilesIntake, Intake, TableIntake
 from headwater.spark.jobs.journal import Journal, Plan
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.targets import (

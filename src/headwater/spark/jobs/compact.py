@@ -27,13 +27,13 @@ from headwater.log import compaction
 from headwater.log.compaction import MARKER_MS
 from headwater.log.extents import borders_call, borders_of
 from headwater.log.handles import StreamHandle
-from headwater.spark.connections import absolute_url, client
-from headwater.spark.failures import telling
+from headwater.spark.engine.connections import absolute_url, client
+from headwater.spark.engine.failures import telling
 from headwater.spark.jobs.marks import Part, read_marks
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.reading.split import TASK_NODES
-from headwater.spark.target import Target
+from headwater.spark.log.split import TASK_NODES
+from headwater.spark.log.target import Target
 
 _ATTEMPTS = 3
 _REWRITTEN = "part int, removed long, lost boolean, markers array<long>"

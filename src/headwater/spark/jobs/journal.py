@@ -15,7 +15,7 @@ import msgspec
 from headwater.client import Headwater
 from headwater.errors import InputChanged, JobForgotten
 from headwater.log.keeping import PRODUCER_MS
-from headwater.spark.jobs.intake import Chunk
+from headwater.spark.jobs.inputs import Chunk
 
 _PLAN, _BEGUN, _DONE = "plan", "begun", "done"
 # Housekeepers may forget a producer after this time; a little earlier is safe.

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.log.compaction import Survey
-from headwater.spark.connections import client
+from headwater.spark.engine.connections import client
 
 _GATHERED_ROWS = 100_000
 _SCHEMA = pa.schema(

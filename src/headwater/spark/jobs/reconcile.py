@@ -30,7 +30,8 @@ from headwater.errors import InvalidInput
 from headwater.outbox import write_reset
 from headwater.outbox.engines import open_engine
 from headwater.outbox.schema import outbox_table
-from headwater.spark.failures import telling
+from headwater.spark.engine.failures import telling
+from headwater.spark.engine.options import Options
 from headwater.spark.jobs.accounts import (
     Account,
     Keeping,
@@ -39,7 +40,8 @@ from headwater.spark.jobs.accounts import (
     read_accounts,
     total_of,
 )
-from headwater.spark.jobs.placing import (
+from headwater.spark.jobs.progress import Report, Summary, counted
+from headwater.spark.jobs.row_matching import (
     Canon,
     Placed,
     Seen,
@@ -48,9 +50,7 @@ from headwater.spark.jobs.placing import (
     kept,
     some_keys,
 )
-from headwater.spark.jobs.progress import Report, Summary, counted
-from headwater.spark.options import Options
-from headwater.spark.target import Target, target_of
+from headwater.spark.log.target import Target, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ from headwater.spark.archives.history import archived_partitions
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place, archived_streams, safe_place
 from headwater.spark.archives.restoring import Moved, Piece, joined, restore_piece
-from headwater.spark.connections import absolute_url, client
+from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BinaryType
 
-from headwater.spark.failures import telling
+from headwater.spark.engine.failures import telling
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -37,12 +37,12 @@ from headwater.inputs import check_name
 from headwater.outages import Outage
 from headwater.outbox.engines import open_engine
 from headwater.outbox.outages import is_passing
-from headwater.spark.failures import meaning
+from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.options import Options
 from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Extent, Ledger, Standing
 from headwater.spark.jobs.progress import Report, Step, Summary, counted
-from headwater.spark.options import Options
-from headwater.spark.target import Target, target_of
+from headwater.spark.log.target import Target, target_of
 from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from headwater.errors import UnknownQueue
 from headwater.queue.handles import QueueHandle
 from headwater.queue.looking import Spot, page, spots_of
 from headwater.queue.types import QueueItem, State
-from headwater.spark.columns import TIME
-from headwater.spark.failures import one_line
+from headwater.spark.engine.failures import one_line
+from headwater.spark.log.columns import TIME
 from headwater.spark.queues.sink import Place
 from headwater.store.call import Call, Operation
 

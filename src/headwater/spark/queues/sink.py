@@ -39,13 +39,13 @@ from headwater.log.reading import newest_sequence
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY
-from headwater.spark import log_sink
-from headwater.spark.connections import client
-from headwater.spark.epochs import queries_of, query_of_task
-from headwater.spark.failures import one_line
-from headwater.spark.log_sink import Sink, Staged, fresh_name
-from headwater.spark.shapes import Taken
-from headwater.spark.target import Target
+from headwater.spark.engine.connections import client
+from headwater.spark.engine.epochs import queries_of, query_of_task
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.shapes import Taken
+from headwater.spark.log import sink as log_sink
+from headwater.spark.log.sink import Sink, Staged, fresh_name
+from headwater.spark.log.target import Target
 
 # What one push takes at most: enough to be quick, and milliseconds for the server.
 PUSH_ROWS = 5000

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from sqlalchemy import exc, make_url
 
 from headwater.errors import InvalidInput, StaleSequence
-from headwater.spark.table.database import Relation, quoted
+from headwater.spark.tables.database import Relation, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.spark.epochs import SPARKS_OWN, producer_of, refuse_producer
-from headwater.spark.options import Options
+from headwater.spark.engine.epochs import SPARKS_OWN, producer_of, refuse_producer
+from headwater.spark.engine.options import Options
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink
-from headwater.spark.table.database import Relation
+from headwater.spark.tables.database import Relation
 
 WRITE_OPTIONS = ("url", "table", "mode", "keys", "producer", "sequence", "state")
 MODES = ("append", "upsert", "add")

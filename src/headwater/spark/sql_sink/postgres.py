@@ -23,7 +23,7 @@ from headwater.spark.sql_sink.database import (
     is_forgotten,
     schema_statements,
 )
-from headwater.spark.table.database import Relation, quoted, safe_name
+from headwater.spark.tables.database import Relation, quoted, safe_name
 
 if TYPE_CHECKING:
     from headwater.spark.sql_sink.plan import Plan

@@ -29,7 +29,7 @@ from headwater.spark.sql_sink.database import (
     is_forgotten,
     schema_statements,
 )
-from headwater.spark.table.database import Relation, quoted
+from headwater.spark.tables.database import Relation, quoted
 
 if TYPE_CHECKING:
     from headwater.spark.sql_sink.plan import Plan

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.errors import InvalidInput
-from headwater.spark.connections import absolute_url
-from headwater.spark.options import Options
+from headwater.spark.engine.connections import absolute_url
+from headwater.spark.engine.options import Options
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.farm.options import (
     DEFAULT_QUORUM,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, BooleanType, DoubleType, StructField, StructType
 
-from headwater.spark.failures import one_line
+from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.farms import FarmPlan
 from headwater.timeline.law import State
 from headwater.timeline.records import Key

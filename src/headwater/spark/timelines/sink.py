@@ -29,8 +29,8 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.spark.failures import one_line
-from headwater.spark.shapes import Taken
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.shapes import Taken
 from headwater.spark.timelines.farms import FarmPlan
 from headwater.timeline import Operation, apply
 

@@ -10,10 +10,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.spark.epochs import SPARKS_OWN
-from headwater.spark.failures import one_line
-from headwater.spark.options import Options
-from headwater.spark.shapes import check_append, check_source
+from headwater.spark.engine.epochs import SPARKS_OWN
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.engine.shapes import check_append, check_source
 from headwater.spark.timelines.farms import OPTIONS, FarmPlan, plan_of
 from headwater.spark.timelines.reading import COLUMNS, TimelineReader
 from headwater.spark.timelines.sink import TAKEN, TimelineStreamWriter, TimelineWriter

@@ -20,7 +20,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
 from headwater.inputs import MAX_EXACT, to_ms
-from headwater.spark.columns import TIME
+from headwater.spark.log.columns import TIME
 
 _COMPARISONS: dict[type[Filter], str] = {
     spark.EqualTo: "equal",

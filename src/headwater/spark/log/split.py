@@ -16,7 +16,7 @@ from headwater.log.extents import borders_call, borders_of
 from headwater.log.limits import NODE_MESSAGES
 from headwater.spark.archives.history import divide
 from headwater.spark.archives.manifest import File
-from headwater.spark.target import Target
+from headwater.spark.log.target import Target
 
 # About a million messages: some tenths of a second, against milliseconds to start a task.
 TASK_NODES = 1000

@@ -11,7 +11,7 @@ import sys
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from headwater.spark.java import prepare_java
+from headwater.spark.engine.java import prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ _SETTINGS = {
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
     # Over TCP every task of a Python source waits 40 ms for a confirmation that is put off.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "headwater.spark.daemon",
+    "spark.python.daemon.module": "headwater.spark.engine.daemon",
 }
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -60,7 +60,7 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings: dict[str, object] = dict(_SETTINGS)
     if not submitted:
-        quiet = files("headwater.spark").joinpath("log4j2.properties")
+        quiet = files("headwater.spark.engine").joinpath("log4j2.properties")
         settings["spark.driver.extraJavaOptions"] = (
             f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{quiet}"
         )

@@ -5,7 +5,7 @@ Those that plan are started by ``pyspark.daemon``, whatever the settings, and im
 
 from pyspark.daemon import manager
 
-from headwater.spark.processes import be_a_good_guest
+from headwater.spark.engine.processes import be_a_good_guest
 
 if __name__ == "__main__":
     be_a_good_guest()

@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
-from headwater.spark.epochs import (
+from headwater.spark.engine.epochs import (
     SPARKS_OWN,
     FromTask,
     producer_of,
@@ -36,10 +36,10 @@ from headwater.spark.epochs import (
     query_of_task,
     refuse_producer,
 )
-from headwater.spark.failures import one_line
-from headwater.spark.options import Options
-from headwater.spark.placing import place_rows
-from headwater.spark.target import Target, target_of
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.log.placing import place_rows
+from headwater.spark.log.target import Target, target_of
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
 # What a task gathers for a stream before it stages it in one call.

@@ -24,10 +24,10 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.errors import OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
-from headwater.spark.failures import one_line
-from headwater.spark.positions import Positions
-from headwater.spark.reading.split import OffsetRange, split
-from headwater.spark.reading.task import Reading
+from headwater.spark.engine.failures import one_line
+from headwater.spark.log.positions import Positions
+from headwater.spark.log.split import OffsetRange, split
+from headwater.spark.log.task import Reading
 
 
 class Place(NamedTuple):

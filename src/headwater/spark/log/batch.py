@@ -15,11 +15,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.errors import InvalidInput
 from headwater.log.extents import Extent
-from headwater.spark.failures import one_line
-from headwater.spark.positions import Positions
-from headwater.spark.reading import filters
-from headwater.spark.reading.split import OffsetRange, split
-from headwater.spark.reading.task import Reading
+from headwater.spark.engine.failures import one_line
+from headwater.spark.log import filters
+from headwater.spark.log.positions import Positions
+from headwater.spark.log.split import OffsetRange, split
+from headwater.spark.log.task import Reading
 
 _FILTERING_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
 

@@ -18,15 +18,14 @@ from headwater.errors import DataLost, OffsetOutOfRange, StreamReplaced
 from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import Kept, Scanned
-from headwater.spark import columns
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
 from headwater.spark.archives.reading import ALL, scan
-from headwater.spark.failures import one_line
-from headwater.spark.reading import filters
-from headwater.spark.reading.filters import Condition, rows_where
-from headwater.spark.reading.split import OffsetRange
-from headwater.spark.target import Target
+from headwater.spark.engine.failures import one_line
+from headwater.spark.log import columns, filters
+from headwater.spark.log.filters import Condition, rows_where
+from headwater.spark.log.split import OffsetRange
+from headwater.spark.log.target import Target
 
 # The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
 # larger ones leave its caches and hold up the pipe.

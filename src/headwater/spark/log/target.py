@@ -12,8 +12,8 @@ from headwater.log.extents import Extent, extent_call, extent_of, partitions_of
 from headwater.spark.archives.history import archived_partitions, first_at, whole_extents
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place
-from headwater.spark.connections import absolute_url, client
-from headwater.spark.options import Options
+from headwater.spark.engine.connections import absolute_url, client
+from headwater.spark.engine.options import Options
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from pyspark.sql import types as t
 from sqlalchemy import URL
 
 from headwater.errors import DatabaseUnreachable, InvalidInput, QueryRefused, ValueMisfit
-from headwater.spark.table.database import Column, Relation, quoted
-from headwater.spark.table.fitting import decimal_type
+from headwater.spark.tables.database import Column, Relation, quoted
+from headwater.spark.tables.fitting import decimal_type
 
 _LOOK_AHEAD = 1000
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)

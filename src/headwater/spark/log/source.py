@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
-from headwater.spark import columns, log_sink
-from headwater.spark.failures import one_line
-from headwater.spark.options import Options
-from headwater.spark.positions import positions
-from headwater.spark.reading.batch import reader_class
-from headwater.spark.reading.stream import StreamReader
-from headwater.spark.reading.task import Reading
-from headwater.spark.target import target_of
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.log import columns, sink
+from headwater.spark.log.batch import reader_class
+from headwater.spark.log.positions import positions
+from headwater.spark.log.stream import StreamReader
+from headwater.spark.log.target import target_of
+from headwater.spark.log.task import Reading
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger",)
@@ -84,14 +84,14 @@ class HeadwaterSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        options = log_sink.write_options(self.options)
-        return log_sink.batch_writer(options, schema, overwrite)
+        options = sink.write_options(self.options)
+        return sink.batch_writer(options, schema, overwrite)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = log_sink.write_options(self.options)
-        return log_sink.stream_writer(options, schema, overwrite)
+        options = sink.write_options(self.options)
+        return sink.stream_writer(options, schema, overwrite)
 
     def _options(self) -> Options:
         return Options(self.options, READ_OPTIONS)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from headwater.errors import InvalidInput, SparkFailed
 from headwater.inputs import check_name
-from headwater.spark.options import Options
+from headwater.spark.engine.options import Options
 
 # Spark hands these on to the sink of a streaming query.
 SPARKS_OWN = ("checkpointLocation", "path")

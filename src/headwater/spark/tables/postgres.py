@@ -21,8 +21,8 @@ from pyspark.sql import types as t
 from sqlalchemy import URL
 
 from headwater.errors import DatabaseUnreachable, QueryRefused
-from headwater.spark.table.database import Column, Relation, quoted, safe_name
-from headwater.spark.table.fitting import decimal_type
+from headwater.spark.tables.database import Column, Relation, quoted, safe_name
+from headwater.spark.tables.fitting import decimal_type
 
 _BATCH_BYTES = 16 * 1024 * 1024
 _SAME: dict[str, t.DataType] = {

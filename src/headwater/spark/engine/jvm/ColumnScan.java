@@ -23,7 +23,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public class ColumnScan extends PythonScan {
-  // As headwater.spark.columns has it.
+  // As headwater.spark.log.columns has it.
   private static final String NODE = "__node";
 
   private final PythonDataSourceV2 source;

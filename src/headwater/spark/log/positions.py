@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput, OffsetOutOfRange
 from headwater.inputs import MAX_EXACT, to_ms
 from headwater.log.extents import Extent
-from headwater.spark.options import Options
-from headwater.spark.target import Target
+from headwater.spark.engine.options import Options
+from headwater.spark.log.target import Target
 
 WORDS: tuple[Literal["earliest", "latest"], ...] = ("earliest", "latest")
 

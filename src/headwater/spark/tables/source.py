@@ -9,12 +9,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import DataType, StructField, StructType
 
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
-from headwater.spark.failures import one_line
-from headwater.spark.options import Options
-from headwater.spark.table.database import Column, Database, Relation, open_database
-from headwater.spark.table.filters import Pushdown
-from headwater.spark.table.fitting import arrow_type, fit
-from headwater.spark.table.ranges import cut
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.tables.database import Column, Database, Relation, open_database
+from headwater.spark.tables.filters import Pushdown
+from headwater.spark.tables.fitting import arrow_type, fit
+from headwater.spark.tables.ranges import cut
 
 OPTIONS = (
     "url",

@@ -113,8 +113,8 @@ def open_database(url: str, snapshot: str | None = None) -> Database:
 
     Raises InvalidInput, which never shows the URL: a password may be in it.
     """
-    from headwater.spark.table.postgres import PostgresTables
-    from headwater.spark.table.sqlite import SqliteTables
+    from headwater.spark.tables.postgres import PostgresTables
+    from headwater.spark.tables.sqlite import SqliteTables
 
     try:
         parsed = make_url(url)

@@ -72,7 +72,9 @@ def _compile(gateway: Any) -> dict[str, bytes]:
     jvm = gateway.jvm
     codehaus = jvm.org.codehaus
     resource = codehaus.commons.compiler.util.resource
-    sources = [one for one in files("headwater.spark").joinpath("jvm").iterdir() if one.is_file()]
+    sources = [
+        one for one in files("headwater.spark.engine").joinpath("jvm").iterdir() if one.is_file()
+    ]
     units = gateway.new_array(resource.Resource, len(sources))
     for place, source in enumerate(sources):
         units[place] = resource.StringResource(source.name, source.read_text("utf-8"))
