@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import headwater
 from headwater import aio
-from headwater.store.aio import AsyncStore
+from headwater.store.aio_store import AsyncStore
 
 _WRAPPED = (
     aio.AsyncHeadwater,

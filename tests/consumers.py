@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import headwater
 from headwater import Message, aio
 from headwater.outbox import AsyncConsumer, Consumer
+from headwater.outbox.consumer import Handler
 from headwater.outbox.schema import statements
-from headwater.outbox.sync_consumer import Handler
 from tests.blocking import Blocking, Loop
 from tests.servers import until
 

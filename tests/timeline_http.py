@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from headwater.timeline import AsyncFarm
 from headwater.timeline.server.connection import Connections
-from headwater.timeline.server.figures import Figures, shared
+from headwater.timeline.server.prometheus import Figures, shared
 from headwater.timeline.server.service import Service, Tokens
 
 

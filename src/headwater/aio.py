@@ -27,7 +27,7 @@ from headwater.queue import upkeep
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import QueueHandle, list_queues
 from headwater.queue.types import KeptQueue
-from headwater.store.aio import AsyncStore
+from headwater.store.aio_store import AsyncStore
 
 __all__ = [
     "AsyncGroup",

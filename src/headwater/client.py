@@ -21,7 +21,7 @@ from headwater.queue import upkeep
 from headwater.queue.handles import QueueHandle, list_queues
 from headwater.queue.queue import Queue
 from headwater.queue.types import KeptQueue
-from headwater.store.sync import Store
+from headwater.store.store import Store
 
 
 def member_name() -> str:

@@ -25,7 +25,7 @@ from headwater.errors import (
     StoreTooOld,
     StoreUnreachable,
 )
-from headwater.store import aio_lines, embedded, lines
+from headwater.store import aio_connections, connections, embedded
 from headwater.store.directory import DIRECTORY_VARIABLE
 from headwater.store.library import NAME, VERSION, library
 from headwater.store.url import URL_VARIABLE
@@ -63,8 +63,8 @@ def locked_server() -> Iterator[Server]:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the answer of a new server no longer than a test may."""
-    monkeypatch.setattr(lines, "CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(aio_lines, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(aio_connections, "CONNECT_TIMEOUT_S", 0.2)
 
 
 # ── What works ───────────────────────────────────────────────────────────────────────────────

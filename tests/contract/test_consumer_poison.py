@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from headwater import Message
 from headwater.errors import GapError, PoisonedBatch, PositionLost
-from headwater.outbox.sync_consumer import Handler
+from headwater.outbox.consumer import Handler
 from tests.consumers import Desk, drain, running, writes
 from tests.entries import entries, offsets, pairs
 from tests.servers import until

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater import Headwater, Stream
-from headwater.log import compaction, keeping
+from headwater.log import compaction, retention
 from headwater.log.cooling import cool
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import HOT_MESSAGES
@@ -87,7 +87,7 @@ def bytes_of_node(hw: Headwater, stream: Stream, base: int) -> int:
 
 
 def evict(stream: StreamHandle) -> Operation[object]:
-    return (yield from keeping.evict(stream, 1500))
+    return (yield from retention.evict(stream, 1500))
 
 
 def compact(stream: StreamHandle) -> Operation[object]:
@@ -99,7 +99,7 @@ def cool_too(stream: StreamHandle) -> Operation[object]:
 
 
 def delete(stream: StreamHandle) -> Operation[object]:
-    return (yield from keeping.delete(stream))
+    return (yield from retention.delete(stream))
 
 
 @pytest.mark.parametrize("step", range(1, 9))

@@ -7,7 +7,7 @@ from collections import Counter
 
 import headwater
 from headwater import Headwater, Stream
-from headwater.log import keeping
+from headwater.log import retention
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
 from tests.servers import until
@@ -164,7 +164,7 @@ def test_silent_producers_and_members_are_forgotten(hw: Headwater, name: str) ->
     forgotten = Counter[str]()
 
     def everyone_is_forgotten() -> bool:
-        tidy = keeping.tidy(stream_key(name), producer_ms=1, member_ms=1)
+        tidy = retention.tidy(stream_key(name), producer_ms=1, member_ms=1)
         producers, members = hw.store.run(tidy)
         forgotten.update(producers=producers, members=members)
         return forgotten == {"producers": 100, "members": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from headwater import Delivery, Headwater, Queue
 from headwater.queue.handles import QueueHandle
-from headwater.queue.looking import Spot, page
+from headwater.queue.inspecting import Spot, page
 from headwater.queue.packs import open_element
 from tests.watch import let_pass
 

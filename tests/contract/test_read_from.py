@@ -10,7 +10,7 @@ import pytest
 
 from headwater import Headwater, Passage, Stream
 from headwater.errors import InvalidInput
-from headwater.log import keeping, reading
+from headwater.log import reading, retention
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation, Wait
 from tests.entries import entries, offsets, pairs
@@ -167,7 +167,7 @@ def read_from_while_all_is_evicted(name: str) -> Operation[Passage]:
     reader = reading.read_from(handle, 1, 10, None)
     try:
         reply = yield reader.send(None)
-        yield from keeping.evict(handle, 3003)
+        yield from retention.evict(handle, 3003)
         while True:
             reply = yield reader.send(reply)
     except StopIteration as done:

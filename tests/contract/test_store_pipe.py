@@ -16,8 +16,8 @@ import trustme
 import uvloop
 from hiredis import pack_command
 
-from headwater.store.aio import AsyncStore
 from headwater.store.aio_pipe import AsyncPipe, Packed
+from headwater.store.aio_store import AsyncStore
 from tests.forwarder import Forwarder
 from tests.servers import Server
 

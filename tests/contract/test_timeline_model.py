@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwater.timeline import AsyncFarm, Record, State
 from headwater.timeline.cluster.calls import Batch, Changes
-from headwater.timeline.farm.whole import add_change
+from headwater.timeline.farm.full_repair import add_change
 from headwater.timeline.law import NO_HORIZON, States, kept, merge
 from tests import blocking
 from tests.contract.examples import MODEL_SETTINGS, patient

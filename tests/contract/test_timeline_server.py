@@ -19,8 +19,8 @@ import pytest
 from headwater.timeline import AsyncFarm, Cursor, Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS
 from headwater.timeline.pool.hashing import murmur3
-from headwater.timeline.server.figures import Figures, shared
 from headwater.timeline.server.http import Parser, Reply, Request
+from headwater.timeline.server.prometheus import Figures, shared
 from headwater.timeline.server.service import Service, Tokens
 from tests.commands import run, start
 from tests.farms import Replica, replicas

@@ -10,7 +10,7 @@ from typing import Any
 from headwater.errors import StoreError
 from headwater.store.call import Clock, Look, Operation
 from headwater.store.faults import Refusal
-from headwater.store.sync import Store
+from headwater.store.store import Store
 
 
 class Stepper:

@@ -20,7 +20,7 @@ from headwater import Headwater, IckChannel
 from headwater.ick import channels, layout
 from headwater.ick.layout import ChannelHandle
 from headwater.store.call import Operation
-from headwater.store.sync import Store
+from headwater.store.store import Store
 from tests.conftest import Stores
 from tests.fault.drainers import Table
 from tests.fault.stepping import Stepper, abandon_after

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater.log import compaction, dead_letters, housekeeping, keeping, limits, writing
+from headwater.log import compaction, dead_letters, housekeeping, limits, retention, writing
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.store.call import Call, Operation
-from headwater.store.sync import Store
+from headwater.store.store import Store
 from tests.fault.stepping import Stepper, abandon_after, take_turns
 from tests.servers import Server
 from tests.watch import let_pass
@@ -332,7 +332,7 @@ def test_eviction_that_stops_anywhere_is_finished_by_the_next(
         stream.compact()  # a node with holes can only be cut by rewriting it
         model.compacted = True
         cases.append((model, stream))
-        return lambda: keeping.evict(handle(f"{name}-{case}"), limit)
+        return lambda: retention.evict(handle(f"{name}-{case}"), limit)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -365,7 +365,7 @@ def test_upkeep_that_takes_turns_with_writers_and_readers(
             lambda: writing.seal(handle(name).key, everything=False),
             lambda: compaction.compact(handle(name), marker_ms),
             lambda: housekeeping.keep(handle(name)),
-            lambda limit=limit: keeping.evict(handle(name), limit),  # type: ignore[misc]
+            lambda limit=limit: retention.evict(handle(name), limit),  # type: ignore[misc]
         ]
         chosen = chance.sample(upkeep, 3)
         if upkeep[4] in chosen:

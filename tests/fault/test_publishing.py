@@ -14,7 +14,7 @@ import pytest
 import headwater
 from headwater.log import housekeeping, node, staging, writing
 from headwater.log.handles import StreamHandle
-from headwater.store.sync import Store
+from headwater.store.store import Store
 from tests.fault.publishers import numbers
 from tests.fault.stepping import Stepper, abandon_after, take_turns
 from tests.fault.zygote import Zygote

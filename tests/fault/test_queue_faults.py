@@ -22,7 +22,7 @@ import pytest
 import headwater
 from headwater import Delivery, OutcomeUnknown, Queue
 from headwater.errors import StoreError
-from headwater.queue import popping, pushing, settling
+from headwater.queue import acks, popping, pushing
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation
 from tests.fault.stepping import Stepper, abandon_after
@@ -121,9 +121,9 @@ def operations(name: str, held: list[Delivery]) -> dict[str, Operation[Any]]:
     return {
         "push": pushing.push_many(queue, [b"x"] * 5, 0, 0, None, None, 1, "p", 1),
         "pop": popping.pop(queue, 5000, 200, None),
-        "ack": settling.ack(queue, held),
-        "nack": settling.nack(queue, held, 0),
-        "release": settling.release(queue, held),
+        "ack": acks.ack(queue, held),
+        "nack": acks.nack(queue, held, 0),
+        "release": acks.release(queue, held),
     }
 
 
@@ -143,7 +143,7 @@ def test_a_consumer_that_dies_between_two_calls_loses_nothing(
         done = facts.acked if deed == "ack" else 0
         assert there >= len(pushed) - (600 if deed == "ack" else 0)
         if deed == "ack":
-            assert there + min(600, (calls if not over else 9) * settling.PARCELS_PER_CALL) >= 4500
+            assert there + min(600, (calls if not over else 9) * acks.PARCELS_PER_CALL) >= 4500
             assert done % 100 == 0
         if deed == "pop":
             until(lambda: queue.stats().ready == 3900)

@@ -17,7 +17,7 @@ from headwater.spark.queues import sink
 from headwater.spark.queues.sink import QueueStreamWriter
 from headwater.spark.queues.source import QueueSource
 from headwater.store.call import Call
-from headwater.store.sync import Store
+from headwater.store.store import Store
 
 # After which call of its kind a commit of 300 rows dies, and how many rows are pushed by then when
 # 300 were before: the second push of the one that goes on is the third of the epoch.

@@ -30,7 +30,7 @@ from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.source import SqlSink, SqlStreamWriter
 from headwater.store.call import Call
-from headwater.store.sync import Store
+from headwater.store.store import Store
 from tests.spark.conftest import SMALL
 
 LOG_STEPS = ["writing", "staged", "begun", "stepped", "published"]

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import headwater
 from headwater.errors import InputChanged, InvalidInput, JobForgotten
-from headwater.log.keeping import PRODUCER_MS
+from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs import journal, targets
 from headwater.spark.jobs.backfill import Backfilled, backfill
 from tests import commands

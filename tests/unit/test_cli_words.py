@@ -15,7 +15,7 @@ import typer
 from typer.models import CommandInfo
 
 import headwater
-from headwater.cli import lines, options, output, spark, timeline
+from headwater.cli import line_input, options, output, spark, timeline
 from headwater.errors import InvalidInput
 from headwater.timeline import Farm
 
@@ -112,19 +112,19 @@ def test_input_is_cut_into_lines_whatever_its_pieces() -> None:
             return self.read(3)
 
     text = b"one\n\ntwo three\nfour"
-    found = [line for batch in lines.batches(Dripping(text), 2) for line in batch]
+    found = [line for batch in line_input.batches(Dripping(text), 2) for line in batch]
     assert found == [b"one", b"", b"two three", b"four"]
 
 
 def test_batches_are_no_larger_than_asked_for() -> None:
     source = io.BytesIO(b"x\n" * 25)
-    assert [len(batch) for batch in lines.batches(source, 10)] == [10, 10, 5]
+    assert [len(batch) for batch in line_input.batches(source, 10)] == [10, 10, 5]
 
 
 def test_a_line_is_not_held_back_when_no_more_input_is_there() -> None:
     ask, tell = os.pipe()
     with os.fdopen(ask, "rb") as source:
-        found = lines.batches(source, 1000)
+        found = line_input.batches(source, 1000)
         os.write(tell, b"one\ntwo\nhalf of ")
         assert next(found) == [b"one", b"two"]
         os.write(tell, b"three\n")
@@ -143,7 +143,7 @@ def test_input_that_is_there_already_is_put_together() -> None:
 
         feeder = threading.Thread(target=feed)
         feeder.start()
-        sizes = [len(batch) for batch in lines.batches(source, 10_000)]
+        sizes = [len(batch) for batch in line_input.batches(source, 10_000)]
         feeder.join()
     assert sum(sizes) == 30_000
     assert max(sizes) == 10_000
@@ -151,7 +151,7 @@ def test_input_that_is_there_already_is_put_together() -> None:
 
 def test_a_tag_that_is_not_text_is_refused_with_its_line() -> None:
     with pytest.raises(InvalidInput, match="line 7"):
-        lines.Split("", "=").entry(b"\xff=value", 7)
+        line_input.Split("", "=").entry(b"\xff=value", 7)
 
 
 def test_help_needs_neither_arrow_nor_redis() -> None:

@@ -13,7 +13,7 @@ from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 
 if TYPE_CHECKING:
-    from headwater.store.aio import AsyncStore
+    from headwater.store.aio_store import AsyncStore
 
 
 class AsyncIck:

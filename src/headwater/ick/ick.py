@@ -13,7 +13,7 @@ from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
 
 if TYPE_CHECKING:
-    from headwater.store.sync import Store
+    from headwater.store.store import Store
 
 
 class Ick:

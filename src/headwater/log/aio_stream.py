@@ -13,9 +13,9 @@ from headwater.log import (
     dead_letters,
     grouping,
     housekeeping,
-    keeping,
     node,
     reading,
+    retention,
     staging,
     writing,
 )
@@ -33,7 +33,7 @@ from headwater.log.types import (
 )
 
 if TYPE_CHECKING:
-    from headwater.store.aio import AsyncStore
+    from headwater.store.aio_store import AsyncStore
 
 
 class AsyncStream:
@@ -133,7 +133,7 @@ class AsyncStream:
 
     async def evict(self, n: int, *, past_readers: bool = True) -> int:
         """See Stream.evict."""
-        return await self._run(keeping.evict(self._handle, n, past_readers))
+        return await self._run(retention.evict(self._handle, n, past_readers))
 
     async def retain(
         self,
@@ -145,7 +145,7 @@ class AsyncStream:
     ) -> Retained:
         """See Stream.retain."""
         return await self._run(
-            keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
+            retention.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
         )
 
     async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
@@ -162,15 +162,15 @@ class AsyncStream:
 
     async def register_reader(self, reader: str, offset: int) -> None:
         """See Stream.register_reader."""
-        await self._run(keeping.set_reader(self._handle.key, reader, offset))
+        await self._run(retention.set_reader(self._handle.key, reader, offset))
 
     async def forget_reader(self, reader: str) -> None:
         """See Stream.forget_reader."""
-        await self._run(keeping.set_reader(self._handle.key, reader, None))
+        await self._run(retention.set_reader(self._handle.key, reader, None))
 
     async def delete(self) -> bool:
         """See Stream.delete."""
-        return await self._run(keeping.delete(self._handle))
+        return await self._run(retention.delete(self._handle))
 
     def group(
         self,

@@ -15,7 +15,7 @@ from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
-    from headwater.store.aio import AsyncStore
+    from headwater.store.aio_store import AsyncStore
 
 
 class AsyncTopic:

@@ -22,7 +22,7 @@ from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_ms
 from headwater.log.reading import info
-from headwater.log.segments import SCHEMA
+from headwater.log.runs import SCHEMA
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
-from headwater.log.segments import PackedRun
+from headwater.log.runs import PackedRun
 from headwater.store.call import Call, Operation
 
 # Nodes that one call tells of.

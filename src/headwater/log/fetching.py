@@ -13,7 +13,7 @@ from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import index_key, nodes_key
 from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
-from headwater.log.segments import Held, PackedRun, Run, open_runs
+from headwater.log.runs import Held, PackedRun, Run, open_runs
 from headwater.store.call import Call, Look, Operation
 
 

@@ -20,7 +20,7 @@ from headwater.log.limits import (
     check_offset,
 )
 from headwater.log.reading import offset_at
-from headwater.log.segments import Run, open_runs
+from headwater.log.runs import Run, open_runs
 from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.log.keys import STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
-from headwater.log.segments import NOTHING_HELD, Held
+from headwater.log.runs import NOTHING_HELD, Held
 from headwater.store.call import Call, Operation
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"

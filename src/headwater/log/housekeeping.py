@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import LogError, UnknownGroup
-from headwater.log import compaction, dead_letters, keeping, staging
+from headwater.log import compaction, dead_letters, retention, staging
 from headwater.log.cooling import cool
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import HOT_KEPT, check_ms
@@ -76,9 +76,9 @@ def keep(stream: StreamHandle) -> Operation[Kept]:
         for name in facts.groups:
             dropped, dead = yield from _give_up(GroupHandle(stream, name, "housekeeper"))
             expired, buried = expired + dropped, buried + dead
-        producers, members = yield from keeping.tidy(stream.key)
+        producers, members = yield from retention.tidy(stream.key)
         if facts.retention != Retention():
-            retained = yield from keeping.apply_retention(stream.key)
+            retained = yield from retention.apply_retention(stream.key)
         compacted = yield from _compact_if_due(stream)
     except LogError as error:
         fault = str(error)

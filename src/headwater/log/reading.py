@@ -22,7 +22,7 @@ from headwater.log.limits import (
     check_offset,
     to_ms,
 )
-from headwater.log.segments import NOTHING_HELD, Run, open_entries, open_runs
+from headwater.log.runs import NOTHING_HELD, Run, open_entries, open_runs
 from headwater.log.types import Message, Passage, Retention, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 

@@ -13,9 +13,9 @@ from headwater.log import (
     dead_letters,
     grouping,
     housekeeping,
-    keeping,
     node,
     reading,
+    retention,
     staging,
     writing,
 )
@@ -33,7 +33,7 @@ from headwater.log.types import (
 )
 
 if TYPE_CHECKING:
-    from headwater.store.sync import Store
+    from headwater.store.store import Store
 
 
 class Stream:
@@ -177,7 +177,7 @@ class Stream:
         went. Readers that still needed them are not asked; each is told its gap. Without
         ``past_readers`` all stay that a group or a registered reader still needs.
         """
-        return self._run(keeping.evict(self._handle, n, past_readers))
+        return self._run(retention.evict(self._handle, n, past_readers))
 
     def retain(
         self,
@@ -192,7 +192,9 @@ class Stream:
         Never passes the slowest registered reader unless ``force``. ``headwater keep`` applies the
         policy from then on. Without any limit, everything is kept.
         """
-        return self._run(keeping.retain(self._handle.key, max_count, max_age_ms, max_bytes, force))
+        return self._run(
+            retention.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
+        )
 
     def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
@@ -215,15 +217,15 @@ class Stream:
 
     def register_reader(self, reader: str, offset: int) -> None:
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""
-        self._run(keeping.set_reader(self._handle.key, reader, offset))
+        self._run(retention.set_reader(self._handle.key, reader, offset))
 
     def forget_reader(self, reader: str) -> None:
         """Make retention wait no longer for a reader."""
-        self._run(keeping.set_reader(self._handle.key, reader, None))
+        self._run(retention.set_reader(self._handle.key, reader, None))
 
     def delete(self) -> bool:
         """Remove the stream with its groups and readers; returns whether it existed."""
-        return self._run(keeping.delete(self._handle))
+        return self._run(retention.delete(self._handle))
 
     def group(
         self,

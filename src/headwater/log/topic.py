@@ -15,7 +15,7 @@ from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
-    from headwater.store.sync import Store
+    from headwater.store.store import Store
 
 
 class Topic:

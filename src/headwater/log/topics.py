@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, PartitionMismatch
-from headwater.log import grouping, keeping, node, reading, writing
+from headwater.log import grouping, node, reading, retention, writing
 from headwater.log.handles import GroupHandle, Start, StreamHandle
 from headwater.log.keys import TOPICS, tail_key, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_block, check_count
@@ -249,7 +249,7 @@ def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
 def delete(topic: TopicHandle) -> Operation[bool]:
     """Remove a topic with all its streams; returns whether it existed."""
     for stream in (yield from topic.open()):
-        yield from keeping.delete(stream)
+        yield from retention.delete(stream)
     topic.forget()
     existed = yield Call("hw_topic_delete", topic.key, repeatable=True)
     yield Call("hw_registry_remove", TOPICS, (topic.name,), repeatable=True)

@@ -28,7 +28,7 @@ from headwater.log.limits import (
     check_count,
     check_name,
 )
-from headwater.log.segments import NOTHING_HELD, open_runs
+from headwater.log.runs import NOTHING_HELD, open_runs
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 

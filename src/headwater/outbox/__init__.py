@@ -9,13 +9,13 @@ with engine.begin() as conn:
 
 from headwater.outbox.aio_consumer import AsyncConsumer
 from headwater.outbox.aio_worker import AsyncWorker
+from headwater.outbox.consumer import Consumer
 from headwater.outbox.decorator import consumer
 from headwater.outbox.outbox import Outbox
 from headwater.outbox.plan import ConsumerStats
 from headwater.outbox.reset import write_reset
 from headwater.outbox.status import Checkpoint, Status
 from headwater.outbox.streamer import Progress, Streamer
-from headwater.outbox.sync_consumer import Consumer
 from headwater.outbox.worker import Worker
 
 __all__ = [

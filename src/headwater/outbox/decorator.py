@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headwater.aio import AsyncHeadwater
 from headwater.client import Headwater
 from headwater.outbox.aio_consumer import AsyncConsumer, AsyncHandler
+from headwater.outbox.consumer import Consumer, Handler
 from headwater.outbox.plan import Options, Streams
-from headwater.outbox.sync_consumer import Consumer, Handler
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox

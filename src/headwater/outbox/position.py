@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
 from headwater.log.handles import Start, StreamHandle
-from headwater.log.keeping import set_reader
 from headwater.log.reading import info, offset_at
+from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints
 from headwater.outbox.database import is_missing_table
 from headwater.outbox.plan import Plan

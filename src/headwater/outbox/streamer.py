@@ -28,8 +28,8 @@ from headwater.errors import (
 )
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
-from headwater.log.keeping import PRODUCER_MS
 from headwater.log.limits import check_count
+from headwater.log.retention import PRODUCER_MS
 from headwater.outbox.claims import Batch, Claims, LostLead, Steps
 from headwater.outbox.database import Database, Row, Source
 from headwater.outbox.outages import Outage, is_passing

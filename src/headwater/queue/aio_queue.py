@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from headwater.queue import looking, popping, pushing, settling, upkeep
+from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.aio_worker import AsyncHandler, AsyncQueueWorker, WorkerOptions
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
@@ -20,7 +20,7 @@ from headwater.queue.types import (
 from headwater.queue.upkeep import MAX_LETTERS
 
 if TYPE_CHECKING:
-    from headwater.store.aio import AsyncStore
+    from headwater.store.aio_store import AsyncStore
 
 
 class AsyncQueue:
@@ -84,33 +84,33 @@ class AsyncQueue:
 
     async def ack(self, *deliveries: Delivery) -> int:
         """See Queue.ack."""
-        return await self._run(settling.ack(self._handle, deliveries))
+        return await self._run(acks.ack(self._handle, deliveries))
 
     async def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
         """See Queue.nack."""
-        return await self._run(settling.nack(self._handle, deliveries, delay_ms))
+        return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     async def release(self, *deliveries: Delivery) -> int:
         """See Queue.release."""
-        return await self._run(settling.release(self._handle, deliveries))
+        return await self._run(acks.release(self._handle, deliveries))
 
     async def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
         """See Queue.extend."""
-        return await self._run(settling.extend(self._handle, deliveries, ack_ms))
+        return await self._run(acks.extend(self._handle, deliveries, ack_ms))
 
     async def stats(self) -> QueueStats:
         """See Queue.stats."""
-        return await self._run(looking.stats(self._handle))
+        return await self._run(inspecting.stats(self._handle))
 
     async def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
         """Show the messages of a state that come first, without taking them."""
-        return await self._run(looking.peek(self._handle, count, state))
+        return await self._run(inspecting.peek(self._handle, count, state))
 
     async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
         """See Queue.scan."""
-        rest = await self._run(looking.spots_of(self._handle, states))
+        rest = await self._run(inspecting.spots_of(self._handle, states))
         while rest:
-            items, rest = await self._run(looking.page(self._handle, rest))
+            items, rest = await self._run(inspecting.page(self._handle, rest))
             for item in items:
                 if not states or item.state in states:
                     yield item

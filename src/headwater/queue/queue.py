@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from headwater.queue import looking, popping, pushing, settling, upkeep
+from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
 from headwater.queue.types import (
@@ -20,7 +20,7 @@ from headwater.queue.upkeep import MAX_LETTERS
 from headwater.queue.worker import Handler, QueueWorker, WorkerOptions
 
 if TYPE_CHECKING:
-    from headwater.store.sync import Store
+    from headwater.store.store import Store
 
 
 class Queue:
@@ -106,7 +106,7 @@ class Queue:
         A delivery whose deadline is over, or that was settled before, counts 0 and changes nothing,
         whoever has the message by now.
         """
-        return self._run(settling.ack(self._handle, deliveries))
+        return self._run(acks.ack(self._handle, deliveries))
 
     def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
         """Give messages back as failed; returns how many were still this consumer's.
@@ -114,23 +114,23 @@ class Queue:
         They come again after ``delay_ms`` or the queue's back-off, whichever is longer; or become
         dead letters, when that was their last attempt.
         """
-        return self._run(settling.nack(self._handle, deliveries, delay_ms))
+        return self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     def release(self, *deliveries: Delivery) -> int:
         """Give messages back untried: they come again at once, and the attempt does not count."""
-        return self._run(settling.release(self._handle, deliveries))
+        return self._run(acks.release(self._handle, deliveries))
 
     def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
         """Take more time: the deadline is ``ack_ms`` from now; returns for how many."""
-        return self._run(settling.extend(self._handle, deliveries, ack_ms))
+        return self._run(acks.extend(self._handle, deliveries, ack_ms))
 
     def stats(self) -> QueueStats:
         """Say how the queue stands."""
-        return self._run(looking.stats(self._handle))
+        return self._run(inspecting.stats(self._handle))
 
     def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
         """Show the messages of a state that come first, without taking them."""
-        return self._run(looking.peek(self._handle, count, state))
+        return self._run(inspecting.peek(self._handle, count, state))
 
     def scan(self, *states: State) -> Iterator[QueueItem]:
         """Yield all messages, or those of some states, without taking them, in bounded pages.
@@ -138,9 +138,9 @@ class Queue:
         A message that stays where it is meanwhile is seen once. One that moves may be seen twice,
         or not at all.
         """
-        rest = self._run(looking.spots_of(self._handle, states))
+        rest = self._run(inspecting.spots_of(self._handle, states))
         while rest:
-            items, rest = self._run(looking.page(self._handle, rest))
+            items, rest = self._run(inspecting.page(self._handle, rest))
             yield from (item for item in items if not states or item.state in states)
 
     def configure(

@@ -8,11 +8,11 @@ from typing import get_args
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_int, check_ms
+from headwater.queue.acks import PARCELS_PER_CALL, places
 from headwater.queue.handles import QueueHandle
+from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page, parse_settings
 from headwater.queue.keys import QUEUES
 from headwater.queue.limits import MAX_ATTEMPTS, check_count
-from headwater.queue.looking import PAGE_MESSAGES, Spot, page, parse_settings
-from headwater.queue.settling import PARCELS_PER_CALL, places
 from headwater.queue.types import Backoff, KeptQueue, QueueItem, QueueSettings
 from headwater.store.call import Argument, Call, Operation
 

@@ -16,7 +16,7 @@ import redis
 from hiredis import pack_command
 
 from headwater.store.call import Call
-from headwater.store.sync import for_server
+from headwater.store.store import for_server
 
 
 class Packed:

@@ -12,8 +12,8 @@ import redis.exceptions
 
 from headwater.errors import LibraryTooNew, StoreError, StoreTooOld
 from headwater.store import faults, rights
+from headwater.store.connections import ServerLine
 from headwater.store.library import needs_loading
-from headwater.store.lines import ServerLine
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 

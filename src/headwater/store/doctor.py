@@ -15,9 +15,9 @@ import redis
 from headwater.errors import AccessDenied, StoreError
 from headwater.store import rights
 from headwater.store.checks import CHECKS, Finding, Patient, Verdict, explained
+from headwater.store.connections import Line, ServerLine, open_line
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.lines import Line, ServerLine, open_line
 from headwater.store.url import resolve
 
 

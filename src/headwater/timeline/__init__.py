@@ -7,8 +7,8 @@ with Farm.open("h:1,h:2;h:3,h:4") as farm:
     print(farm.select(["ada"]))
 """
 
-from headwater.timeline.farm.farm import AsyncFarm
-from headwater.timeline.farm.sync import Farm
+from headwater.timeline.farm.aio_farm import AsyncFarm
+from headwater.timeline.farm.farm import Farm
 from headwater.timeline.feeding import Operation, apply, operations
 from headwater.timeline.law import State
 from headwater.timeline.metrics import Metrics, NoMetrics, Tally

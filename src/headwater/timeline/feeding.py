@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.timeline.farm.sync import Farm
+from headwater.timeline.farm.farm import Farm
 from headwater.timeline.records import Key, Member, Tuple, Written
 
 BATCH: Final = 1000

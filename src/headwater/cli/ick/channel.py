@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli import options, output
-from headwater.cli.ick.words import (
+from headwater.cli.ick.cli_types import (
     ChannelName,
     Count,
     Members,

@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.ick.channel import known_channel
-from headwater.cli.ick.words import ChannelName, Yes
+from headwater.cli.ick.cli_types import ChannelName, Yes
 from headwater.cli.options import AsJson, StoreUrl, connected
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.ick.words import (
+from headwater.cli.ick.cli_types import (
     Count,
     Key,
     Members,

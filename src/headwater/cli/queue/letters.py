@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
-from headwater.cli.queue.words import QueueName, known_queue, show_items
+from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli import lines, output
+from headwater.cli import line_input, output
 from headwater.cli.options import AsJson, StoreUrl, connected
-from headwater.cli.queue.words import QueueName, known_queue
+from headwater.cli.queue.cli_types import QueueName, known_queue
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _push_lines(
     """Push a message per line and say how many; also when it ends by an error or by Ctrl-C."""
     pushed = 0
     try:
-        for some in lines.batches(sys.stdin.buffer, batch):
+        for some in line_input.batches(sys.stdin.buffer, batch):
             queue.push_many(some, delay_ms=delay_ms, priority=priority, ttl_ms=ttl_ms)
             pushed += len(some)
     except (HeadwaterError, KeyboardInterrupt):
@@ -152,7 +152,7 @@ def nack(
 
 
 def _delivery(receipt: str) -> Delivery:
-    from headwater.queue.settling import delivery_of
+    from headwater.queue.acks import delivery_of
 
     return delivery_of(receipt)
 

@@ -9,7 +9,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected
-from headwater.cli.queue.words import QueueName, known_queue, show_items
+from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
 
 _TIMES = {"ready": "due", "delayed": "due", "unacked": "deadline", "dead": "given up"}
 

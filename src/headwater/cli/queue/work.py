@@ -14,7 +14,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import StoreUrl, connected
-from headwater.cli.queue.words import QueueName
+from headwater.cli.queue.cli_types import QueueName
 
 if TYPE_CHECKING:
     from headwater.queue.types import Delivery

@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli.options import AsJson
 from headwater.cli.spark.running import Conf, Master, show_summary, spark_session
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     TIMEOUT_MS,
     Hash,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from headwater.cli import lines, output
+from headwater.cli import line_input, output
 from headwater.cli.options import AsJson, StoreUrl, StreamName, connected, known_stream
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def write(
             raise typer.BadParameter("--producer is for one message: give TAG and VALUE")
         if separator == "":
             raise typer.BadParameter("--separator must not be empty")
-        split = lines.Split(line_tag or "", separator)
+        split = line_input.Split(line_tag or "", separator)
         with connected(store) as hw:
-            lines.write_lines(hw.stream(name), split, batch, backlog, as_json)
+            line_input.write_lines(hw.stream(name), split, batch, backlog, as_json)
         return
     if line_tag is not None or separator is not None:
         raise typer.BadParameter("--tag and --separator are for lines from standard input")

@@ -13,7 +13,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     QUORUM,
     TIMEOUT_MS,

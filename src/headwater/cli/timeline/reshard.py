@@ -12,8 +12,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.walk import progress_bar
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     TIMEOUT_MS,
     Hash,
@@ -22,6 +21,7 @@ from headwater.cli.timeline.words import (
     MaxSize,
     Timeout,
 )
+from headwater.cli.timeline.walk import progress_bar
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import size_bytes
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     QUORUM,
     TIMEOUT_MS,
@@ -21,7 +21,7 @@ from headwater.cli.timeline.words import (
 )
 
 if TYPE_CHECKING:
-    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.metrics import Metrics
 
 
@@ -81,7 +81,7 @@ def serve(
 
     Without a token it listens on the loopback only. Rates hold for each process.
     """
-    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.server.running import Listening, run
     from headwater.timeline.server.service import Tokens
 

@@ -9,7 +9,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     TIMEOUT_MS,
     Hash,
@@ -42,7 +42,7 @@ def status(
     """
     import asyncio
 
-    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker import sampling
 
     async def look() -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:

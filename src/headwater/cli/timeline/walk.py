@@ -12,7 +12,7 @@ import typer
 
 from headwater.cli import output
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.words import (
+from headwater.cli.timeline.cli_types import (
     MAX_SIZE,
     TIMEOUT_MS,
     Hash,
@@ -51,7 +51,7 @@ def walk(
     """
     import asyncio
 
-    from headwater.timeline.farm.farm import AsyncFarm
+    from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker.walker import Walker
 
     async def run() -> bool:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged
 from headwater.log.limits import MAX_OFFSET
-from headwater.log.segments import SCHEMA
+from headwater.log.runs import SCHEMA
 from headwater.spark.archives.manifest import File
 from headwater.spark.archives.place import Directory
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headwater.client import Headwater
 from headwater.errors import InputChanged, JobForgotten
-from headwater.log.keeping import PRODUCER_MS
+from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs.inputs import Chunk
 
 _PLAN, _BEGUN, _DONE = "plan", "begun", "done"

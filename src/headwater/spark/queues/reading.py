@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import UnknownQueue
 from headwater.queue.handles import QueueHandle
-from headwater.queue.looking import Spot, page, spots_of
+from headwater.queue.inspecting import Spot, page, spots_of
 from headwater.queue.types import QueueItem, State
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log.columns import TIME

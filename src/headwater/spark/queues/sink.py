@@ -34,8 +34,8 @@ from headwater.client import Headwater
 from headwater.errors import InvalidInput, StaleSequence
 from headwater.inputs import MAX_MS, MAX_NAME_BYTES
 from headwater.log.extents import extent_call, extent_of
-from headwater.log.keeping import PRODUCER_MS
 from headwater.log.reading import newest_sequence
+from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY

@@ -1,51 +1,20 @@
-"""AsyncFarm: several clusters, each a copy of all timelines, behind one set of verbs.
-
-It belongs to the event loop it is first used in; its tasks may all use it at once. What it
-promises stands at Farm, which drives it from any thread.
-"""
+"""Farm: the farm for programs without an event loop; drives AsyncFarm on a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import threading
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from headwater.errors import QuorumFailed, TimelineError
-from headwater.inputs import check_int
-from headwater.timeline.cluster.calls import Window
-from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.background import Background
-from headwater.timeline.farm.ground import Ground
-from headwater.timeline.farm.options import (
-    DEFAULT_QUORUM,
-    DEFAULT_TIMEOUT_MS,
-    MAX_RATE,
-    MAX_TIMEOUT_MS,
-    READ_STRATEGIES,
-    REPAIR_STRATEGIES,
-    Horizon,
-    Options,
-    RisingHorizon,
-    parse_strategy,
-)
-from headwater.timeline.farm.reading import Answer, Query
-from headwater.timeline.farm.scoring import score_of
-from headwater.timeline.farm.shaping import check_keys, check_pairs, check_tuples, group, shape
-from headwater.timeline.farm.uniting import Failures
-from headwater.timeline.farm.whole import (
-    compare_whole,
-    read_merged,
-    repair_whole,
-    size_of,
-)
+from headwater.errors import StoreError
+from headwater.timeline.farm.aio_farm import AsyncFarm
+from headwater.timeline.farm.options import DEFAULT_QUORUM, DEFAULT_TIMEOUT_MS, Horizon
 from headwater.timeline.law import State
-from headwater.timeline.layout import SETTLED, Layout
-from headwater.timeline.metrics import Metrics, NoMetrics
+from headwater.timeline.metrics import Metrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
-    MAX_SIZE,
     Compared,
     InstanceStatus,
     Key,
@@ -53,47 +22,31 @@ from headwater.timeline.records import (
     Place,
     Repaired,
     Selected,
-    Spelled,
     Tuple,
     Written,
-    check_max_size,
-    check_place,
 )
 
 T = TypeVar("T")
 
-# How often a farm may move during one call.
-_MOST_MOVES: Final = 5
 
+class Farm:
+    """Timelines on several clusters, each of which has a copy of all of them.
 
-class AsyncFarm:
-    """A farm of clusters for asyncio; see Farm for what it promises."""
+    A timeline is a key with members, each with a score, newest first: by score, equal scores by
+    member, both descending. Insert and delete are last-writer-wins: the higher score counts, and
+    of equal scores the delete. Whatever the order in which operations arrive, however often and
+    wherever, clusters that know of the same ones are in the same state.
 
-    def __init__(self, farm: str, options: Options, horizon: Horizon) -> None:
-        self._options = options
-        self._metrics = options.metrics
-        self._horizon = RisingHorizon(horizon)
-        self._background = Background()
-        self._following = asyncio.Lock()
-        self._ground = self._stand_on(Layout(0, SETTLED, "", farm))
+    May be used by several threads at once.
+    """
 
-    def _stand_on(self, layout: Layout) -> Ground:
-        return Ground(layout, self._options, self._horizon, self._background)
-
-    @property
-    def clusters(self) -> tuple[Cluster, ...]:
-        """All clusters that writes go to."""
-        return self._ground.clusters
-
-    @property
-    def source(self) -> tuple[Cluster, ...]:
-        """The clusters that have all timelines: while a farm is moved, the old ones."""
-        return self._ground.source
-
-    @property
-    def layout(self) -> Layout:
-        """How the farm lies, as far as is known here."""
-        return self._ground.layout
+    def __init__(self, farm: AsyncFarm) -> None:
+        self._farm = farm
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="headwater-farm", daemon=True
+        )
+        self._thread.start()
 
     @classmethod
     def open(
@@ -111,177 +64,142 @@ class AsyncFarm:
         repair_rate: int = 1000,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         metrics: Metrics | None = None,
-    ) -> AsyncFarm:
-        """See Farm.open; nothing is sent yet."""
-        options = Options(
-            write_quorum=write_quorum,
-            hash=hash,
-            read_strategy=parse_strategy(read_strategy, READ_STRATEGIES, "read_strategy"),
-            repair_strategy=parse_strategy(repair_strategy, REPAIR_STRATEGIES, "repair_strategy"),
-            max_size=check_max_size(max_size),
-            read_rate=check_int(read_rate, "read_rate", 0, MAX_RATE),
-            promote_after_ms=check_int(promote_after_ms, "promote_after_ms", 0, MAX_TIMEOUT_MS),
-            repair_rate=check_int(repair_rate, "repair_rate", 0, MAX_RATE),
-            timeout_ms=check_int(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
-            metrics=NoMetrics() if metrics is None else metrics,
-        )
-        return cls(farm, options, horizon)
+    ) -> Farm:
+        """Open a farm: clusters separated by ";", their instances by ",", as "a:1,b:1;c:1".
 
-    async def _by_layout(self, work: Callable[[Ground], Awaitable[T]]) -> T:
-        """Do something by the present layout, and again by the next should the farm have moved.
+        An instance is host:port or the URL of one server. Connections are made with first use, so
+        a farm opens although servers are down. All that use the same servers must agree on the
+        number and order of instances, on ``hash`` and on ``max_size``. A cluster that has the word
+        WRITEONLY among its instances takes writes, and counts, but is not read.
 
-        Whatever was done in part by an old layout does no harm.
+        ``write_quorum`` is how many clusters must take a write, or a percentage of them, rounded
+        up. ``read_strategy`` is SendOneReadOne, SendAllReadAll, SendAllReadFirstLinger or
+        SendVarReadFirstLinger; the latter asks all clusters for up to ``read_rate`` keys a second,
+        and beyond that one, and the others when it has not answered after ``promote_after_ms``.
+        ``repair_strategy`` is AllRepairs, NoRepairs or RateLimitedRepairs, which repairs up to
+        ``repair_rate`` elements a second.
+
+        A key keeps the newest ``max_size`` elements, deleted ones counted. With a ``horizon``, a
+        score or a function that gives one, what is below it is forgotten and not taken. An
+        instance that does not answer within ``timeout_ms`` has failed.
+
+        Raises InvalidInput.
         """
-        for _ in range(_MOST_MOVES):
-            ground = self._ground
-            if not ground.outdated:
-                try:
-                    result = await work(ground)
-                except TimelineError:
-                    if not ground.outdated:
-                        raise
-                else:
-                    if not ground.outdated:
-                        return result
-            await self.follow(ground)
-        return await work(self._ground)
+        return cls(
+            AsyncFarm.open(
+                farm,
+                write_quorum=write_quorum,
+                read_strategy=read_strategy,
+                repair_strategy=repair_strategy,
+                max_size=max_size,
+                horizon=horizon,
+                hash=hash,
+                read_rate=read_rate,
+                promote_after_ms=promote_after_ms,
+                repair_rate=repair_rate,
+                timeout_ms=timeout_ms,
+                metrics=metrics,
+            )
+        )
 
-    async def follow(self, ground: Ground | None = None) -> None:
-        """Look whether the farm has moved from a ground, the present one if not said."""
-        ground = ground or self._ground
-        async with self._following:
-            if self._ground is not ground:
-                return
-            newer = await ground.newer()
-            if newer is not None:
-                self._ground = self._stand_on(newer)
-                self._background.start(ground.close())
-
-    async def insert(self, tuples: Iterable[Tuple]) -> Written:
-        """See Farm.insert."""
-        return await self.write("insert", check_tuples(tuples))
-
-    async def delete(self, tuples: Iterable[Tuple]) -> Written:
-        """See Farm.delete."""
-        return await self.write("delete", check_tuples(tuples))
-
-    async def write(self, verb: str, operations: Sequence[Spelled]) -> Written:
-        """Insert or delete what was checked already."""
-        changes = group(operations, deleted=verb == "delete")
-        count = len(operations)
-        began = time.perf_counter()
-        self._metrics.count(f"{verb}_call")
-        self._metrics.count(f"{verb}_record_count", count)
-        if not changes:
-            return Written()
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            raise StoreError("the farm is closed; open it again")
+        task = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            written = await self._by_layout(lambda ground: ground.write(changes))
-        except QuorumFailed:
-            self._metrics.count(f"{verb}_quorum_failure")
+            return task.result()
+        except BaseException:
+            task.cancel()
             raise
-        finally:
-            elapsed = time.perf_counter() - began
-            self._metrics.time(f"{verb}_call_duration", elapsed)
-            self._metrics.time(f"{verb}_record_duration", elapsed / count)
-        for name, n in written._asdict().items():
-            if n:
-                self._metrics.count(f"write_{name}", n)
-        return written
 
-    async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
-        """See Farm.select."""
-        check_int(offset, "offset", 0, MAX_SIZE)
-        return await self._select(keys, Window(offset, check_int(limit, "limit", 1, MAX_SIZE)))
+    def insert(self, tuples: Iterable[Tuple]) -> Written:
+        """Insert (key, score, member) tuples; returns when a quorum of clusters has them all.
 
-    async def select_range(
-        self,
-        keys: Iterable[Key],
-        start: Place = None,
-        stop: Place = None,
-        limit: int = 10,
+        The others go on in the background. Each key's part of a batch is one atomic step on each
+        cluster, up to 2000 operations or 1 MiB. Raises QuorumFailed, which may leave some clusters
+        with the batch, and InvalidInput. A repeat changes nothing.
+        """
+        return self._run(self._farm.insert(tuples))
+
+    def delete(self, tuples: Iterable[Tuple]) -> Written:
+        """Delete (key, score, member) tuples: inserts up to that score lose; see insert.
+
+        What was never inserted can be deleted: an insert that comes later with a score that is not
+        higher changes nothing.
+        """
+        return self._run(self._farm.delete(tuples))
+
+    def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
+        """Give records of each key, newest first, from rank ``offset`` on, ``limit`` at most.
+
+        Raises AllReplicasFailed when no cluster that was asked could answer for some key. An
+        answer that lacks the word of a cluster is ``partial``. Cost: O(offset + limit) for each
+        key and cluster; deep pages are cheaper by select_range.
+        """
+        return self._run(self._farm.select(keys, offset, limit))
+
+    def select_range(
+        self, keys: Iterable[Key], start: Place = None, stop: Place = None, limit: int = 10
     ) -> Selected:
-        """See Farm.select_range."""
-        check_int(limit, "limit", 1, MAX_SIZE)
-        window = Window(0, limit, check_place(start, "start"), check_place(stop, "stop"))
-        return await self._select(keys, window)
+        """Give records of each key that come behind ``start`` and before ``stop``, newest first.
 
-    async def _select(self, keys: Iterable[Key], window: Window) -> Selected:
-        asked = check_keys(keys)
-        answer = await self.read(asked.values(), window)
-        return shape(asked, answer.columns, answer.failures)
+        Both are excluded, and are places, not elements: a cursor or its text, a record, or
+        (score, member); None is either end. To go on, start at the last record of a page. See
+        select for what it raises.
+        """
+        return self._run(self._farm.select_range(keys, start, stop, limit))
 
-    async def read(self, keys: Iterable[bytes], window: Window) -> Answer:
-        """Select what was checked already; a key that has nothing may be left out."""
-        asked = list(dict.fromkeys(keys))
-        limit = min(window.limit, self._options.max_size - window.offset)
-        if not asked or limit <= 0:
-            return Answer({}, Failures(), 0.0)
-        query = Query(asked, window._replace(limit=limit), self._horizon())
-        return await self._by_layout(lambda ground: ground.reader.read(query))
+    def score(self, pairs: Iterable[tuple[Key, Member]]) -> dict[tuple[Key, Member], State | None]:
+        """Tell the newest operation on each (key, member): its score, and whether it is a delete.
 
-    async def score(
-        self, pairs: Iterable[tuple[Key, Member]]
-    ) -> dict[tuple[Key, Member], State | None]:
-        """See Farm.score."""
-        asked = check_pairs(pairs)
-        return await self._by_layout(
-            lambda ground: score_of(ground.readable, asked, self._horizon())
-        )
+        None: it is not known, or no longer. Asks all clusters; raises AllReplicasFailed.
+        """
+        return self._run(self._farm.score(pairs))
 
-    async def repair(self, keys: Iterable[Key]) -> Repaired:
-        """See Farm.repair."""
-        asked = list(dict.fromkeys(check_keys(keys).values()))
-        size, metrics = self._options.max_size, self._metrics
-        return await self._by_layout(
-            lambda ground: repair_whole(ground.clusters, asked, size, self._horizon(), metrics)
-        )
+    def repair(self, keys: Iterable[Key]) -> Repaired:
+        """Bring keys as a whole, deletes included, to one state on all clusters that serve.
 
-    async def compare(self, keys: Iterable[Key]) -> Compared:
-        """See Farm.compare."""
-        asked = check_keys(keys)
-        raw = list(dict.fromkeys(asked.values()))
-        size, metrics = self._options.max_size, self._metrics
-        changes, figures = await self._by_layout(
-            lambda ground: compare_whole(ground.clusters, raw, size, self._horizon(), metrics)
-        )
-        behind = [
-            {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
-            for lacking in changes
-        ]
-        return Compared(behind, figures.elements, figures.differing, figures.failures)
+        Reads ask for repairs of what they see to differ; this compares all of a key. Cost: all
+        elements of the keys, from each cluster.
+        """
+        return self._run(self._farm.repair(keys))
 
-    async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
-        """See Farm.states."""
-        asked = check_keys(keys)
-        raw = list(dict.fromkeys(asked.values()))
-        size = self._options.max_size
-        found = await self._by_layout(
-            lambda ground: read_merged(ground.readable, raw, size, self._horizon())
-        )
-        return {key: found[one] for key, one in asked.items()}
+    def compare(self, keys: Iterable[Key]) -> Compared:
+        """Tell how far each cluster is behind; changes nothing. Costs as much as repair."""
+        return self._run(self._farm.compare(keys))
 
-    async def status(self) -> list[InstanceStatus]:
-        """See Farm.status."""
-        found = await asyncio.gather(*(cluster.look() for cluster in self.clusters))
-        return [s._replace(cluster=n) for n, cluster in enumerate(found, 1) for s in cluster]
+    def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
+        """Give all that is known of keys, deletes included, by all clusters and the merge law.
 
-    async def settle(self) -> None:
-        """See Farm.settle."""
-        await self._background.finish()
-        await self._ground.repairer.finish()
+        Raises AllReplicasFailed when no cluster could be read for some key. Cost: all elements of
+        the keys, from each cluster.
+        """
+        return self._run(self._farm.states(keys))
 
-    async def close(self) -> None:
-        """See Farm.close."""
-        await self._background.finish()
-        await self._ground.close()
+    def status(self) -> list[InstanceStatus]:
+        """Tell of each instance whether it serves, and how much it holds."""
+        return self._run(self._farm.status())
 
-    async def __aenter__(self) -> Self:
+    def settle(self) -> None:
+        """Wait until writes and repairs that go on in the background are done."""
+        self._run(self._farm.settle())
+
+    def close(self) -> None:
+        """Let writes that are under way end, drop queued repairs, and close all connections."""
+        if not self._loop.is_closed():
+            self._run(self._farm.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        self.close()

@@ -22,10 +22,10 @@ from headwater.errors import AllReplicasFailed
 from headwater.timeline.cluster.calls import Found, Page, Reading, Window, columns_of
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
+from headwater.timeline.farm.disputes import Answers, Failures, Uniting
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.repairing import Repairer
-from headwater.timeline.farm.uniting import Answers, Failures, Uniting
 from headwater.timeline.law import NO_HORIZON
 from headwater.timeline.records import Columns
 

@@ -16,10 +16,10 @@ from typing import Final
 from headwater.errors import StoreError
 from headwater.timeline.cluster.calls import Batch, Changes, Known
 from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.full_repair import add_change, repair_whole, size_of
 from headwater.timeline.farm.options import Options
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.union import verdict
-from headwater.timeline.farm.whole import add_change, repair_whole, size_of
 
 MOST_QUEUED: Final = 10_000
 MOST_AT_ONCE: Final = 500

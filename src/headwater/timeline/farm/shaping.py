@@ -7,7 +7,7 @@ from itertools import repeat
 
 from headwater.errors import InvalidInput
 from headwater.timeline.cluster.calls import Change, Changes
-from headwater.timeline.farm.uniting import Failures
+from headwater.timeline.farm.disputes import Failures
 from headwater.timeline.records import (
     Columns,
     Key,

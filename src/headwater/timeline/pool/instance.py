@@ -23,8 +23,8 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
-from headwater.store.aio import AsyncStore
 from headwater.store.aio_pipe import AsyncPipe, Packed
+from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
 from headwater.store.faults import Refusal

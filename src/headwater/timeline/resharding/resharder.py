@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from headwater.errors import ReshardRefused, StoreError
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.farm import AsyncFarm
-from headwater.timeline.farm.ground import newest_of
+from headwater.timeline.farm.active_layout import newest_of
+from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.options import parse_farm
 from headwater.timeline.layout import COPYING, SETTLED, SWITCHING, Layout
 from headwater.timeline.records import Repaired

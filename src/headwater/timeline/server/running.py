@@ -21,10 +21,10 @@ from typing import Final, NoReturn, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.metrics import Metrics
 from headwater.timeline.server.connection import Connections
-from headwater.timeline.server.figures import Figures, shared
+from headwater.timeline.server.prometheus import Figures, shared
 from headwater.timeline.server.service import Service, Tokens
 
 log = logging.getLogger("headwater.timeline")

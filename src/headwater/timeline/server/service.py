@@ -12,14 +12,14 @@ from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.timeline.cluster.calls import Window
+from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.background import Background
-from headwater.timeline.farm.farm import AsyncFarm
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import Spelled, Written
 from headwater.timeline.server import wire
-from headwater.timeline.server.figures import CONTENT_TYPE, Figures
-from headwater.timeline.server.gathering import Gathering, Wish
+from headwater.timeline.server.batching import Gathering, Wish
 from headwater.timeline.server.http import Head, Refused, Reply, Request
+from headwater.timeline.server.prometheus import CONTENT_TYPE, Figures
 
 log = logging.getLogger("headwater.timeline")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headwater.errors import StoreError
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
 class Sample(NamedTuple):

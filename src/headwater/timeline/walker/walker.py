@@ -13,7 +13,7 @@ from typing import Final
 from headwater.errors import StoreError
 from headwater.inputs import check_int
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.farm import AsyncFarm
+from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.records import Repaired
 from headwater.timeline.walker.positions import Notebook
 from headwater.timeline.walker.scanning import Scan

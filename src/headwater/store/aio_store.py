@@ -15,13 +15,13 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.aio_lines import AsyncLine, open_line
+from headwater.store.aio_connections import AsyncLine, open_line
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Call, Clock, Look, Operation, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
-from headwater.store.sync import GREETING, spelling
+from headwater.store.store import GREETING, spelling
 from headwater.store.url import Address, resolve
 
 T = TypeVar("T")

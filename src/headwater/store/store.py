@@ -17,10 +17,10 @@ import redis
 from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.call import Call, Clock, Key, Look, Operation, Wait
+from headwater.store.connections import Line, open_line
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
-from headwater.store.lines import Line, open_line
 from headwater.store.url import Address, resolve
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from hiredis import pack_command
 from headwater.store import faults
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
-from headwater.store.lines import (
+from headwater.store.connections import (
     ASKING,
     CONNECT_TIMEOUT_S,
     REPLY_TIMEOUT_S,
