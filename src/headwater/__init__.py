@@ -104,7 +104,8 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
-    from headwater.queue.worker import QueueWorker
+    from headwater.workers.queue_worker import QueueWorker
+    from headwater.workers.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -200,6 +201,7 @@ __all__ = [
     "UnknownTopic",
     "UnreadableNode",
     "ValueMisfit",
+    "Worker",
     "WriteRefused",
     "__version__",
     "aio",
@@ -240,7 +242,8 @@ _HOMES = {
     ),
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
-    "headwater.queue.worker": ("QueueWorker",),
+    "headwater.workers.queue_worker": ("QueueWorker",),
+    "headwater.workers.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -16,8 +16,8 @@ import pytest
 
 import headwater
 from headwater import Delivery, InvalidInput, Queue, QueueWorker, aio
-from headwater.queue.work import Deliveries
-from headwater.working.pace import Pace
+from headwater.workers.deliveries import Deliveries
+from headwater.workers.pace import Pace
 from tests.blocking import Blocking, Loop
 from tests.commands import start
 from tests.conftest import Stores

@@ -20,8 +20,8 @@ import headwater
 from headwater import Group, Message, Stream, aio
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.outbox import AsyncWorker, Worker
-from headwater.outbox.worker import Messages
 from headwater.store.call import Call, Wait
+from headwater.workers.worker import Messages
 from tests.blocking import Blocking, Loop
 from tests.conftest import Stores
 from tests.consumers import Running

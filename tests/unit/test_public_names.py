@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import aio, errors
+from headwater import aio, errors, outbox
 
 PAIRS: list[tuple[type, type]] = [
     (headwater.Headwater, aio.AsyncHeadwater),
@@ -23,6 +23,10 @@ PAIRS: list[tuple[type, type]] = [
     (headwater.Ick, aio.AsyncIck),
     (headwater.IckChannel, aio.AsyncIckChannel),
     (headwater.Queue, aio.AsyncQueue),
+]
+WORKERS: list[tuple[type, type]] = [
+    (headwater.Worker, aio.AsyncWorker),
+    (headwater.QueueWorker, aio.AsyncQueueWorker),
 ]
 # These only make an object; with both clients nothing is sent yet, or it is sent with first use.
 IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel", "queue", "worker"}
@@ -118,10 +122,15 @@ def test_every_error_is_public_and_in_one_tree() -> None:
 
 
 def test_the_async_module_names_its_classes() -> None:
-    assert set(aio.__all__) == {"connect", *(twin.__name__ for _, twin in PAIRS)}
+    assert set(aio.__all__) == {"connect", *(twin.__name__ for _, twin in [*PAIRS, *WORKERS])}
 
 
-@pytest.mark.parametrize(("sync", "twin"), PAIRS)
+def test_a_worker_can_still_be_imported_from_the_outbox() -> None:
+    assert outbox.Worker is headwater.Worker
+    assert outbox.AsyncWorker is aio.AsyncWorker
+
+
+@pytest.mark.parametrize(("sync", "twin"), [*PAIRS, *WORKERS])
 def test_both_clients_have_the_same_names(sync: type, twin: type) -> None:
     assert public(sync) == public(twin)
     assert twin.__name__ == f"Async{sync.__name__}"

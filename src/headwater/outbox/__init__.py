@@ -8,7 +8,6 @@ with engine.begin() as conn:
 """
 
 from headwater.outbox.aio_consumer import AsyncConsumer
-from headwater.outbox.aio_worker import AsyncWorker
 from headwater.outbox.consumer import Consumer
 from headwater.outbox.decorator import consumer
 from headwater.outbox.outbox import Outbox
@@ -16,7 +15,8 @@ from headwater.outbox.plan import ConsumerStats
 from headwater.outbox.reset import write_reset
 from headwater.outbox.status import Checkpoint, Status
 from headwater.outbox.streamer import Progress, Streamer
-from headwater.outbox.worker import Worker
+from headwater.workers.aio_worker import AsyncWorker
+from headwater.workers.worker import Worker
 
 __all__ = [
     "AsyncConsumer",

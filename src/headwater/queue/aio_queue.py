@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
-from headwater.queue.aio_worker import AsyncHandler, AsyncQueueWorker, WorkerOptions
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
 from headwater.queue.types import (
@@ -21,6 +20,11 @@ from headwater.queue.upkeep import MAX_LETTERS
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
+    from headwater.workers.aio_queue_worker import (
+        AsyncHandler,
+        AsyncQueueWorker,
+        WorkerOptions,
+    )
 
 
 class AsyncQueue:
@@ -164,4 +168,6 @@ class AsyncQueue:
         self, **options: Unpack[WorkerOptions]
     ) -> Callable[[AsyncHandler], AsyncQueueWorker]:
         """See Queue.worker."""
+        from headwater.workers.aio_queue_worker import AsyncQueueWorker
+
         return lambda handler: AsyncQueueWorker(self, handler, **options)

@@ -17,10 +17,10 @@ from headwater.queue.types import (
     State,
 )
 from headwater.queue.upkeep import MAX_LETTERS
-from headwater.queue.worker import Handler, QueueWorker, WorkerOptions
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
+    from headwater.workers.queue_worker import Handler, QueueWorker, WorkerOptions
 
 
 class Queue:
@@ -200,4 +200,6 @@ class Queue:
 
         send.run()
         """
+        from headwater.workers.queue_worker import QueueWorker
+
         return lambda handler: QueueWorker(self, handler, **options)

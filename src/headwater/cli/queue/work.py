@@ -18,7 +18,7 @@ from headwater.cli.queue.cli_types import QueueName
 
 if TYPE_CHECKING:
     from headwater.queue.types import Delivery
-    from headwater.queue.worker import QueueWorker
+    from headwater.workers.queue_worker import QueueWorker
 
 
 class CommandFailed(Exception):
@@ -51,7 +51,7 @@ def work(
     its id and attempt in $HEADWATER_ID and $HEADWATER_ATTEMPT. To stop, what was not begun is
     given back at once, and running commands are waited for.
     """
-    from headwater.queue.worker import QueueWorker
+    from headwater.workers.queue_worker import QueueWorker
 
     def run(delivery: Delivery) -> None:
         facts = {"HEADWATER_ID": delivery.id, "HEADWATER_ATTEMPT": str(delivery.attempt)}

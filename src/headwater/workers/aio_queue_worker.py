@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
-from headwater.queue.work import Deliveries, WorkerOptions
-from headwater.working.aio_crew import AsyncCrew
-from headwater.working.pace import Pace, Verdict
-
-if TYPE_CHECKING:
-    from headwater.queue.aio_queue import AsyncQueue
+from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.deliveries import Deliveries, WorkerOptions
+from headwater.workers.pace import Pace, Verdict
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 
@@ -44,7 +42,7 @@ class AsyncQueueWorker:
         self._crew.stop()
 
 
-class _FromQueue(Deliveries["AsyncQueue"]):
+class _FromQueue(Deliveries[AsyncQueue]):
     async def begin(self) -> None:
         self.settings = (await self.queue.stats()).settings
 

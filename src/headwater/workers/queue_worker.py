@@ -7,15 +7,13 @@ the worker died. A handler may take as long as it likes: while it runs, its mess
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
-from headwater.queue.work import Deliveries, WorkerOptions
-from headwater.working.crew import Crew
-from headwater.working.pace import Pace, Verdict
-
-if TYPE_CHECKING:
-    from headwater.queue.queue import Queue
+from headwater.workers.crew import Crew
+from headwater.workers.deliveries import Deliveries, WorkerOptions
+from headwater.workers.pace import Pace, Verdict
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
 
@@ -49,7 +47,7 @@ class QueueWorker:
         self._crew.stop()
 
 
-class _FromQueue(Deliveries["Queue"]):
+class _FromQueue(Deliveries[Queue]):
     def begin(self) -> None:
         self.settings = self.queue.stats().settings
 

@@ -14,7 +14,7 @@ from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.handlers import check_async, not_awaitable
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
-from headwater.working.pace import (
+from headwater.workers.pace import (
     BUSY_LOOK_MS,
     LOOK_MS,
     NOT_BEGUN,

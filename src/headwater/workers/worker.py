@@ -15,8 +15,8 @@ from headwater.log.limits import check_ms
 from headwater.log.stream import Group
 from headwater.log.types import Message
 from headwater.outages import delay_s
-from headwater.working.crew import Crew
-from headwater.working.pace import Pace, Verdict
+from headwater.workers.crew import Crew
+from headwater.workers.pace import Pace, Verdict
 
 AnyGroup = TypeVar("AnyGroup")
 WorkerHandler: TypeAlias = "Callable[[Message], object]"

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from headwater.log.aio_stream import AsyncGroup
 from headwater.log.types import Message
-from headwater.outbox.worker import Messages
-from headwater.working.aio_crew import AsyncCrew
-from headwater.working.pace import Pace, Verdict
+from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.pace import Pace, Verdict
+from headwater.workers.worker import Messages
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message], Awaitable[object]]"
 

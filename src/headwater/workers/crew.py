@@ -17,7 +17,7 @@ from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.handlers import check_done, is_async
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
-from headwater.working.pace import (
+from headwater.workers.pace import (
     BUSY_LOOK_MS,
     LOOK_MS,
     NOT_BEGUN,
