@@ -63,9 +63,10 @@ check: setup ## lint, formatting, types, layers
 	@$(RUN) mypy $(CODE)
 	@$(VENV)/bin/lint-imports
 
-format: setup ## put the code into the one format and mend what lint can mend
-	@$(RUN) ruff check --fix $(CODE)
+format: setup ## put the code into the one format and fix what lint can fix
 	@$(RUN) ruff format $(CODE)
+	@$(RUN) ruff check --fix $(CODE)
+	@$(RUN) ruff format --quiet $(CODE)
 
 bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers in one run
 	@$(RUN) bench

@@ -21,7 +21,7 @@ import headwater
 from bench.events import events
 from bench.harness import Row, interleave, rate, server, socket_url
 from headwater.outbox import Consumer, Outbox, Streamer
-from tests.postgres import Postgres, postgres_folder
+from tests.support.postgres import Postgres, postgres_folder
 
 BATCH = 1000
 ROWS = 30_000

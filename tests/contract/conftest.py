@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pytest
 
 import headwater
-from tests import blocking
-from tests.conftest import Stores
-from tests.consumers import Desk
+from tests.support import blocking
+from tests.support.consumers import Desk
+from tests.support.stores import Stores
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
 

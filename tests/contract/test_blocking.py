@@ -13,9 +13,9 @@ import pytest
 from headwater import Group, Headwater, Stream
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
-from tests.entries import entries, offsets, pairs
-from tests.servers import until
-from tests.watch import blocked, let_pass
+from tests.support.entries import entries, offsets, pairs
+from tests.support.servers import until
+from tests.support.watch import blocked, let_pass
 
 FAR = 10**9
 LONG = 60_000

@@ -23,7 +23,7 @@ from headwater import (
 from headwater.ick import limits
 from headwater.ick.keys import channel_key, shard_key
 from headwater.store.call import Wait
-from tests.watch import let_pass, server_ms
+from tests.support.watch import let_pass, server_ms
 
 LONG = 600_000
 

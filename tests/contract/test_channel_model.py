@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from headwater import Batch, Headwater, IckChannel, LeaseLost
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
-from tests.watch import let_pass, server_ms
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.watch import let_pass, server_ms
 
 FAR = 10**9
 NAMES = st.sampled_from([f"m{i}" for i in range(20)])

@@ -12,9 +12,9 @@ import pytest
 import headwater
 from headwater.store import doctor, rights
 from headwater.store.library import VERSION
-from tests.commands import Answer, run
-from tests.conftest import Stores
-from tests.servers import Cluster, Server, until
+from tests.support.commands import Answer, run
+from tests.support.servers import Cluster, Server, until
+from tests.support.stores import Stores
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import secrets
 
 import pytest
 
-from tests.commands import Answer, run
-from tests.conftest import Stores
+from tests.support.commands import Answer, run
+from tests.support.stores import Stores
 
 
 @pytest.fixture

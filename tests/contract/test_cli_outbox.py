@@ -17,9 +17,9 @@ import sqlalchemy as sa
 import headwater
 from headwater import Headwater
 from headwater.outbox import Outbox
-from tests.commands import PROGRAM, run, start
-from tests.conftest import Stores
-from tests.servers import Server, until
+from tests.support.commands import PROGRAM, run, start
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 import headwater
 from headwater import Headwater
 from headwater.store import embedded
-from tests.commands import run, start
-from tests.conftest import Stores
-from tests.servers import Server, until
+from tests.support.commands import run, start
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.commands import run
-from tests.conftest import Stores
+from tests.support.commands import run
+from tests.support.stores import Stores
 
 
 @pytest.fixture

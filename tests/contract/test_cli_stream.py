@@ -13,9 +13,9 @@ import pytest
 
 import headwater
 from headwater import Stream
-from tests.commands import Answer, run
-from tests.conftest import Stores
-from tests.servers import until
+from tests.support.commands import Answer, run
+from tests.support.servers import until
+from tests.support.stores import Stores
 
 Run: TypeAlias = Callable[..., Answer]
 

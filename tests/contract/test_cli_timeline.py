@@ -11,10 +11,10 @@ import pytest
 
 import headwater
 from headwater.timeline import Operation, State
-from tests.commands import Answer, run
-from tests.conftest import Stores
-from tests.farms import Replica, replicas
-from tests.servers import Server
+from tests.support.commands import Answer, run
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server
+from tests.support.stores import Stores
 
 
 @pytest.fixture(scope="module")

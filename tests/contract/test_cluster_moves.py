@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 import headwater
 from headwater.log.keys import stream_key
-from tests.servers import Cluster, Server, node_id, until
+from tests.support.servers import Cluster, Server, node_id, until
 
 pytestmark = pytest.mark.cluster
 Dial = Callable[[str | None], headwater.Headwater]

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, Stream
-from tests.entries import entries, offsets, pairs
-from tests.watch import server_ms
+from tests.support.entries import entries, offsets, pairs
+from tests.support.watch import server_ms
 
 FAR = 10**9
 

@@ -29,9 +29,9 @@ from headwater.store import aio_connections, connections, embedded
 from headwater.store.directory import DIRECTORY_VARIABLE
 from headwater.store.library import NAME, VERSION, library
 from headwater.store.url import URL_VARIABLE
-from tests.conftest import Stores
-from tests.forwarder import Forwarder
-from tests.servers import Cluster, Server, free_ports, until
+from tests.support.forwarder import Forwarder
+from tests.support.servers import Cluster, Server, free_ports, until
+from tests.support.stores import Stores
 
 Dial = Callable[[str | None], headwater.Headwater]
 PASSWORD = "p@ss/wörd:?#"

@@ -24,13 +24,13 @@ from headwater.errors import (
 from headwater.outbox import AsyncConsumer, Consumer, Outbox, Streamer
 from headwater.outbox import consumer as make_consumer
 from headwater.store.call import Call, Wait
-from tests.blocking import Loop
-from tests.conftest import Stores
-from tests.consumers import EFFECTS, Desk, Running, drain, running, writes
-from tests.entries import entries, pairs
-from tests.postgres import Postgres
-from tests.servers import until
-from tests.watch import blocked
+from tests.support.blocking import Loop
+from tests.support.consumers import EFFECTS, Desk, Running, drain, running, writes
+from tests.support.entries import entries, pairs
+from tests.support.postgres import Postgres
+from tests.support.servers import until
+from tests.support.stores import Stores
+from tests.support.watch import blocked
 
 
 def numbers(first: int, last: int) -> list[int]:

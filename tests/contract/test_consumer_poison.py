@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from headwater import Message
 from headwater.errors import GapError, PoisonedBatch, PositionLost
 from headwater.outbox.consumer import Handler
-from tests.consumers import Desk, drain, running, writes
-from tests.entries import entries, offsets, pairs
-from tests.servers import until
+from tests.support.consumers import Desk, drain, running, writes
+from tests.support.entries import entries, offsets, pairs
+from tests.support.servers import until
 
 
 def numbers(first: int, last: int, without: Collection[int] = ()) -> list[int]:

@@ -13,7 +13,7 @@ from headwater.log.cooling import cool
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import HOT_MESSAGES
 from headwater.store.call import Operation
-from tests.entries import entries
+from tests.support.entries import entries
 
 
 def handle(stream: Stream) -> StreamHandle:

@@ -6,8 +6,8 @@ import pytest
 
 from headwater import Headwater, Stream, UnreadableNode
 from headwater.log.keys import stream_key
-from tests.entries import entries, pairs
-from tests.servers import Server
+from tests.support.entries import entries, pairs
+from tests.support.servers import Server
 
 
 def damage(server: Server, stream: Stream, base: int) -> None:

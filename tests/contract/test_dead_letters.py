@@ -7,8 +7,8 @@ import pytest
 from headwater import Group, Headwater, InvalidInput, Stream
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
-from tests.entries import entries, offsets, pairs
-from tests.watch import let_pass
+from tests.support.entries import entries, offsets, pairs
+from tests.support.watch import let_pass
 
 FAR = 10**9
 

@@ -21,7 +21,7 @@ from headwater.log import limits
 from headwater.queue import limits as queue_limits
 from headwater.store import embedded, rights
 from headwater.store.library import library
-from tests.pages import ROOT, blocks, pages, run_page
+from tests.support.pages import ROOT, blocks, pages, run_page
 
 REFERENCE = ROOT / "docs" / "reference"
 HANDLES = (

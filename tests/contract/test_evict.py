@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headwater import Stream
-from tests.entries import entries, offsets, pairs
+from tests.support.entries import entries, offsets, pairs
 
 
 def write_layout(stream: Stream, layout: str) -> int:

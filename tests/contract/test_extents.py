@@ -15,8 +15,8 @@ from headwater.log.extents import (
     extent_of,
     partitions_of,
 )
-from tests.entries import entries
-from tests.servers import Server
+from tests.support.entries import entries
+from tests.support.servers import Server
 
 
 def extent(hw: headwater.Headwater, stream: str) -> Extent:

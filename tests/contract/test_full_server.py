@@ -8,7 +8,7 @@ import pytest
 
 import headwater
 from headwater.errors import StoreError
-from tests.servers import Server, redis_binary
+from tests.support.servers import Server, redis_binary
 
 Dial = Callable[[str | None], headwater.Headwater]
 LETTER = bytes(1000)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from headwater import Group, Headwater, InvalidInput, Message, Stream, UnknownGroup
 from headwater.log.handles import Start
-from tests.entries import entries, offsets, pairs
-from tests.watch import let_pass, server_ms
+from tests.support.entries import entries, offsets, pairs
+from tests.support.watch import let_pass, server_ms
 
 FAR = 10**9
 

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, InvalidInput, Message
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
-from tests.watch import let_pass
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.watch import let_pass
 
 FAR = 10**9
 ALL = 10**5

@@ -10,7 +10,7 @@ from headwater import Headwater, Stream
 from headwater.log import retention
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
-from tests.servers import until
+from tests.support.servers import until
 
 
 def test_a_stream_with_nothing_due_is_left_alone(

@@ -14,8 +14,8 @@ from headwater import Added, Headwater, Ick, InvalidInput, Listed, NotAnIck
 from headwater.ick import limits, single
 from headwater.ick.keys import ick_keys
 from headwater.ick.single import IckHandle
-from tests.conftest import Stores
-from tests.servers import Server
+from tests.support.servers import Server
+from tests.support.stores import Stores
 
 
 @pytest.fixture

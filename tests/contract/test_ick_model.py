@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 
 NAMES = st.sampled_from([f"m{i}" for i in range(25)])
 SCORES = st.one_of(st.integers(-3, 3), st.floats(allow_nan=False), st.sampled_from([0.1, 2**53]))

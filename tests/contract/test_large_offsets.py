@@ -6,8 +6,8 @@ import pytest
 
 from headwater import Headwater, Stream
 from headwater.log.keys import stream_key
-from tests.entries import entries, offsets, pairs
-from tests.servers import Server
+from tests.support.entries import entries, offsets, pairs
+from tests.support.servers import Server
 
 FAR = 10**9
 

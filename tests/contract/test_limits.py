@@ -11,7 +11,7 @@ import pytest
 
 from headwater import Headwater, HeadwaterError, InvalidInput, Stream
 from headwater.log import limits
-from tests.entries import entries, pairs
+from tests.support.entries import entries, pairs
 
 pytestmark = pytest.mark.parametrize("client", ["embedded-sync", "plain-async"], indirect=True)
 

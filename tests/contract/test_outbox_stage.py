@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from headwater.errors import InvalidInput, NotCreated
 from headwater.outbox import Outbox
-from tests.transactions import WAYS, async_url, transact
+from tests.support.transactions import WAYS, async_url, transact
 
 by_every_way = pytest.mark.parametrize(
     ("database_url", "way"),

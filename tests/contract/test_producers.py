@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, InvalidInput, StaleSequence, Stream
-from tests.entries import entries, pairs
+from tests.support.entries import entries, pairs
 
 REMEMBERED = 128
 

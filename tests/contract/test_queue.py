@@ -11,8 +11,8 @@ import pytest
 
 from headwater import Delivery, Headwater, InvalidInput, Queue, StaleSequence
 from headwater.queue.limits import MAX_VALUE_BYTES
-from tests.servers import until
-from tests.watch import let_pass, server_ms
+from tests.support.servers import until
+from tests.support.watch import let_pass, server_ms
 
 Connect: TypeAlias = Callable[[str], Headwater]
 LONG_MS = 600_000

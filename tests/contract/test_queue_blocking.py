@@ -14,8 +14,8 @@ import pytest
 from headwater import AccessDenied, Delivery, Headwater
 from headwater.queue.popping import CALL_MESSAGES
 from headwater.store.call import Call, Wait
-from tests.servers import Server, until
-from tests.watch import blocked
+from tests.support.servers import Server, until
+from tests.support.watch import blocked
 
 Connect: TypeAlias = Callable[[str], Headwater]
 Dial: TypeAlias = Callable[[str | None], Headwater]

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 )
 
 from headwater import Delivery, Headwater
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
-from tests.watch import let_pass
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.watch import let_pass
 
 FAR = 10**9
 SIZES = st.sampled_from([1, 2, 5, 12, 70])

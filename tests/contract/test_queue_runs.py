@@ -12,7 +12,7 @@ from headwater import Delivery, Headwater, Queue
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page
 from headwater.queue.packs import open_element
-from tests.watch import let_pass
+from tests.support.watch import let_pass
 
 Connect: TypeAlias = Callable[[str], Headwater]
 LONG_MS = 600_000

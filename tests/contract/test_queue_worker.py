@@ -18,10 +18,10 @@ import headwater
 from headwater import Delivery, InvalidInput, Queue, QueueWorker, aio
 from headwater.workers.deliveries import Deliveries
 from headwater.workers.pace import Pace
-from tests.blocking import Blocking, Loop
-from tests.commands import start
-from tests.conftest import Stores
-from tests.servers import Server, until
+from tests.support.blocking import Blocking, Loop
+from tests.support.commands import start
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
 
 
 class Crew:

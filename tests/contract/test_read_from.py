@@ -13,9 +13,9 @@ from headwater.errors import InvalidInput
 from headwater.log import reading, retention
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation, Wait
-from tests.entries import entries, offsets, pairs
-from tests.servers import until
-from tests.watch import blocked
+from tests.support.entries import entries, offsets, pairs
+from tests.support.servers import until
+from tests.support.watch import blocked
 
 
 def test_reading_on_gives_all_of_it_once(stream: Stream) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater import Headwater, Stream
-from tests.entries import entries
+from tests.support.entries import entries
 
 
 def nothing(_: Stream) -> None:

@@ -16,9 +16,9 @@ import redis
 import headwater
 from headwater.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from headwater.store import faults
-from tests.conftest import Stores
-from tests.forwarder import Forwarder
-from tests.servers import Server, until
+from tests.support.forwarder import Forwarder
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
 
 Dial = Callable[[str | None], headwater.Headwater]
 WRITE = b"hw_stream_write"

@@ -13,10 +13,10 @@ from headwater import Message, aio
 from headwater.errors import GapError, InvalidInput, PoisonedBatch
 from headwater.outbox import Consumer, write_reset
 from headwater.outbox.reset import reset_tag
-from tests.blocking import Loop
-from tests.conftest import Stores
-from tests.consumers import EFFECTS, Desk, drain
-from tests.entries import offsets
+from tests.support.blocking import Loop
+from tests.support.consumers import EFFECTS, Desk, drain
+from tests.support.entries import offsets
+from tests.support.stores import Stores
 
 TOTAL = sa.Table("total", sa.MetaData(), sa.Column("sum", sa.BigInteger, nullable=False))
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, Stream
-from tests.entries import entries, offsets
-from tests.watch import let_pass, server_ms
+from tests.support.entries import entries, offsets
+from tests.support.watch import let_pass, server_ms
 
 FAR = 10**9
 

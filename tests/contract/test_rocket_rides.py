@@ -26,10 +26,10 @@ from examples.rocket_rides.api import LONGEST_BODY, LONGEST_KEY, create_app
 from examples.rocket_rides.faults import Fault
 from headwater.outbox import Outbox, Streamer
 from headwater.outbox.schema import outbox_table
-from tests.conftest import Stores
-from tests.pages import ROOT
-from tests.postgres import Postgres
-from tests.servers import until
+from tests.support.pages import ROOT
+from tests.support.postgres import Postgres
+from tests.support.servers import until
+from tests.support.stores import Stores
 
 
 class Reply(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwater import Headwater, Stream
-from tests.entries import entries, pairs
+from tests.support.entries import entries, pairs
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 9, 60, 400, 499])

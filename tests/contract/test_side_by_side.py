@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from headwater import Headwater, Stream
-from tests.entries import offsets
+from tests.support.entries import offsets
 
 
 def until_set(done: threading.Event, act: Callable[[], object]) -> int:

@@ -12,9 +12,9 @@ from headwater import Headwater, InvalidInput, Published, StagingGone, StaleSequ
 from headwater.log import node, staging
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Operation
-from tests.entries import entries, pairs
-from tests.servers import until
-from tests.watch import blocked, let_pass
+from tests.support.entries import entries, pairs
+from tests.support.servers import until
+from tests.support.watch import blocked, let_pass
 
 Rows = Iterable[tuple[str, bytes]]
 DAY_MS = 24 * 3600 * 1000

@@ -21,7 +21,7 @@ from headwater import Headwater, Published, StagingGone
 from headwater.log import node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
-from tests.contract.examples import MODEL_SETTINGS, patient
+from tests.support.examples import MODEL_SETTINGS, patient
 
 SIZES = st.sampled_from([1, 2, 9, 40, 150, 300])
 PRODUCERS = st.sampled_from("pq")

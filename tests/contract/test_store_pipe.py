@@ -18,8 +18,8 @@ from hiredis import pack_command
 
 from headwater.store.aio_pipe import AsyncPipe, Packed
 from headwater.store.aio_store import AsyncStore
-from tests.forwarder import Forwarder
-from tests.servers import Server
+from tests.support.forwarder import Forwarder
+from tests.support.servers import Server
 
 Scene = Callable[[AsyncPipe], Awaitable[None]]
 

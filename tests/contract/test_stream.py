@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, InvalidInput, Message, Stream, connect
-from tests.entries import entries, offsets, pairs
-from tests.watch import server_ms
+from tests.support.entries import entries, offsets, pairs
+from tests.support.watch import server_ms
 
 ODD = [
     ("", b""),

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, Message, StaleSequence
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 
 SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 1000, 1300])
 TAGS = st.sampled_from([1, 2, 7, 100, 5000])

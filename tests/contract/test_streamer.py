@@ -28,10 +28,10 @@ from headwater.outbox import Outbox, Streamer
 from headwater.outbox import streamer as streamer_module
 from headwater.outbox.postgres import PostgresDatabase
 from headwater.outbox.sqlite import SqliteDatabase
-from tests.books import Books, Transaction
-from tests.conftest import Stores
-from tests.servers import until
-from tests.transactions import async_url
+from tests.support.books import Books, Transaction
+from tests.support.servers import until
+from tests.support.stores import Stores
+from tests.support.transactions import async_url
 
 on_postgres = pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, InvalidInput, Stream
-from tests.entries import entries
-from tests.watch import let_pass
+from tests.support.entries import entries
+from tests.support.watch import let_pass
 
 
 def append_times(stream: Stream, times: list[int], tags: list[str] | None = None) -> None:

@@ -18,9 +18,9 @@ from headwater import timeline as public
 from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Tally, Written
 from headwater.timeline.metrics import COUNTERS, DURATIONS
 from headwater.timeline.pool.hashing import murmur3
-from tests import blocking
-from tests.farms import Replica, open_farm, replicas
-from tests.servers import Server, redis_binary
+from tests.support import blocking
+from tests.support.farms import Replica, open_farm, replicas
+from tests.support.servers import Server, redis_binary
 
 Open = Callable[..., Farm]
 DEAD = "127.0.0.1:1"

@@ -14,10 +14,10 @@ from headwater.timeline import AsyncFarm, Record, State
 from headwater.timeline.cluster.calls import Batch, Changes
 from headwater.timeline.farm.full_repair import add_change
 from headwater.timeline.law import NO_HORIZON, States, kept, merge
-from tests import blocking
-from tests.contract.examples import MODEL_SETTINGS, patient
-from tests.farms import Replica, replicas
-from tests.servers import Server, redis_binary
+from tests.support import blocking
+from tests.support.examples import MODEL_SETTINGS, patient
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server, redis_binary
 
 MEMBERS = st.sampled_from([b"", b"a", b"b", b"B", b"\xff", b"\x00", b"a\x00", "é".encode(), b"aa"])
 SCORES = st.one_of(

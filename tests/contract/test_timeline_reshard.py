@@ -21,9 +21,9 @@ from headwater.timeline.pool.pool import Pool
 from headwater.timeline.resharding.resharder import Estimate, Moved, Resharder
 from headwater.timeline.walker import scanning
 from headwater.timeline.walker.walker import Progress
-from tests.commands import run
-from tests.farms import Replica, replicas
-from tests.servers import Server
+from tests.support.commands import run
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server
 
 KEYS = [f"key-{n}" for n in range(60)]
 

@@ -22,10 +22,10 @@ from headwater.timeline.pool.hashing import murmur3
 from headwater.timeline.server.http import Parser, Reply, Request
 from headwater.timeline.server.prometheus import Figures, shared
 from headwater.timeline.server.service import Service, Tokens
-from tests.commands import run, start
-from tests.farms import Replica, replicas
-from tests.servers import Server, until
-from tests.timeline_http import Answer, Client, LocalServer, b64, element
+from tests.support.commands import run, start
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server, until
+from tests.support.timeline_http import Answer, Client, LocalServer, b64, element
 
 DEAD = "127.0.0.1:1"
 

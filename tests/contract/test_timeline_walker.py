@@ -20,8 +20,8 @@ from headwater.timeline.walker import scanning
 from headwater.timeline.walker.positions import Positions
 from headwater.timeline.walker.scanning import POOL, Scan
 from headwater.timeline.walker.walker import Pace, Progress, Walked, Walker
-from tests.farms import Replica, replicas
-from tests.servers import Server
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server
 
 DEAD = "127.0.0.1:1"
 

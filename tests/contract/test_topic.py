@@ -17,8 +17,8 @@ from headwater import (
     TopicMessage,
     UnknownGroup,
 )
-from tests.entries import entries
-from tests.watch import let_pass
+from tests.support.entries import entries
+from tests.support.watch import let_pass
 
 FAR = 10**9
 

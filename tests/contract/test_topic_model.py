@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, TopicMessage
-from tests.contract.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 
 FAR = 10**9
 PARTITIONS = 3

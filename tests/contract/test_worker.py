@@ -22,12 +22,12 @@ from headwater.errors import InvalidInput, UnknownGroup
 from headwater.outbox import AsyncWorker, Worker
 from headwater.store.call import Call, Wait
 from headwater.workers.worker import Messages
-from tests.blocking import Blocking, Loop
-from tests.conftest import Stores
-from tests.consumers import Running
-from tests.entries import entries
-from tests.fault.zygote import Zygote
-from tests.servers import Server, until
+from tests.support.blocking import Blocking, Loop
+from tests.support.consumers import Running
+from tests.support.entries import entries
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
+from tests.support.zygote import Zygote
 
 
 class Crew:
@@ -389,7 +389,7 @@ def test_the_store_may_be_killed_and_come_back(
 @pytest.mark.fault
 def test_workers_may_be_killed_at_any_moment(stores: Stores, name: str, tmp_path: Any) -> None:
     dice = random.Random(5)
-    with headwater.connect(stores.url("plain")) as hw, Zygote("tests.fault.members") as zygote:
+    with headwater.connect(stores.url("plain")) as hw, Zygote("tests.support.members") as zygote:
         stream, group = hw.stream(name), hw.stream(name).group("g")
         page = tmp_path / "handled"
         manners = ["sync", "async"]

@@ -18,9 +18,9 @@ import pytest
 import headwater
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle, StreamHandle
-from tests.fault.stepping import Stepper
-from tests.servers import Server, until
-from tests.watch import blocked, let_pass
+from tests.support.servers import Server, until
+from tests.support.stepping import Stepper
+from tests.support.watch import blocked, let_pass
 
 pytestmark = pytest.mark.fault
 # How long a message may lie in the box of a member that does not come; stated in the Lua.

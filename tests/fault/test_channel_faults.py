@@ -21,11 +21,11 @@ from headwater.ick import channels, layout
 from headwater.ick.layout import ChannelHandle
 from headwater.store.call import Operation
 from headwater.store.store import Store
-from tests.conftest import Stores
-from tests.fault.drainers import Table
-from tests.fault.stepping import Stepper, abandon_after
-from tests.fault.zygote import Zygote
-from tests.servers import Server, until
+from tests.support.drainers import Table
+from tests.support.servers import Server, until
+from tests.support.stepping import Stepper, abandon_after
+from tests.support.stores import Stores
+from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))
@@ -36,7 +36,7 @@ MEMBERS = [f"m{number}" for number in range(40)]
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.fault.drainers") as zygote:
+    with Zygote("tests.support.drainers") as zygote:
         yield zygote
 
 

@@ -19,13 +19,13 @@ import sqlalchemy as sa
 import headwater
 from headwater import Headwater, Message
 from headwater.outbox import write_reset
-from tests.blocking import Loop
-from tests.conftest import Stores
-from tests.consumers import Desk, create_tables, effects, running, writes
-from tests.entries import entries, pairs
-from tests.fault.zygote import Zygote
-from tests.postgres import Postgres, postgres_folder
-from tests.servers import Server, until
+from tests.support.blocking import Loop
+from tests.support.consumers import Desk, create_tables, effects, running, writes
+from tests.support.entries import entries, pairs
+from tests.support.postgres import Postgres, postgres_folder
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
+from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 
@@ -34,7 +34,7 @@ STEPS = ["read", "begun", "moved", "in the handler", "handled", "committed", "to
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.fault.members") as zygote:
+    with Zygote("tests.support.members") as zygote:
         yield zygote
 
 

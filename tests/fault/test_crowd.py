@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import headwater
-from tests.servers import until
+from tests.support.servers import until
 
 pytestmark = pytest.mark.fault
 WRITERS = MEMBERS = 8

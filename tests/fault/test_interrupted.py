@@ -15,9 +15,9 @@ from headwater.log import compaction, dead_letters, housekeeping, limits, retent
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.store.call import Call, Operation
 from headwater.store.store import Store
-from tests.fault.stepping import Stepper, abandon_after, take_turns
-from tests.servers import Server
-from tests.watch import let_pass
+from tests.support.servers import Server
+from tests.support.stepping import Stepper, abandon_after, take_turns
+from tests.support.watch import let_pass
 
 pytestmark = pytest.mark.fault
 Make: TypeAlias = Callable[[], Operation[Any]]

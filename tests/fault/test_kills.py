@@ -23,7 +23,7 @@ import headwater
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call
-from tests.servers import Server
+from tests.support.servers import Server
 
 pytestmark = pytest.mark.fault
 SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))

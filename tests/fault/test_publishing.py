@@ -15,10 +15,10 @@ import headwater
 from headwater.log import housekeeping, node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.store import Store
-from tests.fault.publishers import numbers
-from tests.fault.stepping import Stepper, abandon_after, take_turns
-from tests.fault.zygote import Zygote
-from tests.servers import Cluster, Server, until
+from tests.support.publishers import numbers
+from tests.support.servers import Cluster, Server, until
+from tests.support.stepping import Stepper, abandon_after, take_turns
+from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 LONG = int(os.environ.get("HEADWATER_LONG") or 1)
@@ -29,7 +29,7 @@ EPOCHS = 8 * LONG
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    with Zygote("tests.fault.publishers") as zygote:
+    with Zygote("tests.support.publishers") as zygote:
         yield zygote
 
 

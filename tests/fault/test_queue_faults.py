@@ -25,10 +25,10 @@ from headwater.errors import StoreError
 from headwater.queue import acks, popping, pushing
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Operation
-from tests.fault.stepping import Stepper, abandon_after
-from tests.forwarder import Forwarder
-from tests.servers import Server, until
-from tests.watch import let_pass
+from tests.support.forwarder import Forwarder
+from tests.support.servers import Server, until
+from tests.support.stepping import Stepper, abandon_after
+from tests.support.watch import let_pass
 
 pytestmark = pytest.mark.fault
 LONG_MS = 600_000

@@ -18,11 +18,11 @@ import sqlalchemy as sa
 import headwater
 from headwater import Headwater
 from headwater.outbox import Outbox, Streamer
-from tests.books import Books
-from tests.conftest import Stores
-from tests.fault.zygote import Zygote
-from tests.postgres import Postgres, postgres_folder
-from tests.servers import Server, until
+from tests.support.books import Books
+from tests.support.postgres import Postgres, postgres_folder
+from tests.support.servers import Server, until
+from tests.support.stores import Stores
+from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 

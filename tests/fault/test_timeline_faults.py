@@ -23,10 +23,10 @@ import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
 from headwater.timeline import Farm, Tally
-from tests import blocking
-from tests.farms import open_farm
-from tests.forwarder import Forwarder
-from tests.servers import Server, until
+from tests.support import blocking
+from tests.support.farms import open_farm
+from tests.support.forwarder import Forwarder
+from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
 

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from headwater.timeline import Farm
-from tests.commands import run, start
-from tests.farms import Replica, replicas
-from tests.servers import Server, until
+from tests.support.commands import run, start
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
 

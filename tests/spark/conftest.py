@@ -15,9 +15,9 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 import headwater
 from headwater.spark import session
-from tests.conftest import Stores
-from tests.entries import entries
-from tests.spark.standalone import Standalone
+from tests.support.entries import entries
+from tests.support.spark.standalone import Standalone
+from tests.support.stores import Stores
 
 SMALL = {
     "spark.driver.memory": "512m",
@@ -76,7 +76,7 @@ def embedded_url(stores: Stores) -> str:
 
 @pytest.fixture
 def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.Stream]:
-    """Write a stream of ``count`` messages in batches of ``size``; see tests.entries."""
+    """Write a stream of ``count`` messages in batches of ``size``; see tests.support.entries."""
 
     def make(count: int, size: int = 700, tags: int = 7) -> headwater.Stream:
         stream = hw.stream(name)
@@ -91,7 +91,7 @@ def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.S
 def make_embedded_stream(
     embedded_url: str, name: str
 ) -> Iterator[Callable[[int], headwater.Stream]]:
-    """Write a stream of the embedded store; see tests.entries."""
+    """Write a stream of the embedded store; see tests.support.entries."""
     with headwater.connect(embedded_url) as hw:
 
         def make(count: int) -> headwater.Stream:
@@ -104,7 +104,7 @@ def make_embedded_stream(
 
 @pytest.fixture
 def make_topic(hw: headwater.Headwater, name: str) -> Callable[..., headwater.Topic]:
-    """Write a topic of ``count`` messages over all partitions; see tests.entries."""
+    """Write a topic of ``count`` messages over all partitions; see tests.support.entries."""
 
     def make(count: int, partitions: int = 3, size: int = 700, tags: int = 50) -> headwater.Topic:
         topic = hw.topic(name, partitions)

@@ -1,7 +1,7 @@
 """An archive holds what it says, whoever dies and whoever else is at work; readers see one log.
 
-Planners and tasks run in this process here (see tests.spark.archiving), and in others that are
-killed; tests.spark.test_archive_job has Spark run them.
+Planners and tasks run in this process here (see tests.support.spark.archiving), and in others that
+are killed; tests.spark.test_archive_job has Spark run them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from headwater.spark.engine.connections import client
 from headwater.spark.log import split
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.source import HeadwaterSource
-from tests.entries import entries
-from tests.spark.archiving import Row, read_batch, rows_of, run_archiver, stream_reader
+from tests.support.entries import entries
+from tests.support.spark.archiving import Row, read_batch, rows_of, run_archiver, stream_reader
 
 fork = multiprocessing.get_context("fork")
 

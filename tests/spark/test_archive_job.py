@@ -17,9 +17,9 @@ from headwater.spark.archives.manifest import Archive
 from headwater.spark.jobs import restore as restore_job
 from headwater.spark.jobs.archive import archive
 from headwater.spark.jobs.restore import restore
-from tests.commands import run
-from tests.entries import entries, pairs
-from tests.spark.archiving import run_archiver
+from tests.support.commands import run
+from tests.support.entries import entries, pairs
+from tests.support.spark.archiving import run_archiver
 
 
 def offsets(rows: Any) -> list[int]:

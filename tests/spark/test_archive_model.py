@@ -31,7 +31,14 @@ from headwater.errors import DataLost
 from headwater.spark.archives import manifest, parquet, writing
 from headwater.spark.archives.manifest import Archive
 from headwater.spark.log import split
-from tests.spark.archiving import Row, one_by_one, read_batch, rows_of, run_archiver, stream_reader
+from tests.support.spark.archiving import (
+    Row,
+    one_by_one,
+    read_batch,
+    rows_of,
+    run_archiver,
+    stream_reader,
+)
 
 EXAMPLES = int(os.environ.get("HEADWATER_EXAMPLES", "12"))
 DAY_MS = 24 * 3600 * 1000

@@ -23,9 +23,9 @@ from headwater.errors import InputChanged, InvalidInput, JobForgotten
 from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs import journal, targets
 from headwater.spark.jobs.backfill import Backfilled, backfill
-from tests import commands
-from tests.servers import until
-from tests.spark.tables import small_table
+from tests.support import commands
+from tests.support.servers import until
+from tests.support.spark.tables import small_table
 
 Fill: TypeAlias = Callable[..., Backfilled]
 

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spar
 
 import headwater
 from headwater import Stream, Topic
-from tests.entries import entries
-from tests.spark.times import write_at
+from tests.support.entries import entries
+from tests.support.spark.times import write_at
 
 Source = Callable[..., DataFrameReader]
 

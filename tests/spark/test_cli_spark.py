@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
-from tests.commands import run
-from tests.spark.rides import Rides, sums
+from tests.support.commands import run
+from tests.support.spark.rides import Rides, sums
 
 pytestmark = pytest.mark.usefixtures("spark")
 

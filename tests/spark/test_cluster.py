@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 import headwater
 from headwater import Stream
-from tests.entries import entries
-from tests.spark.standalone import Standalone
+from tests.support.entries import entries
+from tests.support.spark.standalone import Standalone
 
 
 @pytest.mark.cluster

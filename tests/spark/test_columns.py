@@ -21,8 +21,8 @@ from headwater import Headwater, Stream
 from headwater.log import node
 from headwater.log.keys import stream_key
 from headwater.spark.engine.scans import own_scans
-from tests.entries import entries
-from tests.servers import Server
+from tests.support.entries import entries
+from tests.support.servers import Server
 
 Source = Callable[..., DataFrameReader]
 

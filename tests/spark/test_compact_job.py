@@ -17,9 +17,9 @@ from headwater import Stream, UnknownStream, UnknownTopic
 from headwater.errors import InvalidInput
 from headwater.spark.jobs import compact as job
 from headwater.spark.jobs.compact import compact
-from tests import commands
-from tests.entries import entries
-from tests.servers import until
+from tests.support import commands
+from tests.support.entries import entries
+from tests.support.servers import until
 
 DAY = 24 * 3600 * 1000
 

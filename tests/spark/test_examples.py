@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.standalone import ROOT, environment
+from tests.support.spark.standalone import ROOT, environment
 
 
 @pytest.mark.timeout(300)

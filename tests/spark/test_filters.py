@@ -29,8 +29,8 @@ import headwater
 from headwater import Stream
 from headwater.spark.log.batch import FilteringReader
 from headwater.spark.log.source import HeadwaterSource
-from tests.entries import entries
-from tests.spark.times import write_at
+from tests.support.entries import entries
+from tests.support.spark.times import write_at
 
 # Times that go up and down: only a least time may spare offsets.
 TIMES = [1_700_000_000_000 + 7 * ((i * 37) % 1000) for i in range(1500)]

@@ -30,8 +30,8 @@ from headwater.spark.engine.failures import meaning
 from headwater.spark.icks.sink import by_time
 from headwater.spark.icks.source import IckSource
 from headwater.spark.jobs.backfill import backfill
-from tests import commands
-from tests.spark.tables import small_table
+from tests.support import commands
+from tests.support.spark.tables import small_table
 
 PAIRS = StructType([StructField("member", StringType()), StructField("score", DoubleType())])
 

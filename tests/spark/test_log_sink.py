@@ -20,7 +20,7 @@ from headwater.spark.engine.failures import meaning
 from headwater.spark.log import sink as log_sink
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.log.target import Target
-from tests.conftest import Stores
+from tests.support.stores import Stores
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 3, first: int = 0) -> DataFrame:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import HeadwaterError, InvalidInput, WriteRefused
 from headwater.spark.engine.failures import meaning
-from tests.spark.tables import small_table
+from tests.support.spark.tables import small_table
 
 HIDE = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 

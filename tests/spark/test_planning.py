@@ -12,8 +12,8 @@ import headwater
 from headwater import DataLost, InvalidInput, OffsetOutOfRange, Stream, StreamReplaced, Topic
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.log.split import OffsetRange
-from tests.entries import entries
-from tests.spark.engine import Engine
+from tests.support.entries import entries
+from tests.support.spark.engine import Engine
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from headwater.spark.queues import sink
 from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
 from headwater.spark.queues.source import QueueSource
 from headwater.store.store import Store
-from tests.servers import Server, until
-from tests.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
-from tests.spark.tables import small_table
+from tests.support.servers import Server, until
+from tests.support.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
+from tests.support.spark.tables import small_table
 
 VALUE = StructType([StructField("value", StringType())])
 

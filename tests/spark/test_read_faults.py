@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
 
 import headwater
-from tests.servers import Server
-from tests.spark.gate import Gate
-from tests.spark.harvest import Harvest
-from tests.spark.standalone import PROGRAMS, environment
+from tests.support.servers import Server
+from tests.support.spark.gate import Gate
+from tests.support.spark.harvest import Harvest
+from tests.support.spark.standalone import PROGRAMS, environment
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 # Bytes that do not compress, so that a task needs several replies of the store.

@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from pyspark.sql import SparkSession
 
 import headwater
-from tests.conftest import Stores
-from tests.contract.examples import EXAMPLES, MODEL_SETTINGS, patient
-from tests.entries import entries
-from tests.spark.engine import Engine
-from tests.spark.harvest import Harvest
+from tests.support.entries import entries
+from tests.support.examples import EXAMPLES, MODEL_SETTINGS, patient
+from tests.support.spark.engine import Engine
+from tests.support.spark.harvest import Harvest
+from tests.support.stores import Stores
 
 PARTITIONS = 2
 SIZES = st.sampled_from([1, 7, 8, 9, 300, 999, 1001, 2500])

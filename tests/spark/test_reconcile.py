@@ -17,7 +17,7 @@ from headwater.spark import archive
 from headwater.spark.jobs.accounts import Keeping
 from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
 from headwater.spark.jobs.row_matching import Canon
-from tests.spark.rides import Rides, ride, sums
+from tests.support.spark.rides import Rides, ride, sums
 
 Compare: TypeAlias = Callable[..., Reconciled]
 

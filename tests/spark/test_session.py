@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from headwater import Stream
 from headwater.spark import register, session
-from tests.spark.standalone import PROGRAMS, ROOT
+from tests.support.spark.standalone import PROGRAMS, ROOT
 
 
 def test_a_session_hands_filters_down_and_speaks_arrow_and_utc(spark: SparkSession) -> None:

@@ -28,10 +28,9 @@ from headwater.spark.log import sink as log_sink
 from headwater.spark.log.target import Target
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlWriter
-from tests.conftest import Stores
-from tests.postgres import Postgres, postgres_folder
-from tests.servers import Server, until
-from tests.spark.dying_sinks import (
+from tests.support.postgres import Postgres, postgres_folder
+from tests.support.servers import Server, until
+from tests.support.spark.dying_sinks import (
     LOG_STEPS,
     SQL_STEPS,
     Death,
@@ -39,6 +38,7 @@ from tests.spark.dying_sinks import (
     run_query,
     sql_sink_that_dies,
 )
+from tests.support.stores import Stores
 
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]
@@ -190,7 +190,7 @@ def drive(pipeline: Pipeline, sink: str, step: str, marker: Path) -> int:
     said = marker.with_suffix(".log")
     with said.open("w") as log:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.dying_sinks", json.dumps(order)],
+            [sys.executable, "-m", "tests.support.spark.dying_sinks", json.dumps(order)],
             cwd=ROOT,
             stdout=log,
             stderr=log,

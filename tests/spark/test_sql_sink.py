@@ -23,7 +23,7 @@ from headwater.spark.engine.failures import meaning
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
 from headwater.spark.tables.database import Relation
-from tests.conftest import Stores
+from tests.support.stores import Stores
 
 LONG, STRING = t.LongType(), t.StringType()
 RIDES = t.StructType([t.StructField("ride", STRING), t.StructField("distance", LONG)])

@@ -10,10 +10,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from headwater import Stream, Topic
-from tests.entries import entries
-from tests.servers import until
 from tests.spark.conftest import STORES
-from tests.spark.harvest import Harvest
+from tests.support.entries import entries
+from tests.support.servers import until
+from tests.support.spark.harvest import Harvest
 
 # What a reader promises on every kind of store is in test_planning.py; here Spark calls it.
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import Filter
 from headwater.errors import HeadwaterError, InvalidInput, QueryRefused, ValueMisfit
 from headwater.spark.engine.failures import telling
 from headwater.spark.tables.source import TableSource
-from tests.postgres import Postgres
+from tests.support.postgres import Postgres
 
 Read: TypeAlias = Callable[..., DataFrame]
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)

@@ -21,10 +21,10 @@ from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource
 from headwater.timeline import Farm
 from headwater.timeline.law import State
-from tests import commands
-from tests.farms import Replica, replicas
-from tests.servers import Server
-from tests.spark.tables import small_table
+from tests.support import commands
+from tests.support.farms import Replica, replicas
+from tests.support.servers import Server
+from tests.support.spark.tables import small_table
 
 TRIPLES = StructType(
     [

@@ -25,8 +25,8 @@ from headwater.spark.jobs.folding import Shape
 from headwater.spark.jobs.ledger import Extent, Ledger, Standing, totals_table
 from headwater.spark.jobs.totals import Totaled, totals
 from headwater.stopping import StopSignal
-from tests.servers import until
-from tests.spark.rides import PILOTS, ride, sums
+from tests.support.servers import until
+from tests.support.spark.rides import PILOTS, ride, sums
 
 Add: TypeAlias = Callable[..., Totaled]
 

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 import headwater
 from headwater.spark.jobs.totals import totals
 from headwater.store import embedded
-from tests.pages import ROOT
 from tests.spark.test_totals import by_pilot, told, write
+from tests.support.pages import ROOT
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def test_a_killed_driver_leaves_a_batch_whole_or_not_at_all(
     spark: SparkSession, hw: headwater.Headwater, url: str, db: str, tmp_path: Path
 ) -> None:
     write(hw.stream("rides"), range(1, 401))
-    dying = [sys.executable, "-m", "tests.spark.dying_totals", "rides", url, db, "folded"]
+    dying = [sys.executable, "-m", "tests.support.spark.dying_totals", "rides", url, db, "folded"]
     # To a file: the JVM outlives the driver for a moment, and would hold a pipe open.
     with (tmp_path / "said").open("w") as said:
         died = subprocess.run(dying, cwd=ROOT, stdout=said, stderr=said, check=False)

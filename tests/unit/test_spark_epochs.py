@@ -16,7 +16,7 @@ from headwater.spark.log.target import Target
 from headwater.spark.queues.sink import Place, QueueStreamWriter
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlStreamWriter
-from tests.spark.tables import small_table
+from tests.support.spark.tables import small_table
 
 
 def writers(directory: Path, database: str) -> Iterator[DataSourceStreamArrowWriter]:

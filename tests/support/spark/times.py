@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headwater import Stream
-from tests.entries import entries
+from tests.support.entries import entries
 
 
 def write_at(stream: Stream, times: Sequence[int]) -> None:
-    """Write one message for each time, in milliseconds; see tests.entries."""
+    """Write one message for each time, in milliseconds; see tests.support.entries."""
     for start in range(0, len(times), 700):
         part = times[start : start + 700]
         tags, values = zip(*entries(len(part), start + 1), strict=True)

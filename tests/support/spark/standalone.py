@@ -19,10 +19,10 @@ from typing import Any, Self
 import pyspark
 
 from headwater.spark.engine.java import prepare_java
-from tests.servers import until
+from tests.support.servers import until
 
 HOME = Path(pyspark.__file__).parent
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 # Ends the JVM when the test process is gone, however that ended.
 _GUARD = '"$@" </dev/null & server=$!; cat >/dev/null; kill -9 $server'

@@ -21,7 +21,7 @@ from typing import Any, Self
 class Zygote:
     """What tests hold of the process that forks; all that it forked ends with it."""
 
-    def __init__(self, program: str = "tests.fault.zygote") -> None:
+    def __init__(self, program: str = "tests.support.zygote") -> None:
         self._program = subprocess.Popen(
             [sys.executable, "-m", program],
             cwd=Path(__file__).parents[2],

@@ -19,8 +19,8 @@ from headwater import Message, aio
 from headwater.outbox import AsyncConsumer, Consumer
 from headwater.outbox.consumer import Handler
 from headwater.outbox.schema import statements
-from tests.blocking import Blocking, Loop
-from tests.servers import until
+from tests.support.blocking import Blocking, Loop
+from tests.support.servers import until
 
 EFFECTS = sa.Table(
     "effects",

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 import headwater
 from headwater import Batch, aio
-from tests.fault.zygote import dying, serve
+from tests.support.zygote import dying, serve
 
 
 class Table:

@@ -1,4 +1,4 @@
-"""python -m tests.spark.dying_totals STREAM URL DB STEP: a totals job that kills itself.
+"""python -m tests.support.spark.dying_totals STREAM URL DB STEP: a totals job that kills itself.
 
 With signal 9, when it comes to that step for the second time.
 """

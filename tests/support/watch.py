@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater import Headwater
 from headwater.store.faults import parse_info
-from tests.servers import until
+from tests.support.servers import until
 
 
 def server_ms(client: Headwater) -> int:

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import psycopg
 
-from tests.servers import until
+from tests.support.servers import until
 
 LEAST_POSTGRES = 14
 # An immediate shutdown, as by a crash, but it leaves no shared memory behind.

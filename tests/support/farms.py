@@ -9,8 +9,8 @@ import redis
 
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.law import State, States
-from tests import blocking
-from tests.servers import Server
+from tests.support import blocking
+from tests.support.servers import Server
 
 
 class Replica(NamedTuple):

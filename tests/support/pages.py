@@ -24,7 +24,7 @@ import redis
 
 import headwater
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w*)")
 _NOT_RUN = re.compile(r"^<!-- not run: .+ -->$")
 _SHOWN = re.compile(r"# -> (.+)$")

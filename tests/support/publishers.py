@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import headwater
 from headwater.log import node
-from tests.fault.zygote import serve
+from tests.support.zygote import serve
 
 TASKS = 3
 

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import headwater
 from headwater import Message, aio
 from headwater.outbox import AsyncConsumer, AsyncWorker, Consumer, Worker
-from tests.consumers import EFFECTS, writes
-from tests.fault.zygote import dying, serve
+from tests.support.consumers import EFFECTS, writes
+from tests.support.zygote import dying, serve
 
 
 class Doing:

@@ -1,0 +1,50 @@
+"""The stores that tests run on: embedded, plain, redis, cluster; each starts when first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from headwater.store import embedded
+from tests.support.servers import Cluster, Server, redis_binary
+
+
+class Stores:
+    """The servers of this test process, by kind."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, str] = {}
+        self._end = contextlib.ExitStack()
+
+    def url(self, kind: str) -> str:
+        """Give the URL of a store of that kind, starting it when it is the first time."""
+        if kind not in self._urls:
+            self._urls[kind] = getattr(self, f"_start_{kind}")()
+        return self._urls[kind]
+
+    def _start_embedded(self) -> str:
+        directory = Path(tempfile.mkdtemp(prefix="hw-embedded-"))
+        self._end.callback(shutil.rmtree, directory, ignore_errors=True)
+        self._end.callback(embedded.stop, directory, now=True)
+        self._end.callback(embedded.EmbeddedServer.open(directory).close)
+        return f"embedded://{directory}"
+
+    def _start_plain(self) -> str:
+        return self._end.enter_context(Server()).url
+
+    def _start_redis(self) -> str:
+        binary = redis_binary()
+        if binary is None:
+            pytest.skip("no redis-server 7.0 or later on the PATH")
+        return self._end.enter_context(Server(binary)).url
+
+    def _start_cluster(self) -> str:
+        return self._end.enter_context(Cluster()).url
+
+    def close(self) -> None:
+        """End all servers."""
+        self._end.close()
