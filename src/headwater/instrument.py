@@ -1,0 +1,102 @@
+"""What is told of every operation: the seam for metrics and traces.
+
+Stores, workers, streamers, consumers and farms report what they do to the installed ``Instrument``.
+None is installed by default; then an operation costs one look at ``current()``.
+
+    class Slow:
+        def begin(self, name, object): ...
+        def end(self, token, event): print(event) if event.seconds > 1 else None
+        def count(self, name, object, n=1): ...
+
+    with installed(Slow()):
+        ...
+
+An operation is named by data type and verb ("stream.write", "queue.pop", "streamer.batch"), its
+object by its own name. Instruments never see a tag, a value, an offset or a member.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+# refused: the server or a rule said no, nothing changed; unknown: sent, and no answer came;
+# retried: this attempt failed and another one follows; failed: any other error.
+Outcome: TypeAlias = Literal["ok", "refused", "unknown", "retried", "failed"]
+
+
+class Event(NamedTuple):
+    """One operation that is over; ``error`` is the name of the error's class, '' without one."""
+
+    name: str
+    object: str
+    outcome: Outcome
+    seconds: float
+    messages: int = 0
+    bytes: int = 0
+    error: str = ""
+
+
+class Instrument(Protocol):
+    """Receives reports. Its methods are called often, from any thread: no blocking, no errors."""
+
+    def begin(self, name: str, object: str) -> Any:
+        """Note that an operation begins; ``end`` is given what this returns."""
+
+    def end(self, token: Any, event: Event) -> None:
+        """Note that an operation is over."""
+
+    def count(self, name: str, object: str, n: int = 1) -> None:
+        """Count something that takes no time of its own: a retry, a repair, a redelivery."""
+
+
+_installed: Instrument | None = None
+
+
+def current() -> Instrument | None:
+    """Return the installed instrument, or None."""
+    return _installed
+
+
+def install(instrument: Instrument | None) -> None:
+    """Report all that happens in this process from now on to an instrument, or to nobody."""
+    global _installed  # noqa: PLW0603  one per process, as the clock is
+    _installed = instrument
+
+
+@contextmanager
+def installed(instrument: Instrument) -> Iterator[None]:
+    """Report to an instrument for a while; the one before it comes back afterwards."""
+    before = _installed
+    install(instrument)
+    try:
+        yield
+    finally:
+        install(before)
+
+
+class Observation:
+    """An operation under way: filled in as it goes on, reported by ``end``, once."""
+
+    __slots__ = ("_began", "_clock", "_instrument", "_token", "bytes", "messages", "name", "object")
+
+    def __init__(
+        self,
+        instrument: Instrument,
+        name: str,
+        object: str,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._instrument, self._clock = instrument, clock
+        self.name, self.object, self.messages, self.bytes = name, object, 0, 0
+        self._token = instrument.begin(name, object)
+        self._began = clock()
+
+    def end(self, outcome: Outcome = "ok", error: BaseException | None = None) -> None:
+        """Report that the operation is over."""
+        said = "" if error is None else type(error).__name__
+        took = self._clock() - self._began
+        event = Event(self.name, self.object, outcome, took, self.messages, self.bytes, said)
+        self._instrument.end(self._token, event)
