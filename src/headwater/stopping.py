@@ -1,4 +1,17 @@
-"""A request to stop, which threads can wait for together with other things; and one for tasks."""
+"""How work is asked to stop: by a call of ``set`` from anywhere, or by SIGTERM and Ctrl-C.
+
+A program that runs until it is told lets signals call whatever stops its work:
+
+    with stop_on_signals(worker.stop):
+        worker.run()
+
+A loop of its own waits by a StopSignal, one of asyncio by an AsyncStopSignal or asyncio.Event:
+
+    stop = StopSignal()
+    with stop_on_signals(stop.set):
+        while not stop.wait(interval_s):
+            ...
+"""
 
 from __future__ import annotations
 
@@ -6,11 +19,52 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call ``stop`` when SIGTERM or Ctrl-C comes while the block runs; it lets the work end.
+
+    Ctrl-C once more raises KeyboardInterrupt, for who does not want to wait for the work to end.
+    In a coroutine ``stop`` is called by the event loop, else between two steps of the main thread.
+    SIGINT stops the work even in a process that was started with SIGINT ignored, as shells start
+    programs in the background. The handlers from before come back with the end of the block.
+
+    Raises ValueError outside the main thread, as only that receives signals.
+    """
+    call: Callable[[], object] = stop
+    with contextlib.suppress(RuntimeError):
+        call = partial(asyncio.get_running_loop().call_soon_threadsafe, stop)
+    interrupted = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if number == signal.SIGINT and interrupted:
+            signal.default_int_handler(number, frame)
+        interrupted = interrupted or number == signal.SIGINT
+        call()
+
+    before = [(number, signal.signal(number, handle)) for number in STOP_SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            # None is a handler that is not of Python, and that Python cannot bring back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class StopSignal:
-    """Set once, for ever; may be set from another thread or in a signal handler."""
+    """A request to stop, for threads; ``set`` may be called from any thread or signal handler.
+
+    Once set, it stays set.
+    """
 
     def __init__(self) -> None:
         # A pipe: unlike an Event it can be polled along with a socket. Never read, so it stays
@@ -26,22 +80,22 @@ class StopSignal:
             os.write(self._tell, b".")
 
     def is_set(self) -> bool:
-        """Say whether somebody asked for the end."""
+        """Return whether somebody asked for the end."""
         return self._set
 
     def fileno(self) -> int:
-        """Give what becomes readable when somebody asks for the end."""
+        """Return a file descriptor that becomes readable when somebody asks for the end."""
         return self._ask
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the request; says whether it came."""
+        """Wait so long for the request, and return whether it came."""
         poll = select.poll()
         poll.register(self._ask, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
 
 class AsyncStopSignal:
-    """The same for one event loop; may be set from anywhere."""
+    """The same for the tasks of one event loop; ``set`` may be called from anywhere."""
 
     def __init__(self) -> None:
         self._set = False
@@ -55,11 +109,11 @@ class AsyncStopSignal:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def is_set(self) -> bool:
-        """Say whether somebody asked for the end."""
+        """Return whether somebody asked for the end."""
         return self._set
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for the request; says whether it came."""
+        """Wait so long for the request, and return whether it came."""
         self._loop = asyncio.get_running_loop()
         if seconds and not self._set:
             with contextlib.suppress(TimeoutError):
