@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 import headwater
 from tests.support import blocking
+from tests.support.not_run import not_run
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.stores import Stores
 
@@ -38,6 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and "HEADWATER_LONG" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="a long proof: make test-long"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End the run with what was not run, by name; nothing is said when all was run."""
+    if lines := list(not_run(terminalreporter.stats.get("skipped", []))):
+        terminalreporter.section("not run")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")
