@@ -368,40 +368,6 @@ def test_a_repeat_of_producer_and_sequence_adds_nothing(queue: Queue) -> None:
 # ── Looking, pausing, ending ─────────────────────────────────────────────────────────────────
 
 
-def test_a_scan_sees_every_message_once_in_its_state(queue: Queue) -> None:
-    queue.configure(max_attempts=1)
-    expected: dict[bytes, tuple[str, int]] = {}
-    for priority in (0, 7):
-        for state, delay_ms in (("dead", 0), ("unacked", 0), ("delayed", LONG_MS), ("ready", 0)):
-            some = [f"{state}-{priority}-{i}".encode() for i in range(1100)]
-            expected |= dict.fromkeys(some, (state, priority))
-            queue.push_many(some, delay_ms=delay_ms, priority=priority)
-            if state in ("dead", "unacked"):
-                taken = queue.pop(1100, ack_ms=LONG_MS)
-                assert values(taken) == some
-                if state == "dead":
-                    queue.nack(*taken)
-    found = list(queue.scan())
-    assert {item.value: (item.state, item.priority) for item in found} == expected
-    assert len(found) == len(expected)
-    only = [item for item in found if item.state == "unacked"]
-    assert sorted(queue.scan("unacked"), key=lambda x: x.id) == sorted(only, key=lambda x: x.id)
-    facts = queue.stats()
-    assert (facts.ready, facts.delayed, facts.unacked, facts.dead) == (2200,) * 4
-    with pytest.raises(InvalidInput, match="no state 'gone'"):
-        queue.peek(state="gone")  # type: ignore[arg-type]
-
-
-def test_a_scan_misses_nothing_that_stays_while_others_are_taken(queue: Queue) -> None:
-    queue.push_many([b"%d" % i for i in range(4000)])
-    scan = queue.scan("ready")
-    seen = {next(scan).value}
-    queue.pop(900)
-    queue.push_many([b"new"] * 50)
-    seen |= {item.value for item in scan}
-    assert {b"%d" % i for i in range(900, 4000)} <= seen
-
-
 def test_a_paused_queue_hands_out_nothing(queue: Queue) -> None:
     queue.push_many([b"a", b"b"])
     (taken,) = queue.pop(ack_ms=LONG_MS)

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from headwater import Delivery, Headwater
+from headwater.queue.types import State
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.watch import let_pass
 
@@ -30,6 +31,14 @@ SIZES = st.sampled_from([1, 2, 5, 12, 70])
 SPANS = st.sampled_from([1, FAR, FAR])
 COUNTS = st.sampled_from([1, 3, 12, 65, 1000])
 PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=80)
+# What a state that users see is in the model.
+STATES: dict[State, tuple[str, ...]] = {
+    "ready": ("ready", "again"),
+    "delayed": ("delayed", "later"),
+    "unacked": ("unacked",),
+    "dead": ("dead",),
+    "damaged": (),
+}
 
 
 @dataclass
@@ -103,24 +112,11 @@ class QueueMachine(RuleBasedStateMachine):
         if self.paused:
             assert taken == []
             return
-        waiting = self.of("ready", "again")
-        assert len(taken) == min(count, len(waiting))
-        order = sorted(
-            waiting,
-            key=lambda found: (
-                -found[1].priority,
-                found[1].state != "again",
-                found[1].turn if found[1].state == "ready" else 0,
-            ),
-        )
-        # Of what comes again, it is told which comes first, not in which order.
-        for (_, expected), delivery in zip(order, taken, strict=False):
+        assert len(taken) == min(count, len(self.of("ready", "again")))
+        self.check_turns([delivery.id for delivery in taken])
+        for delivery in taken:
             found = self.messages[delivery.id]
-            assert (found.priority, found.state) == (expected.priority, expected.state)
-            if expected.state == "ready":
-                assert found is expected
             assert (delivery.value, delivery.attempt) == (found.value, found.attempt + 1)
-        assert len({delivery.id for delivery in taken}) == len(taken)
         for delivery in taken:
             found = self.messages[delivery.id]
             found.attempt += 1
@@ -134,6 +130,19 @@ class QueueMachine(RuleBasedStateMachine):
                 self.fail(found)
                 self.old += found.receipts
         self.pass_time(ack_ms or 0)
+
+    def check_turns(self, ids: list[str]) -> None:
+        """Check that ready messages come by priority, redelivered ones first, new ones in order."""
+        order = sorted(
+            (m for _, m in self.of("ready", "again")),
+            key=lambda m: (-m.priority, m.state != "again", m.turn if m.state == "ready" else 0),
+        )
+        assert len(set(ids)) == len(ids)
+        for expected, key in zip(order, ids, strict=False):
+            found = self.messages[key]
+            # In which order messages were redelivered is not in the model.
+            assert (found.priority, found.state) == (expected.priority, expected.state)
+            assert found is expected or expected.state == "again"
 
     def fail(self, message: Model, delay_ms: int = 1) -> None:
         if self.tries and message.attempt >= self.tries:
@@ -263,6 +272,23 @@ class QueueMachine(RuleBasedStateMachine):
             (key, m.value, names.get(m.state, m.state), m.priority, m.attempt)
             for key, m in self.messages.items()
         )
+
+    @invariant()
+    def a_peek_shows_what_comes_first_in_every_state(self) -> None:
+        for state, inner in STATES.items():
+            every = self.queue.peek(10**5, state=state)
+            for count in (1, 7) if every else ():
+                assert self.queue.peek(count, state=state) == every[:count]
+            known = [item for item in every if item.value != b"gone"]
+            assert {item.state for item in every} <= {state}
+            assert sorted(item.id for item in known) == sorted(key for key, _ in self.of(*inner))
+            if state == "ready":
+                self.check_turns([item.id for item in known])
+            else:
+                by_time = [
+                    (0 if state == "dead" else -item.priority, item.due_ms) for item in every
+                ]
+                assert by_time == sorted(by_time)
 
 
 @patient

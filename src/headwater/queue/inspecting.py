@@ -36,6 +36,7 @@ class Spot(NamedTuple):
     level: str
     after: bytes = b""
     most_attempts: int | None = None
+    now: int = 0
 
 
 class Page(NamedTuple):
@@ -117,41 +118,65 @@ def parse_settings(text: bytes) -> QueueSettings:
 
 
 def peek(queue: QueueHandle, count: int, state: State) -> Operation[list[QueueItem]]:
-    """Show the messages of a state that come first, without taking them."""
+    """Return the messages of a state that come first, without taking them.
+
+    What is ready comes in the order in which pop takes it, what is delayed or unacked by priority
+    and then by time, dead letters by the time at which they were given up.
+    """
     check_count(count)
-    check_states([state])
-    found: list[QueueItem] = []
     spots = yield from spots_of(queue, [state])
-    levels = sorted({spot.level for spot in spots}, key=lambda level: -int(level or 0))
-    for level in levels:
-        of_level: list[QueueItem] = []
-        for spot in spots:
-            if spot.level == level:
-                of_level += yield from _first(queue, spot, count - len(found), state)
-        of_level.sort(key=_turn)
-        found += of_level[: count - len(found)]
+    if state == "dead":
+        return (yield from _first(queue, spots, count, state))
+    found: list[QueueItem] = []
+    for level in sorted({spot.level for spot in spots}, key=lambda level: -int(level or 0)):
+        of_level = [spot for spot in spots if spot.level == level]
+        found += yield from _first(queue, of_level, count - len(found), state)
         if len(found) >= count:
             break
     return found
 
 
-def _turn(item: QueueItem) -> tuple[bool, int]:
-    """Order what is ready as pop does: what comes again, then what is new, each by time."""
-    again = item.state == "ready" and item.attempt > 0
-    return (not again, item.pushed_ms if item.due_ms is None else item.due_ms)
+def _first(
+    queue: QueueHandle, spots: list[Spot], count: int, state: State
+) -> Operation[list[QueueItem]]:
+    """Return the first messages of a state out of some parts of a queue."""
+    found: list[tuple[tuple[bool, int, bool], QueueItem]] = []
+    for spot in spots:
+        items = yield from _first_of_part(queue, spot, count, state)
+        found += ((_turn(spot.part, item), item) for item in items)
+    found.sort(key=lambda pair: pair[0])
+    return [item for _, item in found[:count]]
 
 
-def _first(queue: QueueHandle, spot: Spot, count: int, state: State) -> Operation[list[QueueItem]]:
-    """Give the first of a state in one part; parts are in order of time, so it stops early."""
+def _turn(part: str, item: QueueItem) -> tuple[bool, int, bool]:
+    """Order messages as pop does: those that are redelivered, then new ones, each by time."""
+    us = int(item.id or 0) if item.due_ms is None else item.due_ms * 1000
+    return (part in ("later", "ready"), us, part == "later")
+
+
+def _first_of_part(
+    queue: QueueHandle, spot: Spot, count: int, state: State
+) -> Operation[list[QueueItem]]:
+    """Return what may be among the first of a state in one part, reading as little as will do."""
     found: list[QueueItem] = []
-    rest = [spot]
-    while rest and len(found) < count:
-        items, rest = yield from page(queue, rest, count)
-        wanted = [item for item in items if item.state == state]
-        found += wanted
-        if items and not wanted and spot.part != "held":
+    if state == "delayed":
+        # What is due lies before all that is delayed.
+        spot = spot._replace(after=b"%d ~" % spot.now)
+    rest = [spot] if count else []
+    while rest:
+        items, rest = yield from page(queue, rest, min(count, PAGE_MESSAGES))
+        found += (item for item in items if item.state == state)
+        if not rest or spot.part in ("ready", "aside"):
+            if len(found) >= count:
+                break
+            continue
+        # Parts with times are in the order of them, but a message may have a later one of its own.
+        reached = int(float(rest[0].after.split()[0]))
+        if state in ("ready", "dead") and reached > spot.now:
             break
-    return found[:count]
+        if len(found) >= count <= sum((item.due_ms or 0) <= reached for item in found):
+            break
+    return found
 
 
 def check_states(states: Iterable[str]) -> None:
@@ -169,7 +194,7 @@ def spots_of(queue: QueueHandle, states: Collection[State]) -> Operation[list[Sp
     most = parse_settings(reply[3]).max_attempts
     parts = {part for state in states for part in _PARTS[state]} or set(_ALL_PARTS)
     return [
-        Spot(part, level, b"", most)
+        Spot(part, level, b"", most, reply[0])
         for part in _ALL_PARTS
         if part in parts
         for level in ([""] if part in _WITHOUT_LEVEL else levels)
@@ -180,7 +205,7 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
     """Read one page: about ``count`` messages or 4 MiB at most, in one call."""
     check_int(count, "count", 1, MAX_POP)
     spot, *others = spots
-    part, level, after, _ = spot
+    part, level, after, *_ = spot
     args = (part, level, after, min(count, PAGE_MESSAGES), PAGE_BYTES)
     reply = yield Call("hw_queue_page", queue.key, args, read_only=True)
     now, on, *found = reply

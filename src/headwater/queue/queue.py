@@ -129,7 +129,11 @@ class Queue:
         return self._run(inspecting.stats(self._handle))
 
     def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
-        """Show the messages of a state that come first, without taking them."""
+        """Return the messages of a state that come first, without taking them.
+
+        Ready ones are in the order in which ``pop`` takes them, delayed and unacked ones are by
+        priority and then by time, dead letters by the time at which they were given up.
+        """
         return self._run(inspecting.peek(self._handle, count, state))
 
     def scan(self, *states: State) -> Iterator[QueueItem]:
