@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 def test_a_killed_command_is_gone_on_with(
     fill: Fill, hw: headwater.Headwater, embedded_url: str, tmp_path: Path, name: str
 ) -> None:
-    """kill -9 of driver and JVM while chunks are on their way."""
+    """The driver and the JVM are killed while chunks are on their way."""
     url = small_table(tmp_path, 4000)
     words = ["spark", "backfill", name, "--db", url, "--table", "t", "--tag", "id"]
     words += ["--stream", name, "--chunk-rows", "1000", "--master", "local[1]", "--json"]

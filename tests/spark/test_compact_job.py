@@ -170,7 +170,7 @@ def test_what_is_not_there_is_refused(spark: SparkSession, embedded_url: str, na
 def test_a_killed_command_is_gone_on_with(
     spark: SparkSession, embedded_url: str, name: str
 ) -> None:
-    """kill -9 of driver and JVM as soon as the first nodes are rewritten."""
+    """The driver and the JVM are killed as soon as the first nodes are rewritten."""
     with headwater.connect(embedded_url) as hw:
         twins = hw.stream(f"{name}-a"), hw.stream(f"{name}-b")
         times = list(range(1000, 1000 + 1000))

@@ -1,0 +1,140 @@
+"""The rules of CONTRIBUTING.md that a program can check and that ruff does not know."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "tests", "bench", "examples")
+MOST_LINES = 350
+# The tree of errors is read as a whole.
+WHOLE = {"src/headwater/errors.py"}
+# Files that are still to be split, room by room; nothing is added here.
+STILL_LARGE = {
+    # The log.
+    "tests/contract/test_blocking.py",
+    "tests/contract/test_cli_stream.py",
+    "tests/contract/test_group.py",
+    "tests/contract/test_staging.py",
+    "tests/contract/test_stream.py",
+    "tests/fault/test_interrupted.py",
+    # Queues and dirty lists.
+    "tests/contract/test_channel.py",
+    "tests/contract/test_ick.py",
+    "tests/contract/test_queue.py",
+    # Timelines.
+    "tests/contract/test_timeline.py",
+    "tests/contract/test_timeline_reshard.py",
+    "tests/contract/test_timeline_server.py",
+    # The outbox.
+    "tests/contract/test_consumer.py",
+    "tests/contract/test_rocket_rides.py",
+    "tests/contract/test_streamer.py",
+    # The store and workers.
+    "tests/contract/test_cli_doctor.py",
+    "tests/contract/test_connect.py",
+    "tests/contract/test_recovery.py",
+    "tests/contract/test_worker.py",
+    "tests/fault/test_embedded_server.py",
+    # Spark.
+    "tests/spark/test_archive.py",
+    "tests/spark/test_queue_format.py",
+    "tests/spark/test_sql_sink.py",
+    "tests/spark/test_table.py",
+}
+# Names of classes that still stand in more than one module; nothing is added here.
+STILL_SHARED = {
+    *("Ask", "Batch", "Comparison", "Cursor", "Database", "Extent", "Group", "Kept", "Layout"),
+    *("Line", "Listed", "Message", "Moved", "Options", "Outage", "Outcome", "Pace", "Packed"),
+    *("Page", "Part", "Place", "Placed", "Plan", "Position", "Positions", "Progress", "Query"),
+    *("Reading", "Report", "Source", "Staged", "Standing", "State", "Step", "Taken", "Tally"),
+    *("Target", "Verdict", "View", "Written"),
+}
+# Sharing a connection is for asyncio only: a thread has one to itself.
+WITHOUT_TWIN = {"src/headwater/store/aio_pipe.py"}
+EMPTY_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+
+
+def files(*suffixes: str) -> Iterator[Path]:
+    """Return every source file of the project with one of the suffixes."""
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in suffixes and "__pycache__" not in file.parts:
+                yield file
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def classes() -> Iterator[tuple[str, str]]:
+    """Return every public class of the library with the module that defines it."""
+    for file in files(".py"):
+        if name_of(file).startswith("src/"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    yield node.name, name_of(file)
+
+
+def test_no_file_is_longer_than_somebody_reads_at_once() -> None:
+    large = {
+        name_of(file): lines
+        for file in files(".py", ".lua", ".java", ".sql")
+        if (lines := len(file.read_text("utf-8").splitlines())) > MOST_LINES
+    }
+    longer = {name: n for name, n in large.items() if name not in WHOLE | STILL_LARGE}
+    assert not longer, f"more than {MOST_LINES} lines: split by promise or by idea: {longer}"
+    done = (STILL_LARGE | WHOLE) - set(large)
+    assert not done, f"no longer large: take out of the list in {__file__}: {sorted(done)}"
+
+
+def test_the_name_of_a_public_class_names_one_class() -> None:
+    places = defaultdict(list)
+    for name, module in classes():
+        places[name].append(module)
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    new = {name: found for name, found in shared.items() if name not in STILL_SHARED}
+    assert not new, f"rename all but one, or begin the name with an underscore: {new}"
+
+
+def test_an_async_twin_stands_beside_what_it_is_the_twin_of() -> None:
+    alone = {
+        name_of(file)
+        for file in files(".py")
+        if file.name.startswith("aio_")
+        and not (file.parent / file.name.removeprefix("aio_")).exists()
+    }
+    assert alone == WITHOUT_TWIN, "twins are x.py and aio_x.py, in one folder"
+
+
+def test_no_module_marks_a_twin_in_another_way() -> None:
+    other = re.compile(r"^(a?sync_\w+|\w+_(aio|a?sync))$")
+    assert [
+        name_of(file)
+        for file in files(".py")
+        if name_of(file).startswith("src/") and other.match(file.stem)
+    ] == [], "twins are x.py and aio_x.py"
+
+
+def test_a_module_is_named_by_what_it_holds() -> None:
+    assert [
+        name_of(file) for file in files(".py") if set(file.stem.split("_")) & EMPTY_WORDS
+    ] == [], "a name that says nothing of the content: name what is in the module"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wanted = [
+        *project["project"]["dependencies"],
+        *(d for extra in project["project"]["optional-dependencies"].values() for d in extra),
+        *project["dependency-groups"]["dev"],
+    ]
+    page = (ROOT / "docs" / "decisions" / "0003-libraries.md").read_text("utf-8").lower()
+    names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in wanted}
+    missing = {name for name in names if not re.search(rf"\b{name}\b", page)}
+    assert not missing, f"write a line in docs/decisions/0003-libraries.md for {missing}"
