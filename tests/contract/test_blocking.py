@@ -391,7 +391,7 @@ def test_what_was_handed_to_a_member_that_died_is_handed_to_another(
 ) -> None:
     def wait_and_die() -> Operation[None]:
         terms = ("" if retry_ms is None else retry_ms, "")
-        args = ("g", "dying", 5, *terms, "first", "", "", "dying.1", 60_000, "", 10**6, 0)
+        args = ("g", "dying", 5, *terms, "first", "", "", "dying.1", 60_000, 0, "", 10**6)
         yield Call("hw_group_read", stream_key(stream.name), args)
 
     client.store.run(wait_and_die())
@@ -424,7 +424,7 @@ def test_a_read_that_is_sent_again_finds_what_came_for_its_first_try(
     client: Headwater, stream: Stream
 ) -> None:
     def ask() -> Operation[bytes]:
-        args = ("g", "m", 5, LONG, "", "first", "", "", "m.1", LONG, "", 10**6, 7)
+        args = ("g", "m", 5, LONG, "", "first", "", "", "m.1", LONG, 7, "", 10**6)
         boxed: bytes = (yield Call("hw_group_read", stream_key(stream.name), args))[8]
         return boxed
 
@@ -446,7 +446,7 @@ def test_members_that_block_in_great_number_are_all_served(
     group.read(1)
 
     def register(waiter: str) -> Operation[None]:
-        args = ("g", waiter, 1, LONG, "", "first", "", "", waiter, LONG, "", 10**6, 0)
+        args = ("g", waiter, 1, LONG, "", "first", "", "", waiter, LONG, 0, "", 10**6)
         yield Call("hw_group_read", stream_key(stream.name), args)
 
     for n in range(count):

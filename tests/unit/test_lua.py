@@ -37,15 +37,43 @@ def test_a_function_says_its_purpose_keys_arguments_and_reply(name: str) -> None
     assert re.search(r"\n\s*Reply\s+\S", header)
 
 
-@pytest.mark.parametrize("name", functions())
-def test_a_function_lists_the_arguments_it_uses(name: str) -> None:
+# Those of queues still read arguments where they need them.
+NAMED = {name: file for name, file in functions().items() if file.parts[-3] != "queue"}
+
+
+def body_of(name: str) -> str:
     source = functions()[name].read_text()
-    body = source[source.index(f"'{name}'") :].partition("--[[")[0]
-    used = {int(number) for number in re.findall(r"\bargs\[(\d+)\]", body)}
-    if used:
-        arguments = header_of(name).partition("ARGV")[2]
-        listed = {int(number) for number in re.findall(r"(?<!\d)(\d+)(?:\.\.)? ", arguments)}
-        assert max(used) <= max(listed, default=0), f"{name} uses {used}, lists {listed}"
+    return source[source.index(f"'{name}'") :].partition("--[[")[0]
+
+
+def listed_arguments(name: str) -> list[int]:
+    """Return the numbers of the arguments in a header; the last may stand for all from it on."""
+    section = re.search(r"\n\s*ARGV\s+(.*?)\n\s*Reply\b", header_of(name), re.DOTALL)
+    arguments = section[1] if section else ""
+    return [int(number) for number in re.findall(r"(?:^|\s{2,})(\d+)(?:\.\.)? ", arguments)]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_header_lists_arguments_in_order(name: str) -> None:
+    listed = listed_arguments(name)
+    assert listed == list(range(1, len(listed) + 1))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_function_names_its_arguments_first_and_in_order(name: str) -> None:
+    """An argument is read by its number once, in the statements at the top; then it has a name."""
+    used = [int(number) for number in re.findall(r"\bargs\[(\d+)\]", body_of(name))]
+    assert used == sorted(set(used)), f"{name} reads {used}"
+    assert used == listed_arguments(name)[: len(used)], f"{name} reads {used}"
+    lines = [line for line in body_of(name).splitlines() if re.search(r"args\[\d+\]", line)]
+    assert all(line.lstrip().startswith("local ") for line in lines), lines
+
+
+def test_what_functions_share_reads_no_argument_by_its_number() -> None:
+    for file in (file for file in FILES if "queue" not in file.parts):
+        bodies = "".join(body_of(name) for name, place in NAMED.items() if place == file)
+        found = re.findall(r"\bargs\[\d+\]", COMMENT.sub("", file.read_text()))
+        assert len(found) == len(re.findall(r"\bargs\[\d+\]", bodies)), file
 
 
 def test_every_function_that_is_called_exists_and_every_one_that_exists_is_called() -> None:

@@ -147,10 +147,9 @@ def _ask(
         str(group.start),
         "" if group.max_pending is None else group.max_pending,
         group.dead_words(),
-        *waiter[:2],
+        *waiter,
         held,
         REPLY_BYTES,
-        waiter[2],
     )
     try:
         reply: list[Any] = yield Call("hw_group_read", group.key, args, repeatable=terms[0] != "")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headwater.errors import LibraryTooNew
 
 NAME = "headwater"
-VERSION = 1
+VERSION = 2
 
 
 class Library(NamedTuple):

@@ -22,9 +22,8 @@ local function add_rows(S, args, first, not_before, since)
 end
 
 redis.register_function('hw_channel_add', function(keys, args)
-  local S, now = keys[1], server_ms()
+  local S, not_before, now = keys[1], tonumber(args[1]), server_ms()
   if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
-  local not_before = tonumber(args[1])
   if not_before and not_before <= now then not_before = nil end
   return add_rows(S, args, 2, not_before, now)
 end)
@@ -42,8 +41,9 @@ redis.register_function{
     local S, before = keys[1], channel_size(keys[1])
     if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
     for i = 1, #args, 4 do
-      local row, not_before = { args[i + 1], args[i] }, tonumber(args[i + 2])
-      if not_before > 0 then add_later(S, row, not_before) else add_ready(S, row, args[i + 3]) end
+      local member, score, not_before, since = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3]
+      local row = { score, member }
+      if not_before > 0 then add_later(S, row, not_before) else add_ready(S, row, since) end
     end
     return channel_size(S) - before
   end,

@@ -33,11 +33,11 @@ end
 redis.register_function{
   function_name = 'hw_channel_commit',
   callback = function(keys, args)
-    local S, token = keys[1], tonumber(args[1])
+    local S, token, lease_ms = keys[1], tonumber(args[1]), tonumber(args[2])
     local shard, fault = check_token(S, token)
     if not shard then return fault or 0 end
     local rows = settle(S, args, 3)
-    renew_lease(S, token, server_ms() + tonumber(args[2]))
+    renew_lease(S, token, server_ms() + lease_ms)
     return #rows / 2
   end,
   flags = { 'allow-oom' },
@@ -53,10 +53,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_channel_release',
   callback = function(keys, args)
-    local S, token, now = keys[1], tonumber(args[1]), server_ms()
+    local S, token, lease_ms, delay_ms = keys[1], tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+    local now = server_ms()
     local shard, fault = check_token(S, token)
     if not shard then return fault or 0 end
-    local rows, delay_ms = settle(S, args, 4), tonumber(args[3])
+    local rows = settle(S, args, 4)
     if #rows > 0 then
       if delay_ms > 0 then
         add_rows(S, rows, 1, now + delay_ms)
@@ -64,7 +65,7 @@ redis.register_function{
         add_rows(S, rows, 1, nil, now)
       end
     end
-    renew_lease(S, token, now + tonumber(args[2]))
+    renew_lease(S, token, now + lease_ms)
     return #rows / 2
   end,
   flags = { 'allow-oom' },
@@ -80,11 +81,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_channel_renew',
   callback = function(keys, args)
-    local S, token = keys[1], tonumber(args[1])
+    local S, token, lease_ms = keys[1], tonumber(args[1]), tonumber(args[2])
     local shard, fault = check_token(S, token)
     if fault then return fault end
     if not shard or shard.holder == '' then return 0 end
-    local till = server_ms() + tonumber(args[2])
+    local till = server_ms() + lease_ms
     redis.call('HSET', S, 'until', till)
     return till
   end,

@@ -17,10 +17,11 @@ local function next_epoch(last)
 end
 
 redis.register_function('hw_channel_open', function(keys, args)
-  local view = channel_view(keys[1])
+  local M, shards = keys[1], args[1]
+  local view = channel_view(M)
   if view then return view end
-  redis.call('HSET', keys[1], 'epoch', next_epoch(0), 'shards', args[1])
-  return channel_view(keys[1])
+  redis.call('HSET', M, 'epoch', next_epoch(0), 'shards', shards)
+  return channel_view(M)
 end)
 
 --[[
@@ -44,17 +45,17 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_channel_begin',
   callback = function(keys, args)
-    local view = channel_view(keys[1])
+    local M, epoch, shards = keys[1], tonumber(args[1]), tonumber(args[2])
+    local view = channel_view(M)
     if not view then return nil end
-    local shards = tonumber(args[2])
-    if view[1] ~= tonumber(args[1]) or view[2] == shards then return view end
+    if view[1] ~= epoch or view[2] == shards then return view end
     if shards == 0 then
-      redis.call('HSET', keys[1], 'phase', 'deleting')
+      redis.call('HSET', M, 'phase', 'deleting')
     elseif view[5] == '' then
-      redis.call('HSET', keys[1], 'old_epoch', view[1], 'old_shards', view[2], 'phase', 'closing',
+      redis.call('HSET', M, 'old_epoch', view[1], 'old_shards', view[2], 'phase', 'closing',
         'epoch', next_epoch(view[1]), 'shards', shards)
     end
-    return channel_view(keys[1])
+    return channel_view(M)
   end,
   flags = { 'allow-oom' },
 }
@@ -70,14 +71,15 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_channel_advance',
   callback = function(keys, args)
-    local view = channel_view(keys[1])
-    if not view or view[1] ~= tonumber(args[1]) or view[5] ~= args[2] then return 0 end
-    if args[3] == 'gone' then
-      redis.call('UNLINK', keys[1])
-    elseif args[3] == '' then
-      redis.call('HDEL', keys[1], 'old_epoch', 'old_shards', 'phase')
+    local M, epoch, phase, next_phase = keys[1], tonumber(args[1]), args[2], args[3]
+    local view = channel_view(M)
+    if not view or view[1] ~= epoch or view[5] ~= phase then return 0 end
+    if next_phase == 'gone' then
+      redis.call('UNLINK', M)
+    elseif next_phase == '' then
+      redis.call('HDEL', M, 'old_epoch', 'old_shards', 'phase')
     else
-      redis.call('HSET', keys[1], 'phase', args[3])
+      redis.call('HSET', M, 'phase', next_phase)
     end
     return 1
   end,

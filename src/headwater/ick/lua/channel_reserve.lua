@@ -53,8 +53,8 @@ end
 redis.register_function{
   function_name = 'hw_channel_reserve',
   callback = function(keys, args)
-    local S, consumer, count, now = keys[1], args[1], tonumber(args[3]), server_ms()
-    local shard = load_shard(S)
+    local S, consumer, lease_ms, count = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
+    local shard, now = load_shard(S), server_ms()
     if shard.closed then return channel_closed() end
     if shard.holder ~= '' and shard.holder ~= consumer and shard.till > now then
       return { 0, shard.till, {}, {}, -1 }
@@ -67,7 +67,7 @@ redis.register_function{
     local due_ms = next_due and math.max(0, tonumber(next_due) - now) or -1
     if #rows == 0 then return { 0, 0, {}, {}, due_ms } end
     if shard.holder ~= consumer then shard.token = shard.token + 1 end
-    local till = now + tonumber(args[2])
+    local till = now + lease_ms
     redis.call('HSET', S, 'token', shard.token, 'holder', consumer, 'until', till,
       'generation', shard.generation, 'turn', shard.turn)
     return { shard.token, till, rows, made_of(S, rows, 1), due_ms }

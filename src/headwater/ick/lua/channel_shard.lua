@@ -29,8 +29,9 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_channel_scan',
   callback = function(keys, args)
-    local set = args[1] == 'later' and 'wish' or args[1]
-    return redis.call('ZSCAN', keys[1] .. ':' .. set, args[2], 'COUNT', args[3])
+    local S, place, cursor, count = keys[1], args[1], args[2], args[3]
+    local set = place == 'later' and 'wish' or place
+    return redis.call('ZSCAN', S .. ':' .. set, cursor, 'COUNT', count)
   end,
   flags = { 'no-writes' },
 }
@@ -95,10 +96,10 @@ redis.register_function{
 ]]
 redis.register_function{
   function_name = 'hw_channel_forget',
-  callback = function(keys, args)
+  callback = function(keys, members)
     local S = keys[1]
     if redis.call('HEXISTS', S, 'closed') == 0 then return channel_size(S) end
-    for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, args, 1) end
+    for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, members, 1) end
     return channel_size(S)
   end,
   flags = { 'allow-oom' },

@@ -11,11 +11,12 @@
 redis.register_function{
   function_name = 'hw_ick_exchange',
   callback = function(keys, args)
+    local most, backwash = tonumber(args[1]), args[2]
     local ick, fault = ick_look(keys)
     if fault then return fault end
     ick_begin(keys, ick)
-    local most, committed = tonumber(args[1]), ick_remove(keys[3], args, 3)
-    if args[2] == '1' then ick_fold(keys[3], keys[2], math.huge) end
+    local committed = ick_remove(keys[3], args, 3)
+    if backwash == '1' then ick_fold(keys[3], keys[2], math.huge) end
     if most == 0 then return { committed, {} } end
     local known = ick_fold(keys[2], keys[3], most)
     return { committed, known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES') }

@@ -34,10 +34,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_ick_scan',
   callback = function(keys, args)
+    local place, cursor, count = args[1], args[2], args[3]
     local _, fault = ick_look(keys)
     if fault then return fault end
-    local key = args[1] == 'pset' and keys[2] or keys[3]
-    return redis.call('ZSCAN', key, args[2], 'COUNT', args[3])
+    local key = place == 'pset' and keys[2] or keys[3]
+    return redis.call('ZSCAN', key, cursor, 'COUNT', count)
   end,
   flags = { 'no-writes' },
 }

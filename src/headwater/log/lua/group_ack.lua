@@ -37,11 +37,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_group_skip',
   callback = function(keys, args)
-    local K, name = keys[1], args[1]
+    local K, name, created = keys[1], args[1], args[2]
     local G, stream = group_key(K, name), load_stream(K)
     local next_offset = open_group(G)
     if not next_offset then return no_group() end
-    if stream.created ~= args[2] then return 0 end
+    if stream.created ~= created then return 0 end
     local ended = 0
     for i = 3, #args, 2 do
       local first, last = tonumber(args[i]), tonumber(args[i + 1])
@@ -68,14 +68,14 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_group_postpone',
   callback = function(keys, args)
-    local K, name = keys[1], args[1]
+    local K, name, delay_ms = keys[1], args[1], tonumber(args[2])
     local G = group_key(K, name)
     if not open_group(G) then return no_group() end
     local now, moved = server_ms(), 0
     for i = 3, #args, 2 do
       local parts, taken = cut_pending(G, tonumber(args[i]), tonumber(args[i + 1]), false)
       for _, part in ipairs(parts) do
-        add_pending(G, part.first, part.last, part.attempt, now + tonumber(args[2]), part.expire)
+        add_pending(G, part.first, part.last, part.attempt, now + delay_ms, part.expire)
       end
       moved = moved + taken
     end

@@ -42,13 +42,14 @@ end
 redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
-    local G = group_key(keys[1], args[1])
+    local name, written, written_at, most = args[1], args[2], tonumber(args[3]), tonumber(args[4])
+    local G = group_key(keys[1], name)
     if not open_group(G) then return no_group() end
     local target = redis.call('HGET', G, 'dead')
     if target == '' then return drop_expired(G) end
     local noted = redis.call('HGET', G, 'burying')
-    if noted and args[2] ~= '' and args[2] == string.match(noted, '^%d+') then
-      local at = tonumber(args[3])
+    if noted and written ~= '' and written == string.match(noted, '^%d+') then
+      local at = written_at
       for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
         local n = tonumber(last) - tonumber(first) + 1
         add_dead(G, at, tonumber(first), tonumber(last), attempt)
@@ -62,7 +63,7 @@ redis.register_function{
       noted = nil
     end
     if not noted then
-      local parts, room = {}, tonumber(args[4])
+      local parts, room = {}, most
       for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, 255)) do
         local range = pending_at(G, start)
         if room <= 0 then break end
@@ -93,10 +94,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_group_dead',
   callback = function(keys, args)
-    local G = group_key(keys[1], args[1])
+    local name, most = args[1], tonumber(args[2])
+    local G = group_key(keys[1], name)
     if redis.call('EXISTS', G) == 0 then return no_group() end
     local facts = {}
-    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, tonumber(args[2]) - 1)) do
+    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, most - 1)) do
       for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
     end
     return { redis.call('HGET', G, 'grave') or '', facts }
@@ -124,11 +126,11 @@ end
 redis.register_function{
   function_name = 'hw_group_redrive',
   callback = function(keys, args)
-    local K, name = keys[1], args[1]
+    local K, name, room, from = keys[1], args[1], tonumber(args[2]), args[3]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
     if not open_group(G) then return no_group() end
-    local room, back, gone, place = tonumber(args[2]), 0, 0, -1
-    local found = redis.call('ZRANGE', G .. ':dead', args[3], '+inf', 'BYSCORE', 'LIMIT', 0, 1024)
+    local back, gone, place = 0, 0, -1
+    local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, 1024)
     for i, member in ipairs(found) do
       if room <= 0 then break end
       local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')

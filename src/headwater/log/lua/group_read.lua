@@ -7,9 +7,9 @@
          6 where a new group starts: 'first', 'last' or an offset
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
-         13 number of the waiter's read: all its calls have the same, also one that is sent again
+         11 number of the waiter's read: all its calls have the same, also one that is sent again
             because its answer was lost
-         11 "created:base:version" of a node that the caller still has, or ''   12 byte limit
+         12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '' }
@@ -33,14 +33,13 @@ local function create_group(K, G, name, stream, start, now)
   redis.call('ZADD', K .. ':groups', digits(now), name)
 end
 
-local function register_waiter(K, G, name, stream, waiter, known, now, args)
+local function register_waiter(K, G, name, stream, waiter, known, wish)
   if not known or not redis.call('ZSCORE', G .. ':waiters', waiter) then
     redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
     note_waiting(K, stream, name)
   end
-  redis.call('HSET', G, 'w:' .. waiter,
-    table.concat({ digits(now + tonumber(args[10])), args[3], args[4], args[5], args[13] }, ':'))
+  redis.call('HSET', G, 'w:' .. waiter, wish)
 end
 
 -- Letters of one group lie in one stream: it can only be changed while there are none.
@@ -64,39 +63,43 @@ end
 redis.register_function{
   function_name = 'hw_group_read',
   callback = function(keys, args)
-    local K, name, waiter, wait = keys[1], args[1], args[9], tonumber(args[10])
+    local K, name, member, count, retry, expire = keys[1], args[1], args[2], args[3], args[4], args[5]
+    local start, max_pending, dead_letters = args[6], args[7], args[8]
+    local waiter, wait_ms, read_number = args[9], tonumber(args[10]), args[11]
+    local kept, limit_bytes = args[12], tonumber(args[13])
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
     local group = load_group(G, waiter)
     if not group then
-      local fault = create_group(K, G, name, stream, args[6], now)
+      local fault = create_group(K, G, name, stream, start, now)
       if fault then return fault end
       group = load_group(G)
     end
     book_group(G, group)
-    if args[7] ~= '' and tonumber(args[7]) ~= group.max_pending then
-      group.max_pending = tonumber(args[7])
-      redis.call('HSET', G, 'max_pending', args[7])
+    if max_pending ~= '' and tonumber(max_pending) ~= group.max_pending then
+      group.max_pending = tonumber(max_pending)
+      redis.call('HSET', G, 'max_pending', max_pending)
     end
-    local dead, bury = args[8] == '-' and '' or args[8], 0
-    if args[8] ~= '' and dead ~= group.dead then
+    local dead, bury = dead_letters == '-' and '' or dead_letters, 0
+    if dead_letters ~= '' and dead ~= group.dead then
       local grave = dead ~= '' and letters_lie_elsewhere(G, dead)
       if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
       -- What had expired by now must be dropped when there are no dead letters any more.
       group.dead, bury = dead, 1
       redis.call('HSET', G, 'dead', dead)
     end
-    redis.call('ZADD', G .. ':members', digits(now), args[2])
-    local bag = new_bag(stream, tonumber(args[12]), args[11])
-    local known = group.wish and string.match(group.wish, '%d*$') == args[13]
+    redis.call('ZADD', G .. ':members', digits(now), member)
+    local bag = new_bag(stream, limit_bytes, kept)
+    local known = group.wish and string.match(group.wish, '%d*$') == read_number
     local claims, boxed = {}, known and empty_box(G, waiter) or ''
     if boxed == '' then
       if take_back_old_boxes(G, now) then group = load_group(G) end
-      claims = take(K, G, stream, group, now, tonumber(args[3]), tonumber(args[4]), tonumber(args[5]), bag)
+      claims = take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
     end
     local idle, due = #claims == 0 and boxed == '', nil
-    if idle and wait > 0 then
-      register_waiter(K, G, name, stream, waiter, known, now, args)
+    if idle and wait_ms > 0 then
+      register_waiter(K, G, name, stream, waiter, known,
+        table.concat({ digits(now + wait_ms), count, retry, expire, read_number }, ':'))
     elseif known then
       forget_waiter(G, waiter)
     end

@@ -8,12 +8,12 @@
 redis.register_function{
   function_name = 'hw_group_seek',
   callback = function(keys, args)
-    local K, name = keys[1], args[1]
+    local K, name, position = keys[1], args[1], args[2]
     local G, stream = group_key(K, name), load_stream(K)
     if not open_group(G) then return no_group() end
-    local target = tonumber(args[2])
-    if args[2] == 'first' then target = stream.first end
-    if args[2] == 'last' then target = stream.last + 1 end
+    local target = tonumber(position)
+    if position == 'first' then target = stream.first end
+    if position == 'last' then target = stream.last + 1 end
     if target > stream.last + 1 then
       return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
     end
@@ -40,8 +40,8 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_group_info',
   callback = function(keys, args)
-    local K = keys[1]
-    local G, stream = group_key(K, args[1]), load_stream(K)
+    local K, name = keys[1], args[1]
+    local G, stream = group_key(K, name), load_stream(K)
     local f = redis.call('HMGET', G, 'next', 'pending', 'missed', 'expired', 'buried', 'max_pending',
       'dead', 'created', 'gaps')
     if not f[1] then return no_group() end
@@ -63,6 +63,9 @@ redis.register_function{
 ]]
 redis.register_function{
   function_name = 'hw_group_remove',
-  callback = function(keys, args) return remove_group(keys[1], args[1]) end,
+  callback = function(keys, args)
+    local K, name = keys[1], args[1]
+    return remove_group(K, name)
+  end,
   flags = { 'allow-oom' },
 }

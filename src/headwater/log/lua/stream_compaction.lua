@@ -13,7 +13,8 @@
 redis.register_function{
   function_name = 'hw_stream_auto_compact',
   callback = function(keys, args)
-    redis.call('HSET', keys[1], 'compact', args[1])
+    local K, marker_ms = keys[1], args[1]
+    redis.call('HSET', K, 'compact', marker_ms)
     return 1
   end,
   flags = { 'allow-oom' },
@@ -29,8 +30,8 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_compact_due',
   callback = function(keys)
-    local stream = load_stream(keys[1])
-    local f = redis.call('HMGET', keys[1], 'compact', 'compacted', 'holes')
+    local K, stream = keys[1], load_stream(keys[1])
+    local f = redis.call('HMGET', K, 'compact', 'compacted', 'holes')
     if (f[1] or '') == '' then return {} end
     local fresh = stream.last - math.max(tonumber(f[2] or 0), stream.first - 1)
     local length = stream.last - stream.first + 1 - tonumber(f[3] or 0)
@@ -49,9 +50,10 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_compacted',
   callback = function(keys, args)
-    if load_stream(keys[1]).created ~= args[1] then return 0 end
-    local known = tonumber(redis.call('HGET', keys[1], 'compacted') or 0)
-    if tonumber(args[2]) > known then redis.call('HSET', keys[1], 'compacted', args[2]) end
+    local K, created, offset = keys[1], args[1], args[2]
+    if load_stream(K).created ~= created then return 0 end
+    local known = tonumber(redis.call('HGET', K, 'compacted') or 0)
+    if tonumber(offset) > known then redis.call('HSET', K, 'compacted', offset) end
     return 1
   end,
   flags = { 'allow-oom' },

@@ -13,9 +13,10 @@
 redis.register_function{
   function_name = 'hw_stream_hot',
   callback = function(keys, args)
-    local stream = load_stream(keys[1])
-    local found = redis.call('ZRANGE', keys[1] .. ':index', '(' .. digits(stream.cold),
-      digits(math.max(stream.last - tonumber(args[1]), 0)), 'BYSCORE', 'LIMIT', 0, args[2], 'WITHSCORES')
+    local K, leave, most = keys[1], tonumber(args[1]), args[2]
+    local stream = load_stream(K)
+    local found = redis.call('ZRANGE', K .. ':index', '(' .. digits(stream.cold),
+      digits(math.max(stream.last - leave, 0)), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     local facts = {}
     for i = 1, #found, 2 do
       local node = parse_node(found[i])
@@ -36,9 +37,10 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_cooled',
   callback = function(keys, args)
-    local stream = load_stream(keys[1])
-    if stream.created ~= args[1] or stream.cold ~= tonumber(args[2]) then return 0 end
-    redis.call('HSET', keys[1], 'cold', args[3])
+    local K, created, mark, offset = keys[1], args[1], tonumber(args[2]), args[3]
+    local stream = load_stream(K)
+    if stream.created ~= created or stream.cold ~= mark then return 0 end
+    redis.call('HSET', K, 'cold', offset)
     return 1
   end,
   flags = { 'allow-oom' },

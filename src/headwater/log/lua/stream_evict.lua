@@ -10,14 +10,14 @@
 redis.register_function{
   function_name = 'hw_stream_evict',
   callback = function(keys, args)
-    local stream = load_stream(keys[1])
-    local limit = tonumber(args[1])
-    if limit < 0 then limit = limit_for(keys[1], stream, -limit) end
-    if args[2] == '1' then
-      local needed = slowest_reader(keys[1])
+    local K, limit, spare_readers = keys[1], tonumber(args[1]), args[2]
+    local stream = load_stream(K)
+    if limit < 0 then limit = limit_for(K, stream, -limit) end
+    if spare_readers == '1' then
+      local needed = slowest_reader(K)
       if needed then limit = math.min(limit, needed - 1) end
     end
-    local gone, more, in_the_way = evict(keys[1], stream, limit)
+    local gone, more, in_the_way = evict(K, stream, limit)
     return { gone, more, in_the_way, stream.created }
   end,
   flags = { 'allow-oom' },
@@ -72,15 +72,16 @@ end
 redis.register_function{
   function_name = 'hw_stream_retain',
   callback = function(keys, args)
-    local K, stream = keys[1], load_stream(keys[1])
-    if args[1] == 'set' then
-      redis.call('HSET', K, 'max_count', args[3], 'max_age_ms', args[4], 'max_bytes', args[5])
+    local K, verb, force, max_count, max_age_ms, max_bytes = keys[1], args[1], args[2], args[3], args[4], args[5]
+    local stream = load_stream(K)
+    if verb == 'set' then
+      redis.call('HSET', K, 'max_count', max_count, 'max_age_ms', max_age_ms, 'max_bytes', max_bytes)
     end
     local policy = redis.call('HMGET', K, 'max_count', 'max_age_ms', 'max_bytes')
     local wanted = retention_limit(K, stream, tonumber(policy[1] or ''), tonumber(policy[2] or ''),
       tonumber(policy[3] or ''))
     local limit, who = wanted, ''
-    if args[2] ~= '1' then
+    if force ~= '1' then
       local needed, reader = slowest_reader(K)
       if needed and needed - 1 < limit then limit, who = needed - 1, reader end
     end
@@ -101,10 +102,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_reader',
   callback = function(keys, args)
-    if args[2] == '' then
-      redis.call('ZREM', keys[1] .. ':readers', args[1])
+    local K, reader, position = keys[1], args[1], args[2]
+    if position == '' then
+      redis.call('ZREM', K .. ':readers', reader)
     else
-      redis.call('ZADD', keys[1] .. ':readers', args[2], args[1])
+      redis.call('ZADD', K .. ':readers', position, reader)
     end
     return 1
   end,

@@ -32,7 +32,8 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_sequence',
   callback = function(keys, args)
-    return tonumber(redis.call('HGET', keys[1] .. ':answers', args[1]) or -1)
+    local K, producer = keys[1], args[1]
+    return tonumber(redis.call('HGET', K .. ':answers', producer) or -1)
   end,
   flags = { 'no-writes' },
 }
@@ -51,8 +52,9 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_offset_at',
   callback = function(keys, args)
-    local K, time, stream = keys[1], tonumber(args[1]), load_stream(keys[1])
-    local low = redis.call('ZCOUNT', K .. ':index', '-inf', '(' .. args[2])
+    local K, time, from = keys[1], tonumber(args[1]), args[2]
+    local stream = load_stream(K)
+    local low = redis.call('ZCOUNT', K .. ':index', '-inf', '(' .. from)
     local high = redis.call('ZCARD', K .. ':index')
     while low < high do
       local middle = math.floor((low + high) / 2)
@@ -100,12 +102,13 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_tidy',
   callback = function(keys, args)
-    local K, now = keys[1], server_ms()
-    local silent = forget_producers(K, now - tonumber(args[1]))
+    local K, producer_ms, member_ms = keys[1], tonumber(args[1]), tonumber(args[2])
+    local now = server_ms()
+    local silent = forget_producers(K, now - producer_ms)
     local members, stream = 0, load_stream(K)
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
       local G = group_key(K, name)
-      members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - tonumber(args[2])))
+      members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - member_ms))
       open_group(G)
       take_back_old_boxes(G, now)
       serve(K, name, stream, now)

@@ -16,23 +16,23 @@ local function load_publish(K, producer)
 end
 
 -- Names a staging that cannot be published: it is not there, or belongs to a publish already.
-local function missing_staging(K, args)
-  for i = 3, #args do
-    local facts = redis.call('HMGET', staged_key(K, args[i]), 'n', 'begun')
-    if not facts[1] or facts[2] then return args[i] end
+local function missing_staging(K, names)
+  for _, name in ipairs(names) do
+    local facts = redis.call('HMGET', staged_key(K, name), 'n', 'begun')
+    if not facts[1] or facts[2] then return name end
   end
 end
 
 -- Notes which stagings belong to a publish, and says whether it would do better to wait: what is
 -- to become nodes as it is should not meet leftovers in the tail, which its caller can seal.
-local function begin_publish(K, producer, args, stream)
-  for i = 3, #args do
-    local S = staged_key(K, args[i])
+local function begin_publish(K, producer, names, stream)
+  for _, name in ipairs(names) do
+    local S = staged_key(K, name)
     redis.call('HSET', S, 'begun', 1)
     redis.call('PERSIST', S)
-    redis.call('RPUSH', publish_key(K, producer), args[i])
+    redis.call('RPUSH', publish_key(K, producer), name)
   end
-  local facts = args[3] and redis.call('HGET', staged_key(K, args[3]), 'f0') or ''
+  local facts = names[1] and redis.call('HGET', staged_key(K, names[1]), 'f0') or ''
   return string.sub(facts, -2) == ':1' and stream.sealed < stream.last
 end
 
@@ -114,20 +114,22 @@ redis.register_function{
   function_name = 'hw_stream_publish',
   callback = function(keys, args)
     local K, producer, sequence = keys[1], args[1], tonumber(args[2])
+    local names = {}
+    for i = 3, #args do names[i - 2] = args[i] end
     local open, now = load_publish(K, producer), server_ms()
     local ours = open and open.sequence == sequence
     local first, last = remembered_answer(K, producer, sequence)
     if ours or first then
-      for i = 3, #args do unstage(K, args[i]) end
+      for _, name in ipairs(names) do unstage(K, name) end
     end
     if not ours and first then return { 1, first, last, 0, 1, 1 } end
     if not open and last then return last end
-    local missing = not open and missing_staging(K, args)
+    local missing = not open and missing_staging(K, names)
     if missing then return redis.error_reply('HW_NO_STAGING ' .. missing) end
-    local stream, wait = (open or args[3]) and open_stream(K) or load_stream(K), false
+    local stream, wait = (open or names[1]) and open_stream(K) or load_stream(K), false
     if not open then
       ours, open = true, { sequence = sequence, first = 1, last = 0, index = 0 }
-      wait = begin_publish(K, producer, args, stream)
+      wait = begin_publish(K, producer, names, stream)
     end
     local done = false
     if wait then

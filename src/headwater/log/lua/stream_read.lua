@@ -10,9 +10,9 @@
 redis.register_function{
   function_name = 'hw_stream_read',
   callback = function(keys, args)
-    local K = keys[1]
+    local K, limit_bytes, kept = keys[1], tonumber(args[1]), args[2]
     local stream = load_stream(K)
-    local bag = new_bag(stream, tonumber(args[1]), args[2])
+    local bag = new_bag(stream, limit_bytes, kept)
     local covered = 0
     for i = 3, #args, 2 do
       local from, to = math.max(tonumber(args[i]), stream.first), tonumber(args[i + 1])
@@ -33,9 +33,10 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_nodes',
   callback = function(keys, args)
-    local stream = load_stream(keys[1])
-    local found = redis.call('ZRANGE', keys[1] .. ':index', args[1], '-inf', 'BYSCORE', 'REV',
-      'LIMIT', 0, args[2], 'WITHSCORES')
+    local K, below, most = keys[1], args[1], args[2]
+    local stream = load_stream(K)
+    local found = redis.call('ZRANGE', K .. ':index', below, '-inf', 'BYSCORE', 'REV',
+      'LIMIT', 0, most, 'WITHSCORES')
     local facts = {}
     for i = 1, #found, 2 do
       local node = parse_node(found[i])
@@ -59,11 +60,11 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_borders',
   callback = function(keys, args)
-    local index, stream = keys[1] .. ':index', load_stream(keys[1])
-    local before = redis.call('ZCOUNT', index, '-inf', '(' .. args[1])
-    local nodes = redis.call('ZCOUNT', index, args[1], args[2])
-    local wanted = tonumber(args[4])
-    local rounds = math.max(1, math.ceil(nodes / (tonumber(args[3]) * wanted)))
+    local K, first, last, part_nodes, wanted = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
+    local index, stream = K .. ':index', load_stream(K)
+    local before = redis.call('ZCOUNT', index, '-inf', '(' .. first)
+    local nodes = redis.call('ZCOUNT', index, first, last)
+    local rounds = math.max(1, math.ceil(nodes / (part_nodes * wanted)))
     local parts = math.min(rounds * wanted, nodes)
     local reply = { stream.first, stream.last, stream.created }
     for part = 1, parts - 1 do

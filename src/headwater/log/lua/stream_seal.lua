@@ -10,17 +10,18 @@
 redis.register_function{
   function_name = 'hw_stream_seal',
   callback = function(keys, args)
-    local K, stream = keys[1], load_stream(keys[1])
-    if stream.created ~= args[1] or stream.sealed ~= tonumber(args[2]) then return -1 end
+    local K, created, sealed = keys[1], args[1], tonumber(args[2])
+    local stream = load_stream(K)
+    if stream.created ~= created or stream.sealed ~= sealed then return -1 end
     local newest, cold = 0, stream.cold >= stream.sealed
     local before = redis.call('ZRANGE', K .. ':index', -1, -1)
     if before[1] then newest = parse_node(before[1]).newest end
     for i = 3, #args, 5 do
-      local last, count = tonumber(args[i]), tonumber(args[i + 1])
-      local base = stream.sealed + 1
+      local last, count, time = tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2])
+      local blob = args[i + 4]
       newest = math.max(newest, tonumber(args[i + 3]))
-      put_node(K, base, last, count, tonumber(args[i + 2]), newest, 1, args[i + 4])
-      redis.call('HINCRBY', K, 'bytes', #args[i + 4])
+      put_node(K, stream.sealed + 1, last, count, time, newest, 1, blob)
+      redis.call('HINCRBY', K, 'bytes', #blob)
       stream.sealed = last
     end
     redis.call('HSET', K, 'sealed', stream.sealed)
@@ -44,17 +45,17 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_stream_replace',
   callback = function(keys, args)
-    local K, stream = keys[1], load_stream(keys[1])
-    local base, count = tonumber(args[2]), tonumber(args[3])
-    if stream.created ~= args[1] or stream.first > base then return 0 end
+    local K, created, base, count = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
+    local time, blob = tonumber(args[4]), args[5]
+    local stream = load_stream(K)
+    if stream.created ~= created or stream.first > base then return 0 end
     local old, last, version = {}, 0, 0
     for i = 6, #args, 3 do
-      local found = redis.call('ZRANGE', K .. ':index', args[i + 1], args[i + 1], 'BYSCORE')
+      local old_base, old_last, old_version = tonumber(args[i]), args[i + 1], tonumber(args[i + 2])
+      local found = redis.call('ZRANGE', K .. ':index', old_last, old_last, 'BYSCORE')
       local node = found[1] and parse_node(found[1])
-      if not node or node.base ~= tonumber(args[i]) or node.version ~= tonumber(args[i + 2]) then
-        return 0
-      end
-      node.member, node.last = found[1], tonumber(args[i + 1])
+      if not node or node.base ~= old_base or node.version ~= old_version then return 0 end
+      node.member, node.last = found[1], tonumber(old_last)
       old[#old + 1] = node
       last, version = node.last, math.max(version, node.version)
     end
@@ -65,8 +66,8 @@ redis.register_function{
       bytes = bytes - node.bytes
       holes = holes - (node.last - node.base + 1 - node.count)
     end
-    put_node(K, base, last, count, tonumber(args[4]), old[#old].newest, version + 1, args[5])
-    redis.call('HINCRBY', K, 'bytes', bytes + #args[5])
+    put_node(K, base, last, count, time, old[#old].newest, version + 1, blob)
+    redis.call('HINCRBY', K, 'bytes', bytes + #blob)
     redis.call('HINCRBY', K, 'holes', holes + last - base + 1 - count)
     redis.call('HSET', K, 'first', math.max(stream.first, old[1].base < base and base or 0))
     return 1

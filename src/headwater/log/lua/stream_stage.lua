@@ -11,7 +11,8 @@
          error HW_BEGUN when they are being published
 ]]
 redis.register_function('hw_stream_stage', function(keys, args)
-  local S, place = staged_key(keys[1], args[1]), tonumber(args[3])
+  local K, name, keep_ms, place = keys[1], args[1], args[2], tonumber(args[3])
+  local S = staged_key(K, name)
   local facts = redis.call('HMGET', S, 'n', 'begun')
   local n = tonumber(facts[1] or 0)
   if facts[2] then return redis.error_reply('HW_BEGUN') end
@@ -25,21 +26,21 @@ redis.register_function('hw_stream_stage', function(keys, args)
     at = at + 1
   end
   if at > n then redis.call('HSET', S, 'n', digits(at)) end
-  redis.call('PEXPIRE', S, args[2])
+  redis.call('PEXPIRE', S, keep_ms)
   return at
 end)
 
 --[[
   hw_stream_unstage: forget what is staged, unless it is being published.
   KEYS   1 the stream
-  ARGV   names of stagings
+  ARGV   1.. names of stagings
   Reply  how many of them were there
 ]]
 redis.register_function{
   function_name = 'hw_stream_unstage',
-  callback = function(keys, args)
-    local dropped = 0
-    for _, name in ipairs(args) do dropped = dropped + unstage(keys[1], name) end
+  callback = function(keys, names)
+    local K, dropped = keys[1], 0
+    for _, name in ipairs(names) do dropped = dropped + unstage(K, name) end
     return dropped
   end,
   flags = { 'allow-oom' },

@@ -7,8 +7,8 @@
   ARGV   1 producer or ''     2 its sequence
          3 backlog or '': keep at least so many messages, without passing a registered reader
          4 form: 'plain' or 'packed'
-         plain:   tag, value, tag, value, ...
-         packed:  count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
+         5.. plain:   tag, value, tag, value, ...
+             packed:  count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua) }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
@@ -36,6 +36,7 @@ end
 
 redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, sequence = keys[1], args[1], tonumber(args[2])
+  local backlog, form = args[3], args[4]
   if producer ~= '' then
     local first, last = remembered_answer(K, producer, sequence)
     if first then return { first, last, 0, 1, 0 } end
@@ -43,7 +44,7 @@ redis.register_function('hw_stream_write', function(keys, args)
   end
   local stream, now = open_stream(K), server_ms()
   local first = stream.last + 1
-  if args[4] == 'plain' then
+  if form == 'plain' then
     write_plain(K, stream, args, now)
   else
     write_packed(K, stream, args, now)
@@ -51,8 +52,8 @@ redis.register_function('hw_stream_write', function(keys, args)
   redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time))
   if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
   serve_all(K, stream, now)
-  if args[3] ~= '' then
-    local limit = limit_for(K, stream, tonumber(args[3]))
+  if backlog ~= '' then
+    local limit = limit_for(K, stream, tonumber(backlog))
     if limit >= stream.first then
       local needed = slowest_reader(K)
       if needed then limit = math.min(limit, needed - 1) end

@@ -5,11 +5,11 @@
   Reply  the topic's partitions
 ]]
 redis.register_function('hw_topic_open', function(keys, args)
-  local has = redis.call('HGET', keys[1], 'partitions')
+  local T, partitions, default = keys[1], tonumber(args[1]), tonumber(args[2])
+  local has = redis.call('HGET', T, 'partitions')
   if has then return tonumber(has) end
-  local partitions = tonumber(args[1])
-  if partitions == 0 then partitions = tonumber(args[2]) end
-  redis.call('HSET', keys[1], 'partitions', partitions)
+  if partitions == 0 then partitions = default end
+  redis.call('HSET', T, 'partitions', partitions)
   return partitions
 end)
 

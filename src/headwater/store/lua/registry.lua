@@ -3,20 +3,20 @@
   The registry lives in a slot of its own, so it is told apart from the write that creates an
   object; every client tells it again with its first write, and a lost call heals itself.
   KEYS   1 the registry's set
-  ARGV   names
+  ARGV   1.. names
   Reply  how many were new (add) or known (remove)
 ]]
-redis.register_function('hw_registry_add', function(keys, args)
-  local added = 0
-  for _, name in ipairs(args) do added = added + redis.call('SADD', keys[1], name) end
+redis.register_function('hw_registry_add', function(keys, names)
+  local registry, added = keys[1], 0
+  for _, name in ipairs(names) do added = added + redis.call('SADD', registry, name) end
   return added
 end)
 
 redis.register_function{
   function_name = 'hw_registry_remove',
-  callback = function(keys, args)
-    local removed = 0
-    for _, name in ipairs(args) do removed = removed + redis.call('SREM', keys[1], name) end
+  callback = function(keys, names)
+    local registry, removed = keys[1], 0
+    for _, name in ipairs(names) do removed = removed + redis.call('SREM', registry, name) end
     return removed
   end,
   flags = { 'allow-oom' },

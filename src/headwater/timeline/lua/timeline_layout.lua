@@ -7,9 +7,10 @@
   Reply  { epoch, phase, old, new }, as they are then
 ]]
 redis.register_function('hw_timeline_layout', function(keys, args)
-  local epoch = tonumber(redis.call('HGET', keys[1], 'epoch') or 0)
-  if tonumber(args[1]) > epoch then
-    redis.call('HSET', keys[1], 'epoch', args[1], 'phase', args[2], 'old', args[3], 'new', args[4])
+  local layout, epoch, phase, old, new = keys[1], args[1], args[2], args[3], args[4]
+  local known = tonumber(redis.call('HGET', layout, 'epoch') or 0)
+  if tonumber(epoch) > known then
+    redis.call('HSET', layout, 'epoch', epoch, 'phase', phase, 'old', old, 'new', new)
   end
-  return redis.call('HMGET', keys[1], 'epoch', 'phase', 'old', 'new')
+  return redis.call('HMGET', layout, 'epoch', 'phase', 'old', 'new')
 end)

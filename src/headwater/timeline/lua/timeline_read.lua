@@ -10,15 +10,16 @@
 redis.register_function{
   function_name = 'hw_timeline_select',
   callback = function(keys, args)
+    local offset, limit, start_score, start_member = tonumber(args[1]), tonumber(args[2]), args[3], args[4]
+    local stop_score, stop_member = args[5], args[6]
     local refused = timeline.fence(keys, args)
     if refused then return refused end
-    local offset, limit = tonumber(args[1]), tonumber(args[2])
     local pages = {}
     for i, set in ipairs(keys) do
       local first = offset
-      if args[3] ~= '' then first = first + timeline.newer(set, args[3], args[4], true) end
+      if start_score ~= '' then first = first + timeline.newer(set, start_score, start_member, true) end
       local stop = first + limit
-      if args[5] ~= '' then stop = math.min(stop, timeline.newer(set, args[5], args[6], false)) end
+      if stop_score ~= '' then stop = math.min(stop, timeline.newer(set, stop_score, stop_member, false)) end
       pages[i] = first < stop and redis.call('ZRANGE', set, first, stop - 1, 'REV', 'WITHSCORES') or {}
     end
     return pages
@@ -38,9 +39,9 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_timeline_score',
   callback = function(keys, args)
+    local most, at, known = tonumber(args[1]), 2, {}
     local refused = timeline.fence(keys, args)
     if refused then return refused end
-    local most, at, known = tonumber(args[1]), 2, {}
     for k = 1, #keys, 2 do
       local size = timeline.size(keys[k], keys[k + 1])
       local floor = timeline.floor(keys[k], keys[k + 1], size, most) or { '', '' }

@@ -60,9 +60,10 @@ end
   Cost   O(operations · log size), and O(log size) for each element that goes
 ]]
 redis.register_function('hw_timeline_write', function(keys, args)
+  local most, horizon_score = tonumber(args[1]), args[2]
+  local horizon = tonumber(horizon_score)
   local refused = timeline.fence(keys, args)
   if refused then return refused end
-  local most, horizon = tonumber(args[1]), tonumber(args[2])
   local tally = { 0, 0, 0, 0, 0 }
   local at = 3
   for k = 1, #keys, 2 do
@@ -71,7 +72,7 @@ redis.register_function('hw_timeline_write', function(keys, args)
     at = at + 2
     if horizon then
       for i = k, k + 1 do
-        tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', keys[i], '-inf', '(' .. args[2])
+        tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', keys[i], '-inf', '(' .. horizon_score)
       end
     end
     local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
