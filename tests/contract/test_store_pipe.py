@@ -16,7 +16,7 @@ import trustme
 import uvloop
 from hiredis import pack_command
 
-from headwater.store.aio_pipe import AsyncPipe, Packed
+from headwater.store.aio_pipe import AsyncPipe, PackedCommands
 from headwater.store.aio_store import AsyncStore
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server
@@ -46,11 +46,11 @@ def play(
         runner.run(run())
 
 
-def packed(*commands: tuple[Any, ...]) -> Packed:
-    return Packed(b"".join(map(pack_command, commands)), len(commands))
+def packed(*commands: tuple[Any, ...]) -> PackedCommands:
+    return PackedCommands(b"".join(map(pack_command, commands)), len(commands))
 
 
-def echo(*texts: bytes) -> Packed:
+def echo(*texts: bytes) -> PackedCommands:
     return packed(*(("ECHO", text) for text in texts))
 
 

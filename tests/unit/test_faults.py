@@ -11,7 +11,7 @@ from redis._parsers.base import BaseParser
 from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreUnreachable
 from headwater.store import faults
 from headwater.store.call import Call, Wait
-from headwater.store.faults import Refusal, Trouble, unsent
+from headwater.store.faults import Recovery, Refusal, unsent
 
 WHERE = "redis://h:6379"
 PLAIN = Call("hw_stream_write", "k")
@@ -48,14 +48,14 @@ def answer(text: str) -> BaseException:
 def test_a_server_that_refuses_for_now_is_asked_again(
     request_: Call | Wait, text: str, step: str
 ) -> None:
-    assert Trouble(request_, WHERE).judge(answer(text)) == step
-    assert Trouble(request_, WHERE).judge(unsent(answer(text))) == step, "refused before it"
+    assert Recovery(request_, WHERE).next_step(answer(text)) == step
+    assert Recovery(request_, WHERE).next_step(unsent(answer(text))) == step, "refused before it"
 
 
 def test_its_first_contact_is_waited_for_when_the_server_is_there() -> None:
-    assert Trouble(None, WHERE).judge(answer("LOADING loading")) == "renew"
+    assert Recovery(None, WHERE).next_step(answer("LOADING loading")) == "renew"
     with pytest.raises(StoreUnreachable):
-        Trouble(None, WHERE).judge(unsent(BROKEN))
+        Recovery(None, WHERE).next_step(unsent(BROKEN))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_a_connection_that_breaks_after_sending_leaves_only_plain_calls_unknown(
     error: BaseException,
 ) -> None:
     for repeatable in (NUMBERED, LOOK, BLOCK):
-        assert Trouble(repeatable, WHERE).judge(error) == "renew"
+        assert Recovery(repeatable, WHERE).next_step(error) == "renew"
     with pytest.raises(OutcomeUnknown):
-        Trouble(PLAIN, WHERE).judge(error)
-    assert Trouble(PLAIN, WHERE).judge(unsent(error)) == "renew", "it was not sent"
+        Recovery(PLAIN, WHERE).next_step(error)
+    assert Recovery(PLAIN, WHERE).next_step(unsent(error)) == "renew", "it was not sent"
 
 
 def test_what_happened_before_does_not_colour_what_happened_after_sending() -> None:
@@ -89,58 +89,60 @@ def test_what_happened_before_does_not_colour_what_happened_after_sending() -> N
             broken = error
     assert isinstance(broken.__context__, redis.BusyLoadingError)
     with pytest.raises(OutcomeUnknown):
-        Trouble(PLAIN, WHERE).judge(broken)
+        Recovery(PLAIN, WHERE).next_step(broken)
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "PATIENCE_S", 0)
     with pytest.raises(StoreUnreachable):
-        Trouble(LOOK, WHERE).judge(BROKEN)
+        Recovery(LOOK, WHERE).next_step(BROKEN)
     with pytest.raises(StoreUnreachable):
-        Trouble(PLAIN, WHERE).judge(unsent(BROKEN))
+        Recovery(PLAIN, WHERE).next_step(unsent(BROKEN))
     with pytest.raises(StoreError, match="cannot serve now"):
-        Trouble(PLAIN, WHERE).judge(answer("READONLY You can't write"))
+        Recovery(PLAIN, WHERE).next_step(answer("READONLY You can't write"))
 
 
 def test_a_repeat_that_cannot_be_made_leaves_the_outcome_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for last in (unsent(BROKEN), answer("LOADING loading")):
-        trouble, look = Trouble(NUMBERED, WHERE), Trouble(LOOK, WHERE)
-        assert trouble.judge(BROKEN) == look.judge(BROKEN) == "renew", "sent, and no answer"
-        monkeypatch.setattr(trouble, "_until", 0)
+        recovery, look = Recovery(NUMBERED, WHERE), Recovery(LOOK, WHERE)
+        assert recovery.next_step(BROKEN) == look.next_step(BROKEN) == "renew", (
+            "sent, and no answer"
+        )
+        monkeypatch.setattr(recovery, "_until", 0)
         monkeypatch.setattr(look, "_until", 0)
         with pytest.raises(OutcomeUnknown):
-            trouble.judge(last)
+            recovery.next_step(last)
         with pytest.raises(StoreError) as caught:
-            look.judge(last)
+            look.next_step(last)
         assert not isinstance(caught.value, OutcomeUnknown), "a read changes nothing"
 
 
 def test_waits_grow_up_to_half_a_second() -> None:
-    trouble = Trouble(LOOK, WHERE)
+    recovery = Recovery(LOOK, WHERE)
     delays = []
     for _ in range(12):
-        trouble.judge(BROKEN)
-        delays.append(trouble.delay_s)
+        recovery.next_step(BROKEN)
+        delays.append(recovery.delay_s)
     assert delays == sorted(delays)
     assert delays[0] <= 0.01
     assert delays[-1] == 0.5
 
 
 def test_a_library_that_keeps_disappearing_is_said() -> None:
-    trouble = Trouble(PLAIN, WHERE)
+    recovery = Recovery(PLAIN, WHERE)
     for _ in range(20):
-        trouble.judge(answer("READONLY You can't write"))
-    steps = [trouble.judge(answer("ERR Function not found")) for _ in range(3)]
+        recovery.next_step(answer("READONLY You can't write"))
+    steps = [recovery.next_step(answer("ERR Function not found")) for _ in range(3)]
     assert steps == ["load"] * 3, "a long failover before does not count"
     with pytest.raises(StoreError, match="keeps disappearing"):
-        trouble.judge(answer("ERR Function not found"))
+        recovery.next_step(answer("ERR Function not found"))
 
 
 def test_a_refusal_of_a_function_is_handed_to_the_operation() -> None:
     with pytest.raises(Refusal) as caught:
-        Trouble(PLAIN, WHERE).judge(answer("HW_STALE 17"))
+        Recovery(PLAIN, WHERE).next_step(answer("HW_STALE 17"))
     assert (caught.value.code, caught.value.words) == ("STALE", ["17"])
 
 
@@ -158,7 +160,7 @@ def test_a_refusal_of_a_function_is_handed_to_the_operation() -> None:
 def test_a_user_without_rights_is_told_at_once(text: str) -> None:
     for error in (answer(text), unsent(answer(text))):
         with pytest.raises(AccessDenied):
-            Trouble(PLAIN, WHERE).judge(error)
+            Recovery(PLAIN, WHERE).next_step(error)
 
 
 @pytest.mark.parametrize(
@@ -171,4 +173,4 @@ def test_a_user_without_rights_is_told_at_once(text: str) -> None:
 )
 def test_any_other_answer_is_passed_on(text: str, says: str) -> None:
     with pytest.raises(StoreError, match=says):
-        Trouble(LOOK, WHERE).judge(answer(text))
+        Recovery(LOOK, WHERE).next_step(answer(text))

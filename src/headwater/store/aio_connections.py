@@ -1,6 +1,6 @@
-"""Lines to the servers of a store, for asyncio; see lines for what they promise.
+"""Connections to the servers of a store, for asyncio, with the promises of connections.py.
 
-A line belongs to one event loop. A task that waits for a reply may be cancelled: its connection is
+They belong to one event loop. A task that waits for a reply may be cancelled: its connection is
 closed then, so that nobody ever gets the reply of somebody else.
 """
 
@@ -32,26 +32,26 @@ from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.url import Address
 
 
-class AsyncLine(Protocol):
-    """How commands reach the server or the cluster that an address names; see Line."""
+class AsyncStoreConnections(Protocol):
+    """How commands reach the server or the cluster that an address names; see StoreConnections."""
 
     async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
-        """See Line."""
+        """See StoreConnections."""
 
     async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run commands on one object, in one round trip; raises the first fault of any."""
 
-    async def servers(self) -> list[AsyncServerLine]:
-        """See Line."""
+    async def servers(self) -> list[AsyncServerConnections]:
+        """See StoreConnections."""
 
     async def renew(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
 
     async def close(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
 
 
-class AsyncServerLine:
+class AsyncServerConnections:
     """Connections to one server, the warmest first."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -66,7 +66,7 @@ class AsyncServerLine:
         fresh: bool,
         asking: bool = False,
     ) -> Any:
-        """See ServerLine.send."""
+        """See ServerConnections.send."""
         connection = self._idle.pop() if self._idle else self._make()
         packed = pack_command(command)
         try:
@@ -95,7 +95,7 @@ class AsyncServerLine:
         key: str,  # noqa: ARG002  one server has every key
         commands: Sequence[tuple[Any, ...]],
     ) -> list[Any]:
-        """See AsyncLine."""
+        """See AsyncStoreConnections."""
         connection = self._idle.pop() if self._idle else self._make()
         try:
             if not connection.is_connected:
@@ -118,17 +118,17 @@ class AsyncServerLine:
         writer, connection._writer, connection._reader = connection._writer, None, None
         return AsyncPipe(writer, timeout_s)
 
-    async def servers(self) -> list[AsyncServerLine]:
-        """See Line."""
+    async def servers(self) -> list[AsyncServerConnections]:
+        """See StoreConnections."""
         return [self]
 
     async def renew(self) -> None:
-        """See ServerLine.renew."""
+        """See ServerConnections.renew."""
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 
     async def close(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
         self._make = refuse_closed
         while self._idle:
             await self._idle.pop().disconnect()
@@ -145,79 +145,79 @@ async def _connect(connection: Any) -> None:
 
 
 def _has_news(connection: Any) -> bool:
-    """Say whether an idle connection was closed by its peer, also when the loop has not heard."""
+    """Return whether the peer closed an idle connection, even if the loop does not know yet."""
     writer, reader = connection._writer, connection._reader
     if writer.is_closing() or reader.at_eof() or reader.exception() is not None:
         return True
     return has_news(writer.get_extra_info("socket"))
 
 
-class AsyncClusterLine:
+class AsyncClusterConnections:
     """Connections to the servers of a cluster; follows slots as they move."""
 
     def __init__(self, nodes: tuple[Node, ...], make: Callable[..., Any]) -> None:
         self._make = make
         self._slots = SlotMap(nodes)
-        self._lines: dict[Node, AsyncServerLine] = {}
+        self._servers: dict[Node, AsyncServerConnections] = {}
 
     async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
-        """See Line."""
+        """See StoreConnections."""
         if self._slots.stale:
             await self._learn()
         node, asking = self._slots.owner(key), False
         for _ in range(MOST_REDIRECTIONS):
             try:
-                return await self._line(node).send(key, command, fresh=fresh, asking=asking)
+                return await self._server(node).send(key, command, fresh=fresh, asking=asking)
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
         raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
 
     async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See AsyncLine."""
+        """See AsyncStoreConnections."""
         if self._slots.stale:
             await self._learn()
-        return await self._line(self._slots.owner(key)).send_all(key, commands)
+        return await self._server(self._slots.owner(key)).send_all(key, commands)
 
-    async def servers(self) -> list[AsyncServerLine]:
-        """See Line."""
+    async def servers(self) -> list[AsyncServerConnections]:
+        """See StoreConnections."""
         await self._learn()
-        return [self._line(node) for node in self._slots.primaries()]
+        return [self._server(node) for node in self._slots.primaries()]
 
     async def renew(self) -> None:
-        """See ClusterLine.renew."""
+        """See ClusterConnections.renew."""
         self._slots.stale = True
 
     async def close(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
         self._make = refuse_closed
-        while self._lines:
-            await self._lines.popitem()[1].close()
+        while self._servers:
+            await self._servers.popitem()[1].close()
 
     async def _learn(self) -> None:
         """Ask for the owners of slots; any server may answer."""
         fault: BaseException = redis.ConnectionError("no server is known")
         for node in self._slots.candidates():
             try:
-                reply = await self._line(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
+                reply = await self._server(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
             except (redis.RedisError, OSError) as error:
                 fault = error
             else:
                 return self._slots.learn(reply, node)
         raise faults.unsent(fault)
 
-    def _line(self, node: Node) -> AsyncServerLine:
-        if node not in self._lines:
+    def _server(self, node: Node) -> AsyncServerConnections:
+        if node not in self._servers:
             host, port = node
-            self._lines[node] = AsyncServerLine(partial(self._make, host=host, port=port))
-        return self._lines[node]
+            self._servers[node] = AsyncServerConnections(partial(self._make, host=host, port=port))
+        return self._servers[node]
 
 
-def open_line(address: Address, socket_path: str | None) -> AsyncLine:
-    """See lines.open_line."""
+def open_connections(address: Address, socket_path: str | None) -> AsyncStoreConnections:
+    """See connections.open_connections."""
     options = {"unix_socket_path": socket_path} if socket_path else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.
     make = connection_maker(redis.asyncio.connection, options, socket_timeout=None)
     if address.kind == "cluster":
-        return AsyncClusterLine(address.nodes, make)
-    return AsyncServerLine(make)
+        return AsyncClusterConnections(address.nodes, make)
+    return AsyncServerConnections(make)

@@ -1,6 +1,6 @@
 """One connection that many calls share: each is sent at once, and replies come back in order.
 
-A line serves one call at a time on a connection, and can tell what became of each. Here a call
+Other connections serve one call at a time, and can tell what became of each. Here a call
 costs a fraction of that, and all that is promised is a whole reply or an error; so it is for calls
 that do no harm when they are sent again, by whoever has another way.
 """
@@ -16,10 +16,10 @@ import redis
 from hiredis import pack_command
 
 from headwater.store.call import Call
-from headwater.store.store import for_server
+from headwater.store.commands import encode_for_server
 
 
-class Packed:
+class PackedCommands:
     """Commands as they are sent, and how many replies they have.
 
     The same may be sent to several servers that are copies of each other. When one of them answers
@@ -35,13 +35,13 @@ class Packed:
         self.replies: list[Any] = []
 
     @classmethod
-    def of(cls, call: Call) -> Packed:
-        """Spell a call for a server that is alone."""
-        return cls(pack_command(for_server(call)), 1)
+    def of(cls, call: Call) -> PackedCommands:
+        """Encode a call for a server that is alone."""
+        return cls(pack_command(encode_for_server(call)), 1)
 
 
 class _Waiting(NamedTuple):
-    packed: Packed
+    packed: PackedCommands
     replies: list[Any]
     done: asyncio.Future[list[Any]]
     until: float
@@ -73,7 +73,7 @@ class AsyncPipe(asyncio.Protocol):
         """Whether calls may be sent."""
         return self._lost is None
 
-    def send(self, packed: Packed) -> asyncio.Future[list[Any]]:
+    def send(self, packed: PackedCommands) -> asyncio.Future[list[Any]]:
         """Send commands; gives their replies, which are not to be changed, or the first fault.
 
         Who no longer waits may cancel what this gives: the replies are dropped when they come.

@@ -15,13 +15,14 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.aio_connections import AsyncLine, open_line
+from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Call, Clock, Look, Operation, Wait
+from headwater.store.commands import encoder
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
-from headwater.store.store import GREETING, spelling
+from headwater.store.store import GREETING
 from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
@@ -34,8 +35,10 @@ class AsyncStore:
         self.where = address.safe
         self.kind = address.kind
         self.server = server
-        self.line: AsyncLine = open_line(address, server.socket_path if server else None)
-        self._spell = spelling(address)
+        self.connections: AsyncStoreConnections = open_connections(
+            address, server.socket_path if server else None
+        )
+        self._encode = encoder(address.kind)
         self.version = ""
 
     @classmethod
@@ -47,32 +50,32 @@ class AsyncStore:
             server = await asyncio.to_thread(EmbeddedServer.open, address.directory)
         store = cls(address, server)
         try:
-            store.version = await store._greet()
+            store.version = await store._first_contact()
         except BaseException:
             await store.close()
             raise
         return store
 
-    async def _greet(self) -> str:
+    async def _first_contact(self) -> str:
         try:
-            return await self._introduce()
+            return await self._check_and_load()
         except (redis.RedisError, OSError) as error:
             fault = error
-        trouble = faults.Trouble(GREETING if self.server else None, self.where)
-        return await self._insist(trouble, fault, self._introduce)
+        recovery = faults.Recovery(GREETING if self.server else None, self.where)
+        return await self._retry(recovery, fault, self._check_and_load)
 
-    async def _introduce(self) -> str:
+    async def _check_and_load(self) -> str:
         infos = [faults.parse_info(reply) for reply in await self.command("INFO", "server")]
         versions = [faults.check_server(info, self.where) for info in infos]
         if self.kind != "cluster":
-            faults.check_whole(infos[0], self.where)
+            faults.refuse_node(infos[0], self.where)
         await self.load_library()
         return versions[0]
 
     async def load_library(self) -> None:
         """See Store.load_library."""
         lacking = []
-        for server in await self.line.servers():
+        for server in await self.connections.servers():
             try:
                 found = (await server.send("", ("FCALL", "hw_version", 0), fresh=True)).decode()
             except redis.ResponseError as error:
@@ -107,30 +110,30 @@ class AsyncStore:
 
     async def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
         """Run one request, recovering from what can be recovered from."""
-        command = self._spell(request)
+        command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
-            return await self.line.send(request.key, command, fresh=fresh)
+            return await self.connections.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:
             fault = error
-        again = partial(self.line.send, request.key, command, fresh=True)
-        return await self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
+        again = partial(self.connections.send, request.key, command, fresh=True)
+        return await self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
     async def look(self, request: Look) -> list[Any] | None:
         """See Store.look."""
         try:
-            return await self.line.send_all(request.key, request.commands)
+            return await self.connections.send_all(request.key, request.commands)
         except (redis.RedisError, OSError):
             return None
 
-    async def _insist(
-        self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], Awaitable[T]]
+    async def _retry(
+        self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        """See Store._insist."""
+        """See Store._retry."""
         while True:
-            step = trouble.judge(fault)
+            step = recovery.next_step(fault)
             try:
-                await self._prepare(step, trouble.delay_s)
+                await self._prepare(step, recovery.delay_s)
                 return await attempt()
             except (redis.RedisError, OSError) as error:
                 fault = error
@@ -143,22 +146,22 @@ class AsyncStore:
             if step == "renew":
                 if self.server is not None:
                     await asyncio.to_thread(self.server.ensure_running)
-                await self.line.renew()
+                await self.connections.renew()
         except (redis.RedisError, OSError) as error:
             raise faults.unsent(error) from error
 
     async def command(self, *words: Any) -> list[Any]:
         """Run an administrative command on every server that takes writes."""
-        servers = await self.line.servers()
+        servers = await self.connections.servers()
         return [await server.send("", words, fresh=True) for server in servers]
 
     async def pipe(self, timeout_s: float) -> AsyncPipe:
         """Open a connection to a store of one server that many calls share; raises Unsent."""
-        (server,) = await self.line.servers()
+        (server,) = await self.connections.servers()
         return await server.pipe(timeout_s)
 
     async def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
-        await self.line.close()
+        await self.connections.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.close)

@@ -12,7 +12,7 @@ import redis.exceptions
 
 from headwater.errors import LibraryTooNew, StoreError, StoreTooOld
 from headwater.store import faults, rights
-from headwater.store.connections import ServerLine
+from headwater.store.connections import ServerConnections
 from headwater.store.library import needs_loading
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -36,17 +36,17 @@ class Finding(NamedTuple):
 def explained(error: Exception, where: str) -> StoreError:
     """Turn a failure of the connection, or a refusal, into the error that its user would see."""
     try:
-        faults.Trouble(None, where).judge(error)
+        faults.Recovery(None, where).next_step(error)
     except StoreError as told:
         return told
     return StoreError(f"the store at {where} cannot serve now: {error}; try again later")
 
 
-class Patient:
+class CheckedServer:
     """One server: its INFO, its settings as far as it tells them, and a way to ask."""
 
-    def __init__(self, line: ServerLine, where: str, cluster: bool) -> None:
-        self._line = line
+    def __init__(self, connections: ServerConnections, where: str, cluster: bool) -> None:
+        self._connections = connections
         self.where = where
         self.cluster = cluster
         self.info: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Patient:
     def ask(self, *words: Any) -> Any:
         """Run a command; raises redis.ResponseError when refused, StoreError when out of reach."""
         try:
-            return self._line.send("", words, fresh=True)
+            return self._connections.send("", words, fresh=True)
         except redis.ResponseError:
             raise
         except (redis.RedisError, OSError) as error:
@@ -91,31 +91,31 @@ class Patient:
         return int(self.info.get(name, 0))
 
 
-def _server(patient: Patient) -> Iterator[Finding]:
+def _server(server: CheckedServer) -> Iterator[Finding]:
     try:
-        yield Finding("server", faults.check_server(patient.info, patient.where), "ok")
+        yield Finding("server", faults.check_server(server.info, server.where), "ok")
     except StoreTooOld as error:
         yield Finding(
             "server", error.found, "fail", "upgrade it to Redis 7.0 or Valkey 7.2, or later"
         )
-    if patient.info.get("role") == "slave":
+    if server.info.get("role") == "slave":
         yield Finding("role", "a replica: it refuses writes", "fail", "use the primary's URL")
-    elif patient.info.get("cluster_enabled") == "1" and not patient.cluster:
+    elif server.info.get("cluster_enabled") == "1" and not server.cluster:
         yield Finding(
             "role",
             "one node of a cluster",
             "fail",
             "use a redis+cluster:// or rediss+cluster:// URL",
         )
-    if patient.number("loading"):
+    if server.number("loading"):
         yield Finding("loading", "still reads its data from disk", "warn", "wait for it")
 
 
-def _latency(patient: Patient) -> Iterator[Finding]:
+def _latency(server: CheckedServer) -> Iterator[Finding]:
     times = []
     for _ in range(_ROUND_TRIPS):
         began = time.perf_counter()
-        patient.ask("INFO", "server")
+        server.ask("INFO", "server")
         times.append((time.perf_counter() - began) * 1000)
     median = statistics.median(times)
     # Told in coarse words on purpose: it is one look, no measurement.
@@ -126,10 +126,10 @@ def _latency(patient: Patient) -> Iterator[Finding]:
         yield Finding("round trip", found, "warn", "write in batches, or run closer to the store")
 
 
-def _persistence(patient: Patient) -> Iterator[Finding]:
-    if patient.number("aof_enabled"):
-        yield _syncing(patient)
-        if patient.setting("no-appendfsync-on-rewrite") == "yes":
+def _persistence(server: CheckedServer) -> Iterator[Finding]:
+    if server.number("aof_enabled"):
+        yield _syncing(server)
+        if server.setting("no-appendfsync-on-rewrite") == "yes":
             yield Finding(
                 "fsync in rewrites",
                 "off: while the append-only file is rewritten, a power loss takes what comes in",
@@ -138,7 +138,7 @@ def _persistence(patient: Patient) -> Iterator[Finding]:
             )
     else:
         cure = "CONFIG SET appendonly yes appendfsync always, then CONFIG REWRITE"
-        snapshots = patient.setting("save")
+        snapshots = server.setting("save")
         if snapshots is None:
             found = (
                 "no append-only file: a crash loses all since the last snapshot, if there is one"
@@ -148,18 +148,18 @@ def _persistence(patient: Patient) -> Iterator[Finding]:
         else:
             found = "none: a restart of the server loses everything"
         yield Finding("persistence", found, "fail", cure)
-    if patient.info.get("aof_last_write_status", "ok") != "ok":
+    if server.info.get("aof_last_write_status", "ok") != "ok":
         yield Finding(
             "disk", "the last write to the append-only file failed", "fail", "make room on its disk"
         )
-    elif patient.info.get("aof_last_bgrewrite_status", "ok") != "ok":
+    elif server.info.get("aof_last_bgrewrite_status", "ok") != "ok":
         yield Finding(
             "disk",
             "the last rewrite of the append-only file failed",
             "warn",
             "see the server's log",
         )
-    elif patient.info.get("rdb_last_bgsave_status", "ok") != "ok":
+    elif server.info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield Finding(
             "disk",
             "the last snapshot failed; the server may refuse writes for that",
@@ -170,8 +170,8 @@ def _persistence(patient: Patient) -> Iterator[Finding]:
         yield Finding("disk", "the last write went well", "ok")
 
 
-def _syncing(patient: Patient) -> Finding:
-    policy = patient.setting("appendfsync")
+def _syncing(server: CheckedServer) -> Finding:
+    policy = server.setting("appendfsync")
     always = "CONFIG SET appendfsync always"
     if policy is None:
         found = "append-only file; the server does not tell how often it is synced"
@@ -187,9 +187,9 @@ def _syncing(patient: Patient) -> Finding:
     return Finding("persistence", found + "what came in within half a minute", "fail", always)
 
 
-def _memory(patient: Patient) -> Iterator[Finding]:
-    policy = patient.info.get("maxmemory_policy")
-    limit, used = patient.number("maxmemory"), patient.number("used_memory")
+def _memory(server: CheckedServer) -> Iterator[Finding]:
+    policy = server.info.get("maxmemory_policy")
+    limit, used = server.number("maxmemory"), server.number("used_memory")
     if policy is None:
         yield Finding("eviction", "unknown", "warn", "make sure of maxmemory-policy noeviction")
     elif policy == "noeviction":
@@ -201,7 +201,7 @@ def _memory(patient: Patient) -> Iterator[Finding]:
     else:
         found = f"{policy}: a full server may drop what it just hands to a blocked member"
         yield Finding("eviction", found, "warn", "CONFIG SET maxmemory-policy noeviction")
-    whole = limit or patient.number("total_system_memory")
+    whole = limit or server.number("total_system_memory")
     if not whole:
         return
     share, of = used / whole, "maxmemory" if limit else "the machine's memory"
@@ -213,9 +213,9 @@ def _memory(patient: Patient) -> Iterator[Finding]:
         yield Finding("memory", found, "fail" if share > _OVERFULL else "warn", cure)
 
 
-def _replicas(patient: Patient) -> Iterator[Finding]:
-    replicas = patient.number("connected_slaves")
-    least = patient.setting("min-replicas-to-write")
+def _replicas(server: CheckedServer) -> Iterator[Finding]:
+    replicas = server.number("connected_slaves")
+    least = server.setting("min-replicas-to-write")
     if not replicas and not int(least or 0):
         yield Finding("replicas", "none: this server has the only copy", "ok")
         return
@@ -230,14 +230,14 @@ def _replicas(patient: Patient) -> Iterator[Finding]:
         found = f"{replicas}, but {least} are asked for: it refuses writes"
         yield Finding("replicas", found, "fail", "bring the replicas back")
     else:
-        lag = patient.setting("min-replicas-max-lag")
+        lag = server.setting("min-replicas-max-lag")
         found = f"{replicas}, of which {least} may be at most {lag} s behind: {risk}, but no more"
         yield Finding("replicas", found, "ok")
 
 
-def _functions(patient: Patient) -> Iterator[Finding]:
+def _functions(server: CheckedServer) -> Iterator[Finding]:
     try:
-        found = patient.ask("FCALL", "hw_version", 0).decode()
+        found = server.ask("FCALL", "hw_version", 0).decode()
     except redis.exceptions.NoPermissionError:
         yield Finding("functions", "unknown: not allowed to ask", "fail", "grant the rights below")
         return
@@ -248,7 +248,7 @@ def _functions(patient: Patient) -> Iterator[Finding]:
             yield Finding("functions", f"the server answers: {error}", "fail", "upgrade the server")
         return
     try:
-        old = needs_loading(found, patient.where)
+        old = needs_loading(found, server.where)
     except LibraryTooNew as error:
         told = f"version {error.found}, newer than this client's {error.ours}"
         yield Finding("functions", told, "fail", "upgrade the headwater package on this machine")
@@ -262,10 +262,10 @@ def _functions(patient: Patient) -> Iterator[Finding]:
     yield Finding("functions", told, "ok")
 
 
-def _rights(patient: Patient) -> Iterator[Finding]:
+def _rights(server: CheckedServer) -> Iterator[Finding]:
     try:
-        user = patient.ask("ACL", "WHOAMI").decode()
-        missing = rights.lacking(patient.ask, user, patient.cluster)
+        user = server.ask("ACL", "WHOAMI").decode()
+        missing = rights.lacking(server.ask, user, server.cluster)
     except redis.ResponseError:
         found = "unknown: not allowed to ask"
         yield Finding("rights", found, "warn", "compare with the rights below, or grant +acl")
@@ -277,11 +277,11 @@ def _rights(patient: Patient) -> Iterator[Finding]:
         yield Finding("rights", f"user {user} has all that are needed", "ok")
 
 
-def _cluster(patient: Patient) -> Iterator[Finding]:
-    if not patient.cluster:
+def _cluster(server: CheckedServer) -> Iterator[Finding]:
+    if not server.cluster:
         return
     try:
-        facts = faults.parse_info(patient.ask("CLUSTER", "INFO"))
+        facts = faults.parse_info(server.ask("CLUSTER", "INFO"))
     except redis.ResponseError:
         yield Finding("cluster", "unknown: not allowed to ask", "warn", "grant +cluster|info")
         return
@@ -295,7 +295,7 @@ def _cluster(patient: Patient) -> Iterator[Finding]:
         yield Finding("cluster", f"{facts['cluster_size']} primaries serve all slots", "ok")
 
 
-CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _server,
     _cluster,
     _persistence,

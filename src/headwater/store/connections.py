@@ -1,6 +1,6 @@
-"""Lines to the servers of a store: connections of which each serves one call at a time.
+"""Connections to the servers of a store; each serves one call at a time.
 
-A line tells apart what matters to whoever sent a call: it was not sent whole (Unsent, so it did not
+They tell apart what matters to whoever sent a call: it was not sent whole (Unsent, so it did not
 happen), the server answered, or the connection broke after sending.
 """
 
@@ -33,7 +33,7 @@ ASKING = pack_command(("ASKING",))
 
 
 def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Callable[..., Any]:
-    """Give what makes a connection, of redis-py's sync or async module: raw replies, no retries."""
+    """Return a maker of redis-py's connections, sync or async: raw replies, no retries."""
     options = {
         **options,
         **more,
@@ -61,23 +61,23 @@ def _shake_hands(connection: Any) -> None:
     connection._sock.settimeout(REPLY_TIMEOUT_S)
 
 
-class Line(Protocol):
+class StoreConnections(Protocol):
     """How commands reach the server or the cluster that an address names."""
 
     def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
-        """Run one command and give its reply; ``fresh`` asks for a connection known to be alive.
+        """Run one command and return its reply; ``fresh`` asks for a connection known to be alive.
 
         Raises Unsent when it surely did not happen for want of a connection.
         """
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """Run commands, each with its key, and give their replies; one round trip per server.
+        """Run commands, each with its key, and return the replies; one round trip per server.
 
         Raises the first fault; what became of the other commands is unknown then.
         """
 
-    def servers(self) -> list[ServerLine]:
-        """Give a line to every server that takes writes."""
+    def servers(self) -> list[ServerConnections]:
+        """Return the connections to every server that takes writes."""
 
     def renew(self) -> None:
         """Forget what may be out of date: connections, or which node serves what."""
@@ -86,7 +86,7 @@ class Line(Protocol):
         """Close all connections."""
 
 
-class ServerLine:
+class ServerConnections:
     """Connections to one server, the warmest first."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -102,7 +102,7 @@ class ServerLine:
         fresh: bool,
         asking: bool = False,
     ) -> Any:
-        """See Line; ``asking`` runs it on a node that is just taking over the key's slot."""
+        """See StoreConnections; ``asking`` is for a node that is taking over the key's slot."""
         connection = self._take(fresh)
         packed = pack_command(command)
         try:
@@ -126,7 +126,7 @@ class ServerLine:
         return reply
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See Line."""
+        """See StoreConnections."""
         connection = self._take(fresh=True)
         try:
             packed = [pack_command(command) for _, command in commands]
@@ -150,25 +150,25 @@ class ServerLine:
             connection.disconnect()
         return connection
 
-    def servers(self) -> list[ServerLine]:
-        """See Line."""
+    def servers(self) -> list[ServerConnections]:
+        """See StoreConnections."""
         return [self]
 
     def renew(self) -> None:
-        """See Line: this address may lead to another server by now."""
+        """See StoreConnections: this address may lead to another server by now."""
         # Taken one by one: another thread may take them too, and what it has is not ours to close.
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop().disconnect()
 
     def close(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
         self._make = refuse_closed
         self.renew()
 
 
 def has_news(sock: Any) -> bool:
-    """Say whether an idle connection was closed by its peer: nothing else can make it readable."""
+    """Return whether the peer closed an idle connection: nothing else can make it readable."""
     if sock is None:
         return False
     poll = select.poll()
@@ -181,29 +181,29 @@ def refuse_closed(**_: Any) -> NoReturn:
     raise StoreError("this client was closed; connect again")
 
 
-class ClusterLine:
+class ClusterConnections:
     """Connections to the servers of a cluster; follows slots as they move."""
 
     def __init__(self, nodes: tuple[Node, ...], make: Callable[..., Any]) -> None:
         self._make = make
         self._slots = SlotMap(nodes)
-        self._lines: dict[Node, ServerLine] = {}
+        self._servers: dict[Node, ServerConnections] = {}
 
     def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
-        """See Line."""
+        """See StoreConnections."""
         if self._slots.stale:
             self._learn()
         node, asking = self._slots.owner(key), False
         for _ in range(MOST_REDIRECTIONS):
             try:
-                return self._line(node).send(key, command, fresh=fresh, asking=asking)
+                return self._server(node).send(key, command, fresh=fresh, asking=asking)
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
         raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See Line."""
+        """See StoreConnections."""
         if self._slots.stale:
             self._learn()
         places: dict[Node, list[int]] = {}
@@ -211,18 +211,18 @@ class ClusterLine:
             places.setdefault(self._slots.owner(key), []).append(place)
         replies: list[Any] = [None] * len(commands)
         for node, among in places.items():
-            found = self._line(node).send_all([commands[place] for place in among])
+            found = self._server(node).send_all([commands[place] for place in among])
             for place, reply in zip(among, found, strict=True):
                 replies[place] = reply
         return replies
 
-    def servers(self) -> list[ServerLine]:
-        """See Line."""
+    def servers(self) -> list[ServerConnections]:
+        """See StoreConnections."""
         self._learn()
-        return [self._line(node) for node in self._slots.primaries()]
+        return [self._server(node) for node in self._slots.primaries()]
 
     def renew(self) -> None:
-        """See Line: slots may have moved, and a replica may be a primary by now."""
+        """See StoreConnections: slots may have moved, and a replica may be a primary by now."""
         self._slots.stale = True
 
     def _learn(self) -> None:
@@ -230,7 +230,7 @@ class ClusterLine:
         fault: BaseException = redis.ConnectionError("no server is known")
         for node in self._slots.candidates():
             try:
-                reply = self._line(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
+                reply = self._server(node).send("", ("CLUSTER", "SLOTS"), fresh=True)
             except (redis.RedisError, OSError) as error:
                 fault = error
             else:
@@ -238,28 +238,32 @@ class ClusterLine:
         raise faults.unsent(fault)
 
     def close(self) -> None:
-        """See Line."""
+        """See StoreConnections."""
         self._make = refuse_closed
-        while self._lines:
-            self._lines.popitem()[1].close()
+        while self._servers:
+            self._servers.popitem()[1].close()
 
-    def _line(self, node: Node) -> ServerLine:
-        line = self._lines.get(node)
-        if line is None:
+    def _server(self, node: Node) -> ServerConnections:
+        server = self._servers.get(node)
+        if server is None:
             host, port = node
             # Of two threads that come here at once, both use the one that was there first.
-            line = self._lines.setdefault(
-                node, ServerLine(partial(self._make, host=host, port=port))
+            server = self._servers.setdefault(
+                node, ServerConnections(partial(self._make, host=host, port=port))
             )
-        return line
+        return server
 
 
-def open_line(address: Address, socket_path: str | None) -> Line:
-    """Give the line to an address; the embedded server has the path of its socket."""
+def open_connections(address: Address, socket_path: str | None) -> StoreConnections:
+    """Return the connections to an address; the embedded server has the path of its socket."""
     make = connection_maker(
         redis.connection,
         {"unix_socket_path": socket_path} if socket_path else address.options,
         socket_timeout=CONNECT_TIMEOUT_S,
         redis_connect_func=_shake_hands,
     )
-    return ClusterLine(address.nodes, make) if address.kind == "cluster" else ServerLine(make)
+    return (
+        ClusterConnections(address.nodes, make)
+        if address.kind == "cluster"
+        else ServerConnections(make)
+    )

@@ -14,8 +14,8 @@ import redis
 
 from headwater.errors import AccessDenied, StoreError
 from headwater.store import rights
-from headwater.store.checks import CHECKS, Finding, Patient, Verdict, explained
-from headwater.store.connections import Line, ServerLine, open_line
+from headwater.store.checks import CHECKS, CheckedServer, Finding, Verdict, explained
+from headwater.store.connections import ServerConnections, StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.url import resolve
@@ -55,28 +55,27 @@ def examine(url: str | None = None) -> Report:
     address = resolve(url, default_directory())
     cluster = address.kind == "cluster"
     hold: EmbeddedServer | None = None
-    line: Line | None = None
+    connections: StoreConnections | None = None
     findings: list[Finding] = []
     try:
         if address.directory is not None:
             hold = EmbeddedServer.open(address.directory)
-        line = open_line(address, hold.socket_path if hold else None)
-        patients = [Patient(server, address.safe, cluster) for server in _reach(line, address.safe)]
-        for patient in patients:
-            findings += _examine_server(patient)
+        connections = open_connections(address, hold.socket_path if hold else None)
+        for server in _servers(connections, address.safe):
+            findings += _examine_server(CheckedServer(server, address.safe, cluster))
     except StoreError as error:
         findings.append(_unable(error))
     finally:
-        if line is not None:
-            line.close()
+        if connections is not None:
+            connections.close()
         if hold is not None:
             hold.close()
     return Report(address.safe, _merged(findings), rights.rules(cluster))
 
 
-def _reach(line: Line, where: str) -> list[ServerLine]:
+def _servers(connections: StoreConnections, where: str) -> list[ServerConnections]:
     try:
-        return line.servers()
+        return connections.servers()
     except (redis.RedisError, OSError) as error:
         raise explained(error, where) from error
 
@@ -102,8 +101,8 @@ def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(merged)
 
 
-def _examine_server(patient: Patient) -> Iterator[Finding]:
-    patient.greet()
+def _examine_server(server: CheckedServer) -> Iterator[Finding]:
+    server.greet()
     for check in CHECKS:
-        for finding in check(patient):
-            yield finding._replace(server=patient.name)
+        for finding in check(server):
+            yield finding._replace(server=server.name)

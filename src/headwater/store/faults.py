@@ -54,7 +54,7 @@ def unsent(error: BaseException) -> Unsent:
     return found
 
 
-class Trouble:
+class Recovery:
     """One call that failed, until it succeeds or its caller is told.
 
     ``request`` is None for the first contact, when a server that is away is not waited for.
@@ -71,13 +71,13 @@ class Trouble:
         self._perhaps_done = False
         self.delay_s = 0.005
 
-    def judge(self, error: BaseException) -> Step:
-        """Say how to go on: load the library; wait ``delay_s``; or wait, then renew the line.
+    def next_step(self, error: BaseException) -> Step:
+        """Return how to go on: load the library; wait ``delay_s``; or wait, then reconnect.
 
         Raises Refusal for a function's own answer, else an error of the StoreError tree.
         """
         sent = not isinstance(error, Unsent)
-        error = _telling(error)
+        error = _cause(error)
         code, text = _code(error), str(error)
         self.delay_s = min(self.delay_s * 2, 0.5)
         if isinstance(error, redis_errors.ResponseError):
@@ -128,7 +128,7 @@ class Trouble:
             raise OutcomeUnknown(self._request.function, why) from error
 
 
-def _telling(error: BaseException) -> BaseException:
+def _cause(error: BaseException) -> BaseException:
     """Find why a call could not be sent: the client wraps a refused login or a TLS failure.
 
     Only then: what went before in the caller's program must not colour an error after sending.
@@ -205,7 +205,7 @@ def check_server(info: dict[str, str], where: str) -> str:
     return f"{name} {version}"
 
 
-def check_whole(info: dict[str, str], where: str) -> None:
+def refuse_node(info: dict[str, str], where: str) -> None:
     """Raise StoreError for a node of a cluster: it has not every key."""
     if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
         raise StoreError(

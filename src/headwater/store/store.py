@@ -16,12 +16,13 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Key, Look, Operation, Wait
-from headwater.store.connections import Line, open_line
+from headwater.store.call import Call, Clock, Look, Operation, Wait
+from headwater.store.commands import encoder
+from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
-from headwater.store.url import Address, resolve
+from headwater.store.url import resolve
 
 T = TypeVar("T")
 
@@ -42,27 +43,29 @@ class Store:
         self.server: EmbeddedServer | None = None
         if address.directory is not None:
             self.server = EmbeddedServer.open(address.directory)
-        self.line: Line = open_line(address, self.server.socket_path if self.server else None)
-        self._spell = spelling(address)
+        self.connections: StoreConnections = open_connections(
+            address, self.server.socket_path if self.server else None
+        )
+        self._encode = encoder(address.kind)
         try:
-            self.version = self._greet()
+            self.version = self._first_contact()
         except BaseException:
             self.close()
             raise
 
-    def _greet(self) -> str:
+    def _first_contact(self) -> str:
         try:
-            return self._introduce()
+            return self._check_and_load()
         except (redis.RedisError, OSError) as error:
             fault = error
-        trouble = faults.Trouble(GREETING if self.server else None, self.where)
-        return self._insist(trouble, fault, self._introduce)
+        recovery = faults.Recovery(GREETING if self.server else None, self.where)
+        return self._retry(recovery, fault, self._check_and_load)
 
-    def _introduce(self) -> str:
+    def _check_and_load(self) -> str:
         infos = [faults.parse_info(reply) for reply in self.command("INFO", "server")]
         versions = [faults.check_server(info, self.where) for info in infos]
         if self.kind != "cluster":
-            faults.check_whole(infos[0], self.where)
+            faults.refuse_node(infos[0], self.where)
         self.load_library()
         return versions[0]
 
@@ -72,7 +75,7 @@ class Store:
         Raises LibraryTooNew, before anything is changed, when one of them has a newer.
         """
         lacking = []
-        for server in self.line.servers():
+        for server in self.connections.servers():
             try:
                 found = server.send("", ("FCALL", "hw_version", 0), fresh=True).decode()
             except redis.ResponseError as error:
@@ -111,14 +114,14 @@ class Store:
 
     def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
         """Run one request, recovering from what can be recovered from."""
-        command = self._spell(request)
+        command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
-            return self.line.send(request.key, command, fresh=fresh)
+            return self.connections.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:
             fault = error
-        again = partial(self.line.send, request.key, command, fresh=True)
-        return self._insist(faults.Trouble(request, self.where, patience_s), fault, again)
+        again = partial(self.connections.send, request.key, command, fresh=True)
+        return self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
     def ask_all(self, calls: Sequence[Call]) -> list[Any]:
         """Run read-only calls, all that go to one server in one round trip.
@@ -126,23 +129,25 @@ class Store:
         When that fails, each is asked for by itself, and recovers as a single one does.
         """
         try:
-            return self.line.send_all([(call.key, self._spell(call)) for call in calls])
+            return self.connections.send_all([(call.key, self._encode(call)) for call in calls])
         except (redis.RedisError, OSError):
             return [self.ask(call) for call in calls]
 
     def look(self, request: Look) -> list[Any] | None:
         """Run commands that only read, in one round trip; None when that did not work at once."""
         try:
-            return self.line.send_all([(request.key, command) for command in request.commands])
+            return self.connections.send_all(
+                [(request.key, command) for command in request.commands]
+            )
         except (redis.RedisError, OSError):
             return None
 
-    def _insist(self, trouble: faults.Trouble, fault: Exception, attempt: Callable[[], T]) -> T:
-        """Try again until it succeeds or the trouble is such that the caller must know."""
+    def _retry(self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], T]) -> T:
+        """Try again until it succeeds or the recovery is such that the caller must know."""
         while True:
-            step = trouble.judge(fault)
+            step = recovery.next_step(fault)
             try:
-                self._prepare(step, trouble.delay_s)
+                self._prepare(step, recovery.delay_s)
                 return attempt()
             except (redis.RedisError, OSError) as error:
                 fault = error
@@ -155,50 +160,16 @@ class Store:
             if step == "renew":
                 if self.server is not None:
                     self.server.ensure_running()
-                self.line.renew()
+                self.connections.renew()
         except (redis.RedisError, OSError) as error:
             raise faults.unsent(error) from error
 
     def command(self, *words: Any) -> list[Any]:
         """Run an administrative command on every server that takes writes."""
-        return [server.send("", words, fresh=True) for server in self.line.servers()]
+        return [server.send("", words, fresh=True) for server in self.connections.servers()]
 
     def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
-        self.line.close()
+        self.connections.close()
         if self.server is not None:
             self.server.close()
-
-
-def spelling(address: Address) -> Callable[[Call | Wait], tuple[Any, ...]]:
-    """Give what spells a request as a command for the servers at an address."""
-    return _for_node if address.kind == "cluster" else for_server
-
-
-def for_server(request: Call | Wait) -> tuple[Any, ...]:
-    """Spell a request for a server that is alone."""
-    if isinstance(request, Wait):
-        return request.command
-    return _fcall(request, request.also)
-
-
-def _for_node(request: Call | Wait) -> tuple[Any, ...]:
-    """Spell a request for a node of a cluster.
-
-    While the slot is on its way to another node, key by key, a node that lacks one of the keys of
-    a call refuses it as a whole (TRYAGAIN) instead of stopping it in the middle, at the first of
-    the object's keys that is not there or not there any more. So each call names either all keys
-    of its object, or a second one that never exists.
-    """
-    if isinstance(request, Wait):
-        return request.command
-    return _fcall(request, request.also or (_beside(request.key),))
-
-
-def _beside(key: Key) -> Key:
-    return f"{key}:" if isinstance(key, str) else key + b":"
-
-
-def _fcall(call: Call, also: tuple[Key, ...]) -> tuple[Any, ...]:
-    verb = "FCALL_RO" if call.read_only else "FCALL"
-    return (verb, call.function, 1 + len(also), call.key, *also, *call.args)

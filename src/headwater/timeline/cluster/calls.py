@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from headwater.errors import StoreError
-from headwater.store.aio_pipe import Packed
+from headwater.store.aio_pipe import PackedCommands
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
 from headwater.timeline.layout import LAYOUT_KEY, Layout
@@ -232,7 +232,7 @@ def _plain_ask(call: Call, sets: Sequence[bytes], window: Window, epoch: int) ->
     commands = [*_pages(sets, window), _EPOCH]
     if len(sets) > 1:
         commands = [_MULTI, *commands, _EXEC]
-    return Ask(call, Packed(b"".join(commands), len(commands)), read)
+    return Ask(call, PackedCommands(b"".join(commands), len(commands)), read)
 
 
 def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:

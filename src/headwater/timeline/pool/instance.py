@@ -23,7 +23,7 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
-from headwater.store.aio_pipe import AsyncPipe, Packed
+from headwater.store.aio_pipe import AsyncPipe, PackedCommands
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Argument, Call
 from headwater.store.directory import default_directory
@@ -54,13 +54,13 @@ class Ask(NamedTuple):
     """
 
     call: Call
-    packed: Packed
+    packed: PackedCommands
     read: Callable[[list[Any]], Any]
 
     @classmethod
     def of(cls, call: Call) -> Ask:
         """Send a call as it is."""
-        return cls(call, Packed.of(call), itemgetter(0))
+        return cls(call, PackedCommands.of(call), itemgetter(0))
 
 
 class Instance:
