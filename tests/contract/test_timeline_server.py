@@ -16,12 +16,15 @@ from typing import Any
 
 import pytest
 
+from headwater.serve.http.parsing import Parser, Request
+from headwater.serve.http.replies import Reply
+from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.server import timeline_tokens
+from headwater.serve.timeline.service import Service
+from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm, Cursor, Tally
 from headwater.timeline.metrics import COUNTERS, DURATIONS
 from headwater.timeline.pool.hashing import murmur3
-from headwater.timeline.server.http import Parser, Reply, Request
-from headwater.timeline.server.prometheus import Figures, shared
-from headwater.timeline.server.service import Service, Tokens
 from tests.support.commands import run, start
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server, until
@@ -259,7 +262,7 @@ def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica
         loop, tally = asyncio.get_running_loop(), Tally()
         farm = f"{three[0].url};{','.join(urls)}"
         async with AsyncFarm.open(farm, metrics=tally) as opened:
-            service = Service(opened, Figures(shared(1), 0), Tokens(None, None))
+            service = Service(opened, Figures(shared(1), 0), Tokens())
             waiting: list[asyncio.Future[Reply]] = [loop.create_future() for _ in keys]
             for key, answered in zip(keys, waiting, strict=True):
                 service.handle(select(key), answered.set_result)
@@ -345,7 +348,7 @@ def test_a_client_that_does_not_wait_is_answered_in_order(client: Client) -> Non
 
 
 def test_only_who_has_a_token_may_ask_and_a_read_token_may_not_write(three: list[Replica]) -> None:
-    with LocalServer(farm_of(three), tokens=Tokens("all", "look")) as server:
+    with LocalServer(farm_of(three), tokens=timeline_tokens("all", "look")) as server:
         client = Client(server.port)
         tuples = [element("k", 1, "a")]
         for token in (None, "wrong"):
@@ -379,7 +382,14 @@ def test_it_listens_wider_only_with_a_token() -> None:
     refused = run(None, "timeline", "serve", "--instances", DEAD, "--host", "0.0.0.0")
     assert refused.code == 1
     assert "token" in refused.err
-    for words in (["--quorum", "2"], ["--port", "70000"], ["--read-token", "x"]):
+    for words in (
+        ["--quorum", "2"],
+        ["--port", "70000"],
+        ["--read-token", "x"],
+        ["--token", ""],
+        ["--workers", "0"],
+        ["--max-body", "0"],
+    ):
         assert run(None, "timeline", "serve", "--instances", DEAD, *words).code == 1
 
 
@@ -410,6 +420,26 @@ def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
         finally:
             program.terminate()
             assert program.wait(20) == 0
+
+
+def test_all_processes_end_when_their_parent_is_killed(three: list[Replica]) -> None:
+    words = ["timeline", "serve", "--instances", farm_of(three), "--port", "0", "--workers", "2"]
+    with start(None, *words) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        children = _children(program.pid)
+        assert len(children) == 2
+        program.kill()
+        program.wait(20)
+        until(lambda: not any(map(_is_running, children)))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _children(pid: int) -> list[int]:

@@ -9,10 +9,13 @@ import json
 import threading
 from typing import Any, NamedTuple, Self
 
+from headwater.serve.http.server import serve_http
+from headwater.serve.listening import ListenAddress
+from headwater.serve.processes import ServerProcess
+from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.service import Service
+from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
-from headwater.timeline.server.connection import Connections
-from headwater.timeline.server.prometheus import Figures, shared
-from headwater.timeline.server.service import Service, Tokens
 
 
 def b64(text: str | bytes) -> str:
@@ -86,22 +89,18 @@ class LocalServer:
         self._thread.start()
         figures = Figures(shared(1), 0)
         self._farm = AsyncFarm.open(farm, metrics=figures, **words)
-        service = Service(self._farm, figures, tokens or Tokens(None, None))
-        self.connections = Connections(service, max_body)
-        self.port: int = self._run(self._start())
+        service = Service(self._farm, figures, tokens or Tokens())
+        bound = ListenAddress("127.0.0.1", 0).bind()
+        self.port: int = bound.getsockname()[1]
+        self._stop = asyncio.Event()
+        listening = threading.Event()
+        process = ServerProcess(0, bound, self._stop, listening.set)
+        work = serve_http(process, service, max_body)
+        self._serving = asyncio.run_coroutine_threadsafe(work, self._loop)
+        assert listening.wait(20)
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
-
-    async def _start(self) -> int:
-        self._server = await self._loop.create_server(self.connections.make, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def _stop(self) -> None:
-        self._server.close()
-        await self.connections.drain(1)
-        await self._farm.close()
 
     def settle(self) -> None:
         self._run(self._farm.settle())
@@ -110,7 +109,9 @@ class LocalServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._serving.result(20)
+        self._run(self._farm.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

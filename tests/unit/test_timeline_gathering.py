@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from headwater.errors import StoreError
-from headwater.timeline.server.batching import MOST_ITEMS, SIDE_BY_SIDE, Gathering, Wish
+from headwater.serve.timeline.batching import MOST_ITEMS, SIDE_BY_SIDE, Gathering, Wish
 
 
 def gather(wishes: list[list[int]], bad: dict[int, Exception]) -> tuple[list[list[int]], list[Any]]:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.timeline.server.http import MAX_HEAD_BYTES, Parser, Refused, Reply, Request, spell
-from headwater.timeline.server.wire import duration
+from headwater.serve.http.parsing import MAX_HEAD_BYTES, Parser, Refused, Request
+from headwater.serve.http.replies import Reply, spell
+from headwater.serve.timeline.wire import duration
 
 MANY = (
     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nfirst"

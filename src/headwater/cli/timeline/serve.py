@@ -81,9 +81,9 @@ def serve(
 
     Without a token it listens on the loopback only. Rates hold for each process.
     """
+    from headwater.serve.listening import ListenAddress
+    from headwater.serve.timeline.server import TimelineServer, timeline_tokens
     from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.server.running import Listening, run
-    from headwater.timeline.server.service import Tokens
 
     def open_farm(metrics: Metrics) -> AsyncFarm:
         return AsyncFarm.open(
@@ -101,5 +101,10 @@ def serve(
             metrics=metrics,
         )
 
-    listening = Listening(host, port, workers, size_bytes(max_body), Tokens(token, read_token))
-    run(listening, open_farm, lambda address: output.say(f"serving timelines on {address}"))
+    server = TimelineServer(
+        ListenAddress(host, port),
+        timeline_tokens(token, read_token),
+        workers,
+        size_bytes(max_body),
+    )
+    server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))

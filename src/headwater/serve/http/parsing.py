@@ -7,9 +7,7 @@ head that was seen before is not read again; clients send the same one over and 
 
 from __future__ import annotations
 
-import http
 import re
-from email.utils import formatdate
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -92,7 +90,7 @@ def _split(target: str) -> tuple[str, str]:
         path, _, query = target.partition("?")
         return path, query
     try:
-        # As clients write it that think they talk to a proxy.
+        # The absolute form, which clients send that believe this is a proxy.
         parts = urlsplit(target)
     except ValueError:
         raise Refused(400, "the address of the request cannot be read") from None
@@ -228,33 +226,3 @@ class Parser:
 
     def _too_large(self) -> Refused:
         return Refused(413, f"a body may have {self._max_body} bytes here; send smaller batches")
-
-
-class Reply(NamedTuple):
-    """What is answered; ``headers`` are further ones, each with its line end."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    headers: str = ""
-
-
-def spell(reply: Reply, now: float, *, keep_alive: bool, bodiless: bool = False) -> bytes:
-    """Spell a reply as bytes; without its body for a client that asked for the head only."""
-    head = (
-        f"{_first_lines(reply.status, reply.content_type, int(now))}"
-        f"Content-Length: {len(reply.body)}\r\n{reply.headers}"
-        f"{'' if keep_alive else _CLOSE}\r\n"
-    ).encode("latin-1")
-    return head if bodiless else head + reply.body
-
-
-_CLOSE: Final = "Connection: close\r\n"
-
-
-@lru_cache(maxsize=64)
-def _first_lines(status: int, content_type: str, second: int) -> str:
-    return (
-        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
-        f"Content-Type: {content_type}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
-    )

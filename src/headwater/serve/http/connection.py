@@ -1,71 +1,45 @@
-"""A connection of a client: requests one after the other, each answered before the next is begun.
+"""A connection of an HTTP client: each request is answered before the next one is begun.
 
-A client that sends several without waiting has them answered in order, each seeing what those
-before it did. One that is silent in the middle of a request, or for long between two, is let go.
+A client that sends several requests without waiting has them answered in order, each seeing what
+those before it did. One that is silent in the middle of a request, or for long between two, is
+disconnected.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final, cast
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
-from headwater.timeline.server.http import Parser, Refused, Reply, Request, spell
-from headwater.timeline.server.service import Service
+from headwater.serve.connections import OpenConnections
+from headwater.serve.http.parsing import Parser, Refused, Request
+from headwater.serve.http.replies import Reply, spell
 
 REQUEST_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 120.0
-_SWEEP_S: Final = 1.0
 _MOST_AHEAD_BYTES: Final = 64 * 1024
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Connections:
-    """All connections of a process; sweeps out those that are silent."""
+class Handler(Protocol):
+    """What answers the requests of connections."""
 
-    def __init__(self, service: Service, max_body: int) -> None:
-        self._service = service
-        self._max_body = max_body
-        self._open: set[Connection] = set()
-        self._draining: asyncio.Future[None] | None = None
+    def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Answer a request, at once or later: by one call of ``answer``."""
 
-    def make(self) -> Connection:
-        """Make the protocol of a connection that was accepted."""
-        return Connection(self, self._service, self._max_body)
+    def refuse(self, refused: Refused) -> Reply:
+        """Return the reply to what is refused, which may not even be a request."""
 
-    def opened(self, connection: Connection) -> None:
-        """Note a connection."""
-        self._open.add(connection)
-
-    def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self._open.discard(connection)
-        if self._draining is not None and not self._open and not self._draining.done():
-            self._draining.set_result(None)
-
-    async def sweep(self) -> None:
-        """Look after connections, for ever."""
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            for connection in list(self._open):
-                connection.check(time.monotonic())
-
-    async def drain(self, seconds: float) -> None:
-        """Let requests that are under way end, within some time, and close all connections."""
-        self._draining = asyncio.get_running_loop().create_future()
-        for connection in list(self._open):
-            connection.finish()
-        if self._open:
-            await asyncio.wait([self._draining], timeout=seconds)
-        for connection in list(self._open):
-            connection.abort()
+    def count(self, reply: Reply) -> None:
+        """Count a request that is answered, whether or not its client is still there."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, all_open: Connections, service: Service, max_body: int) -> None:
-        self._service = service
+    def __init__(self, all_open: OpenConnections, handler: Handler, max_body: int) -> None:
+        self._handler = handler
         self._parser = Parser(max_body)
         self._all_open = all_open
         self._transport: asyncio.Transport | None = None
@@ -78,12 +52,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
-        self._all_open.opened(self)
+        self._all_open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """See asyncio.Protocol; what is under way goes on, and its answer is dropped."""
         self._transport = None
-        self._all_open.closed(self)
+        self._all_open.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -124,8 +98,8 @@ class Connection(asyncio.Protocol):
             try:
                 request = self._parser.next()
             except Refused as refused:
-                reply = self._service.refuse(refused)
-                self._service.count(reply)
+                reply = self._handler.refuse(refused)
+                self._handler.count(reply)
                 self._ending = True
                 self._send(reply, bodiless=False)
                 return
@@ -134,11 +108,11 @@ class Connection(asyncio.Protocol):
                     self._transport.write(_CONTINUE)
                 return
             self._request = request
-            self._service.handle(request, self._answer)
+            self._handler.handle(request, self._answer)
 
     def _answer(self, reply: Reply) -> None:
         request, self._request = self._request, None
-        self._service.count(reply)
+        self._handler.count(reply)
         if request is None or self._transport is None:
             return
         self._ending = self._ending or not request.head.keep_alive
@@ -156,14 +130,14 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._transport.close()
 
-    def check(self, now: float) -> None:
-        """Let a silent client go."""
+    def check_timeout(self, now: float) -> None:
+        """Close a connection whose client has been silent for too long."""
         if self._request is not None or self._transport is None:
             return
         silent_s = now - self._heard
         if self._parser.begun and silent_s > REQUEST_TIMEOUT_S:
-            reply = self._service.refuse(Refused(408, "the rest of the request did not come"))
-            self._service.count(reply)
+            reply = self._handler.refuse(Refused(408, "the rest of the request did not come"))
+            self._handler.count(reply)
             self._ending = True
             self._send(reply, bodiless=False)
         elif silent_s > IDLE_TIMEOUT_S:

@@ -21,6 +21,7 @@ import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
+from headwater.serve.http.replies import Reply
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import (
@@ -32,7 +33,6 @@ from headwater.timeline.records import (
     encode,
     spell,
 )
-from headwater.timeline.server.http import Reply
 
 MOST_RECORDS: Final = 1_000_000
 ENCODED: Final = "base64:"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Callable
@@ -11,15 +9,18 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.serve.http.authorization import authorize
+from headwater.serve.http.parsing import Head, Refused, Request
+from headwater.serve.http.replies import Reply
+from headwater.serve.timeline import wire
+from headwater.serve.timeline.batching import Gathering, Wish
+from headwater.serve.timeline.prometheus import CONTENT_TYPE, Figures
+from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import Spelled, Written
-from headwater.timeline.server import wire
-from headwater.timeline.server.batching import Gathering, Wish
-from headwater.timeline.server.http import Head, Refused, Reply, Request
-from headwater.timeline.server.prometheus import CONTENT_TYPE, Figures
 
 log = logging.getLogger("headwater.timeline")
 
@@ -32,45 +33,18 @@ _ROUTES: Final = {
     "/health": {"GET": "health"},
 }
 _WRITES: Final = {"insert": "inserted", "delete": "deleted"}
-
-
-class Tokens:
-    """Who may ask: everybody when there are no tokens, else whoever carries one of them.
-
-    ``read_token`` allows selects and figures only. How alive the server is may be asked by all.
-    """
-
-    def __init__(self, token: str | None, read_token: str | None) -> None:
-        if read_token and not token:
-            raise InvalidInput("a read token alone leaves writing to nobody; give a token too")
-        self.needed = token is not None
-        self._all = _digest(token)
-        self._read = _digest(read_token)
-
-    def check(self, action: str, authorization: str) -> None:
-        """Let a request pass, or raise Refused."""
-        if not self.needed or action == "health":
-            return
-        scheme, _, shown = authorization.partition(" ")
-        seen = _digest(shown.strip() if scheme.lower() == "bearer" else None)
-        if self._is(seen, self._all):
-            return
-        if not self._is(seen, self._read):
-            raise Refused(401, "this needs a token; send it as Authorization: Bearer ...")
-        if action in _WRITES:
-            raise Refused(403, "this token allows reading only; send one that allows writing")
-
-    @staticmethod
-    def _is(seen: bytes | None, known: bytes | None) -> bool:
-        return seen is not None and known is not None and hmac.compare_digest(seen, known)
-
-
-def _digest(token: str | None) -> bytes | None:
-    return hashlib.sha256(token.encode()).digest() if token else None
+# Whether the server is alive may be asked by everybody.
+_SCOPES: Final = {
+    "insert": Scope.WRITE,
+    "delete": Scope.WRITE,
+    "select": Scope.READ,
+    "metrics": Scope.READ,
+    "health": None,
+}
 
 
 class Service:
-    """Answers requests out of a farm."""
+    """Answers requests out of a farm; a Handler of HTTP."""
 
     def __init__(self, farm: AsyncFarm, figures: Figures, tokens: Tokens) -> None:
         self._farm = farm
@@ -86,7 +60,8 @@ class Service:
         """Answer a request, at once or later."""
         try:
             action = _route(request.head)
-            self._tokens.check(action, request.head.authorization)
+            if (needed := _SCOPES[action]) is not None:
+                authorize(self._tokens, request.head.authorization, needed)
             if action in _WRITES:
                 self._write(action, request, answer)
             elif action == "select":

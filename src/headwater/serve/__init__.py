@@ -1,0 +1,1 @@
+"""Servers: tokens, listening, processes and HTTP, which they share; and what each one serves."""

@@ -1,0 +1,59 @@
+"""Runs Roshi's server: the figures that its processes share, and a farm for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headwater.errors import InvalidInput
+from headwater.inputs import check_int
+from headwater.serve.http.server import serve_http
+from headwater.serve.listening import ListenAddress, url_of
+from headwater.serve.processes import ServerProcess, check_processes, run_processes
+from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.service import Service
+from headwater.serve.tokens import Scope, Tokens
+from headwater.timeline.farm.aio_farm import AsyncFarm
+from headwater.timeline.metrics import Metrics
+
+
+def timeline_tokens(token: str | None, read_token: str | None) -> Tokens:
+    """Return the tokens of a server: one that allows everything, one for reading; or neither.
+
+    Raises InvalidInput for a read token alone.
+    """
+    if read_token is not None and token is None:
+        raise InvalidInput("a read token alone leaves writing to nobody; give a token too")
+    given = ((token, Scope.WRITE), (read_token, Scope.READ))
+    return Tokens((text, scope) for text, scope in given if text is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineServer:
+    """A server of timelines: where it listens, by how many processes, and what it accepts."""
+
+    address: ListenAddress
+    tokens: Tokens
+    workers: int
+    max_body: int
+
+    def run(self, open_farm: Callable[[Metrics], AsyncFarm], ready: Callable[[str], None]) -> None:
+        """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
+
+        Raises InvalidInput, and what ``open_farm`` raises, before anything listens.
+        """
+        self.address.check(self.tokens)
+        check_processes(self.workers)
+        check_int(self.max_body, "max_body", 1, 1 << 30)
+        memory = shared(self.workers)
+        # Opened once here, so that a mistake in the farm is reported, and by one process.
+        open_farm(Figures(memory, 0))
+
+        async def serve(process: ServerProcess) -> None:
+            figures = Figures(memory, process.number)
+            async with open_farm(figures) as farm:
+                await serve_http(process, Service(farm, figures, self.tokens), self.max_body)
+
+        bound = self.address.bind()
+        url = url_of(bound, "http")
+        run_processes(self.workers, bound, serve, lambda: ready(url))
