@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.timeline import AsyncFarm, Record, State
-from headwater.timeline.cluster.calls import Batch, Changes
+from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.farm.full_repair import add_change
 from headwater.timeline.law import NO_HORIZON, States, kept, merge
 from tests.support import blocking
@@ -65,12 +65,12 @@ async def deliver(farm: AsyncFarm, story: Story, key: bytes) -> None:
         for place in before:
             changes: Changes = {}
             add_change(changes, key, *story.operations[place])
-            await cluster.write(Batch(changes, NO_HORIZON))
+            await cluster.write(WriteBatch(changes, NO_HORIZON))
         rest: Changes = {}
         for place in after:
             add_change(rest, key, *story.operations[place])
         if rest:
-            outcome = await cluster.write(Batch(rest, story.horizon))
+            outcome = await cluster.write(WriteBatch(rest, story.horizon))
             assert sum(outcome.written[:3]) == len(after)
 
 

@@ -18,9 +18,9 @@ from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.options import parse_farm
 from headwater.timeline.law import States, kept, merge
 from headwater.timeline.pool.pool import Pool
-from headwater.timeline.resharding.resharder import Estimate, Moved, Resharder
+from headwater.timeline.resharding.resharder import Estimate, Resharder, ReshardResult
 from headwater.timeline.walker import scanning
-from headwater.timeline.walker.walker import Progress
+from headwater.timeline.walker.walker import WalkProgress
 from tests.support.commands import run
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server
@@ -110,7 +110,7 @@ def test_every_timeline_is_where_the_new_farm_looks(
     with Farm.open(before) as farm:
         fill(farm, random.Random(1))
         expected = truth(eight, before)
-        moved: Moved = reshard(before, after)
+        moved: ReshardResult = reshard(before, after)
         assert_lies(eight, after, expected)
         assert len(moved.left) == len(set(old) - set(new) - {";"})
         # Who knew the old farm only follows, and finds the same.
@@ -121,7 +121,7 @@ def test_every_timeline_is_where_the_new_farm_looks(
         farm.settle()
     with Farm.open(after) as farm:
         assert farm.select([KEYS[0]], limit=1)[KEYS[0]][0].member == "late"
-    again: Moved = reshard(before, after)
+    again: ReshardResult = reshard(before, after)
     assert again.repaired.written == 0
 
 
@@ -220,7 +220,7 @@ def stop_behind(old: str, new: str, keys: int, state: Path | None = None) -> Non
     """Begin a move, and stop when so many timelines are copied."""
     stop = asyncio.Event()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: WalkProgress) -> None:
         if progress.repaired.keys >= keys:
             stop.set()
 
@@ -255,7 +255,7 @@ def test_a_move_is_not_gone_on_with_where_another_was(
     words = {"state": state} if forgotten else {}
     reshard(before, farm_of(eight, "1"), lambda resharder: resharder.abort(), **words)
     assert state.exists() != forgotten
-    moved: Moved = reshard(before, after, state=state)
+    moved: ReshardResult = reshard(before, after, state=state)
     assert moved.repaired.keys == len(KEYS)
     assert_lies(eight, after, expected)
     assert not state.exists()
@@ -274,7 +274,7 @@ def test_a_move_with_a_state_is_gone_on_with_where_it_was(
     state = tmp_path / "move.json"
     stop_behind(before, secret, 40, state)
     assert "secret" not in state.read_text()
-    told: list[Progress] = []
+    told: list[WalkProgress] = []
     reshard(before, secret, tell=told.append, state=state)
     assert told[0].repaired.keys > 20
     assert_lies(eight, after, expected)

@@ -14,12 +14,12 @@ import pytest
 
 from headwater import InvalidInput
 from headwater.timeline import AsyncFarm, Repaired
-from headwater.timeline.layout import SETTLED, Layout
+from headwater.timeline.layout import SETTLED, FarmLayout
 from headwater.timeline.resharding.resharder import Resharder
 from headwater.timeline.walker import scanning
-from headwater.timeline.walker.positions import Positions
+from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import POOL, Scan
-from headwater.timeline.walker.walker import Pace, Progress, Walked, Walker
+from headwater.timeline.walker.walker import Walked, Walker, WalkPace, WalkProgress
 from tests.support.farms import Replica, replicas
 from tests.support.servers import Server
 
@@ -73,7 +73,7 @@ def test_a_walk_meets_each_timeline_once_wherever_it_lies(
 
     async def met() -> Counter[bytes]:
         async with AsyncFarm.open(farm_of(three)) as farm:
-            scan = Scan(farm.clusters, Positions(), random.Random(2))
+            scan = Scan(farm.clusters, WalkPositions(), random.Random(2))
             return Counter([key async for batch in scan.batches() for key in batch.keys])
 
     assert asyncio.run(met()) == Counter(keys)
@@ -81,7 +81,7 @@ def test_a_walk_meets_each_timeline_once_wherever_it_lies(
 
 def test_after_a_walk_all_clusters_are_in_one_state(three: list[Replica]) -> None:
     keys = scatter(three, 60, random.Random(3))
-    told: list[Progress] = []
+    told: list[WalkProgress] = []
     walked = walk(farm_of(three), tell=told.append)
     assert walked is not None
     assert walked.whole
@@ -100,7 +100,7 @@ def test_the_order_is_by_chance(three: list[Replica]) -> None:
 
     async def order(seed: int) -> list[bytes]:
         async with AsyncFarm.open(farm_of(three)) as farm:
-            scan = Scan(farm.clusters, Positions(), random.Random(seed))
+            scan = Scan(farm.clusters, WalkPositions(), random.Random(seed))
             return [key async for batch in scan.batches() for key in batch.keys]
 
     orders = [asyncio.run(order(seed)) for seed in (1, 1, 2)]
@@ -115,14 +115,14 @@ def test_a_walk_that_was_stopped_goes_on_where_it_was(three: list[Replica], tmp_
     pipeline.execute()
     state = tmp_path / "walk.json"
 
-    def stop(event: asyncio.Event) -> Callable[[Progress], None]:
+    def stop(event: asyncio.Event) -> Callable[[WalkProgress], None]:
         return lambda progress: event.set() if progress.repaired.keys > POOL + 500 else None
 
     assert walk(farm_of(three), state=state, stop=stop) is None
     assert state.exists()
     before: Any = three[1].client.dbsize()
     assert POOL < before < count
-    rest: list[Progress] = []
+    rest: list[WalkProgress] = []
     walked = walk(farm_of(three), state=state, tell=rest.append)
     assert walked is not None
     # The figures are those of the whole round; what was noted as done is not done again.
@@ -141,7 +141,7 @@ def test_a_walk_is_not_gone_on_with_where_one_of_another_farm_was(
         three[0].client.zadd(f"k{number}+", {"m": 1})
     state = tmp_path / "walk.json"
 
-    def stop(event: asyncio.Event) -> Callable[[Progress], None]:
+    def stop(event: asyncio.Event) -> Callable[[WalkProgress], None]:
         return lambda progress: event.set() if progress.repaired.keys >= 40 else None
 
     assert walk(farm_of(three[:2]), state=state, stop=stop) is None
@@ -177,7 +177,7 @@ def test_a_position_is_of_one_process_of_a_server(three: list[Replica], tmp_path
     state = tmp_path / "walk.json"
     # Through with everything, says the file; but these servers are not those.
     places = {f"{n} {r.url}": {"generation": "gone", "cursor": -1} for n, r in enumerate(three, 1)}
-    layout = Layout(0, SETTLED, "", farm_of(three)).safe
+    layout = FarmLayout(0, SETTLED, "", farm_of(three)).safe
     state.write_text(json.dumps({"layout": layout, "places": places}))
     walked = walk(farm_of(three), state=state)
     assert walked is not None
@@ -210,7 +210,7 @@ def test_a_pace_is_held_over_time() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         # Its clock stands still, so that each waits for all before it.
-        pace = Pace(100, clock=lambda: 0.0)
+        pace = WalkPace(100, clock=lambda: 0.0)
         for _ in range(4):
             await pace.wait(2)
         return loop.time() - began

@@ -15,7 +15,7 @@ from headwater.timeline import Cursor, Farm, Record
 from headwater.timeline.cluster.calls import columns_of
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum
 from headwater.timeline.farm.rates import Bucket
-from headwater.timeline.layout import COPYING, Layout
+from headwater.timeline.layout import COPYING, FarmLayout
 from headwater.timeline.naming import safe_farm
 from headwater.timeline.records import check_place, check_score
 
@@ -100,8 +100,8 @@ def test_a_farm_is_shown_without_users_and_passwords() -> None:
 
 
 def test_a_layout_and_a_plan_show_no_passwords() -> None:
-    layout = Layout(3, COPYING, SECRET_FARM, "redis://:pw-4@d:4")
-    shown = f"Layout(epoch=3, phase='copying', old='{SHOWN_FARM}', new='redis://d:4')"
+    layout = FarmLayout(3, COPYING, SECRET_FARM, "redis://:pw-4@d:4")
+    shown = f"FarmLayout(epoch=3, phase='copying', old='{SHOWN_FARM}', new='redis://d:4')"
     assert repr(layout) == str(layout) == shown
     assert layout.old == SECRET_FARM
     assert repr(FarmPlan(SECRET_FARM)) == f"FarmPlan('{SHOWN_FARM}')"

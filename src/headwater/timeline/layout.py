@@ -23,7 +23,7 @@ SWITCHING: Final = "switching"
 SETTLED: Final = "settled"
 
 
-class Layout(NamedTuple):
+class FarmLayout(NamedTuple):
     """A layout: ``old`` and ``new`` are farms as Farm.open takes them."""
 
     epoch: int
@@ -32,18 +32,18 @@ class Layout(NamedTuple):
     new: str
 
     @property
-    def safe(self) -> Layout:
+    def safe(self) -> FarmLayout:
         """The same without passwords, to be shown or noted."""
         return self._replace(old=safe_farm(self.old), new=safe_farm(self.new))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.safe._asdict().items())
-        return f"Layout({shown})"
+        return f"FarmLayout({shown})"
 
 
-def read_layout(fields: Sequence[bytes | None]) -> Layout | None:
+def read_layout(fields: Sequence[bytes | None]) -> FarmLayout | None:
     """Read what an instance says; None when it knows of no layout."""
     if fields[0] is None:
         return None
     phase, old, new = ((field or b"").decode() for field in fields[1:])
-    return Layout(int(fields[0]), phase, old, new)
+    return FarmLayout(int(fields[0]), phase, old, new)

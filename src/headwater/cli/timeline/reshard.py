@@ -25,7 +25,7 @@ from headwater.cli.timeline.walk import progress_bar
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headwater.timeline.resharding.resharder import Estimate, Moved, Resharder
+    from headwater.timeline.resharding.resharder import Estimate, Resharder, ReshardResult
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def _show_estimate(estimate: Estimate, as_json: bool) -> None:
         )
 
 
-def _show(moved: Moved, as_json: bool) -> None:
+def _show(moved: ReshardResult, as_json: bool) -> None:
     if as_json:
         output.show_json({**moved.repaired._asdict(), "cleaned": moved.cleaned, "left": moved.left})
         return

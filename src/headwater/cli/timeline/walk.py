@@ -23,7 +23,7 @@ from headwater.cli.timeline.cli_types import (
 )
 
 if TYPE_CHECKING:
-    from headwater.timeline.walker.walker import Progress, Walked
+    from headwater.timeline.walker.walker import Walked, WalkProgress
 
 
 def walk(
@@ -77,7 +77,7 @@ def walk(
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[Progress], None]]:
+def progress_bar() -> Iterator[Callable[[WalkProgress], None]]:
     """Show a bar on a terminal, and nothing elsewhere."""
     from rich import progress as rich
 
@@ -91,7 +91,7 @@ def progress_bar() -> Iterator[Callable[[Progress], None]]:
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("0 timelines", total=None)
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: WalkProgress) -> None:
             done = progress.repaired
             bar.update(
                 task,

@@ -69,7 +69,7 @@ _read_keys = msgspec.json.Decoder(list[bytes]).decode
 _write = msgspec.json.Encoder().encode
 
 
-class Query(NamedTuple):
+class SelectParameters(NamedTuple):
     """What the query of a select says: the window of each key, which many requests may share.
 
     ``skip`` is how much of a coalesced list is passed over.
@@ -97,7 +97,7 @@ def read_tuples(body: bytes) -> list[Spelled]:
     return [spell(item.key, item.score, item.member) for item in given]
 
 
-def read_keys(body: bytes, query: Query) -> list[bytes]:
+def read_keys(body: bytes, query: SelectParameters) -> list[bytes]:
     """Read which keys are asked for, by the body or by the query; raises InvalidInput."""
     if query.keys and body.strip():
         raise InvalidInput("name keys in the body or in the query, not in both")
@@ -122,7 +122,7 @@ def read_keys(body: bytes, query: Query) -> list[bytes]:
 
 
 @lru_cache(maxsize=1024)
-def read_query(text: str) -> Query:
+def read_query(text: str) -> SelectParameters:
     """Read the query of a select; raises InvalidInput."""
     given: dict[str, str] = {}
     keys: list[bytes] = []
@@ -149,7 +149,7 @@ def read_query(text: str) -> Query:
         Window(0, offset + limit, start, stop) if coalesce else Window(offset, limit, start, stop)
     )
     check_int(window.limit, "offset and limit together", 1, MAX_SIZE)
-    return Query(window, offset, limit, coalesce, cursors, tuple(keys))
+    return SelectParameters(window, offset, limit, coalesce, cursors, tuple(keys))
 
 
 def _key(text: str) -> bytes:
@@ -182,7 +182,9 @@ def written(verb: str, count: int, seconds: float) -> Reply:
     return Reply(200, f'{{"{verb}":{count},"duration":"{duration(seconds)}"}}'.encode())
 
 
-def selected(query: Query, keys: Sequence[bytes], answer: Answer, seconds: float) -> Reply:
+def selected(
+    query: SelectParameters, keys: Sequence[bytes], answer: Answer, seconds: float
+) -> Reply:
     """Spell the answer to a select: records by raw key, or one list of all when coalesced."""
     spell_all = _pointed if query.cursors else _plain
     columns = answer.columns

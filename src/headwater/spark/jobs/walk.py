@@ -21,9 +21,9 @@ from headwater.spark.timelines.farms import FarmPlan, absolute_farm
 from headwater.spark.timelines.reading import Share, shares
 from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
-from headwater.timeline.walker.positions import Positions
+from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import Scan
-from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, Pace
+from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, WalkPace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +110,11 @@ class _Work:
     async def _walk(self, share: Share) -> dict[str, Any]:
         done = {"timelines": 0, "elements": 0, "differing": 0, "written": 0, "failures": 0}
         behind: dict[str, int] = {}
-        pace = Pace(self.rate)
+        pace = WalkPace(self.rate)
         async with self.plan.open() as farm:
             await farm.follow()
             only = (share.cluster, share.instance)
-            scan = Scan(farm.source, Positions(), random.Random(), only)
+            scan = Scan(farm.source, WalkPositions(), random.Random(), only)
             async for met in scan.batches():
                 for at in range(0, len(met.keys), AT_ONCE):
                     keys = met.keys[at : at + AT_ONCE]

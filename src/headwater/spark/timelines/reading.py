@@ -20,7 +20,7 @@ from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.farms import FarmPlan
 from headwater.timeline.law import State
 from headwater.timeline.records import Key
-from headwater.timeline.walker.positions import Positions
+from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import Scan
 from headwater.timeline.walker.walker import AT_ONCE
 
@@ -91,7 +91,7 @@ class TimelineReader(DataSourceReader):
         async with self._plan.open() as farm:
             await farm.follow()
             only = (share.cluster, share.instance)
-            scan = Scan(farm.source, Positions(), random.Random(), only)
+            scan = Scan(farm.source, WalkPositions(), random.Random(), only)
             async for met in scan.batches():
                 for at in range(0, len(met.keys), AT_ONCE):
                     found = await farm.states(met.keys[at : at + AT_ONCE])

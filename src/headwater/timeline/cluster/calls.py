@@ -15,8 +15,8 @@ from headwater.errors import StoreError
 from headwater.store.aio_pipe import PackedCommands
 from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
-from headwater.timeline.layout import LAYOUT_KEY, Layout
-from headwater.timeline.pool.instance import Ask
+from headwater.timeline.layout import LAYOUT_KEY, FarmLayout
+from headwater.timeline.pool.instance import PackedCall
 from headwater.timeline.records import Columns, Cursor, Row
 
 _read_numbers = msgspec.json.Decoder(list[float]).decode
@@ -48,7 +48,7 @@ class Window(NamedTuple):
     stop: Cursor | None = None
 
 
-class Page(NamedTuple):
+class TimelinePage(NamedTuple):
     """What a cluster has of a key in a window, newest first, as member, score, member, score, ...
 
     ``whole`` says that the window holds no more than this.
@@ -62,16 +62,16 @@ class Page(NamedTuple):
         """Members with their scores."""
         return list(zip(*columns_of(self.raw), strict=True))
 
-    def plus(self, further: Page) -> Page:
+    def plus(self, further: TimelinePage) -> TimelinePage:
         """Add the page that follows this one."""
-        return Page(self.raw + further.raw, whole=further.whole)
+        return TimelinePage(self.raw + further.raw, whole=further.whole)
 
-    def above(self, horizon: float) -> Page:
+    def above(self, horizon: float) -> TimelinePage:
         """Leave out what is below the horizon; nothing that counts comes after it."""
         if horizon == NO_HORIZON or not self.raw or float(self.raw[-1]) >= horizon:
             return self
         kept = sum(score >= horizon for score in columns_of(self.raw)[1])
-        return Page(self.raw[: 2 * kept], whole=True)
+        return TimelinePage(self.raw[: 2 * kept], whole=True)
 
 
 def columns_of(raw: list[bytes]) -> Columns:
@@ -88,7 +88,7 @@ def columns_of(raw: list[bytes]) -> Columns:
 class Found:
     """The pages that a cluster has of keys, by their raw contents, and why it gave none of others.
 
-    Most answers are compared and counted as a whole, so a Page is made when one is looked at.
+    Most answers are compared and counted as a whole, so a page is made when it is looked at.
     """
 
     def __init__(self, limit: int) -> None:
@@ -96,14 +96,16 @@ class Found:
         self.raw: dict[bytes, list[bytes]] = {}
         self.failed: dict[bytes, StoreError] = {}
 
-    def __getitem__(self, key: bytes) -> Page | StoreError:
+    def __getitem__(self, key: bytes) -> TimelinePage | StoreError:
         raw = self.raw.get(key)
-        return self.failed[key] if raw is None else Page(raw, whole=len(raw) < 2 * self._limit)
+        return (
+            self.failed[key] if raw is None else TimelinePage(raw, whole=len(raw) < 2 * self._limit)
+        )
 
-    def pages(self) -> Iterator[tuple[bytes, Page]]:
+    def pages(self) -> Iterator[tuple[bytes, TimelinePage]]:
         """Give the pages, by key."""
         for key, raw in self.raw.items():
-            yield key, Page(raw, whole=len(raw) < 2 * self._limit)
+            yield key, TimelinePage(raw, whole=len(raw) < 2 * self._limit)
 
 
 class Known(NamedTuple):
@@ -121,23 +123,23 @@ def sets_of(key: bytes) -> tuple[bytes, bytes]:
     return key + b"+", key + b"-"
 
 
-class Batch:
+class WriteBatch:
     """Operations to be written, spelled once for all clusters that spread their keys alike."""
 
     def __init__(self, changes: Changes, horizon: float) -> None:
         self.changes = changes
         self._horizon = horizon
-        self._spelled: dict[tuple[int, int, tuple[bytes, ...]], list[Ask]] = {}
+        self._spelled: dict[tuple[int, int, tuple[bytes, ...]], list[PackedCall]] = {}
 
-    def asks(self, keys: Sequence[bytes], max_size: int, epoch: int) -> list[Ask]:
+    def calls(self, keys: Sequence[bytes], max_size: int, epoch: int) -> list[PackedCall]:
         """Spell what concerns some keys; of those without operations only size and horizon do."""
         share = (max_size, epoch, tuple(keys))
         if share not in self._spelled:
-            calls = self._calls(keys, max_size, epoch)
-            self._spelled[share] = [Ask.of(call) for call in calls]
+            calls = self._spell(keys, max_size, epoch)
+            self._spelled[share] = [PackedCall.of(call) for call in calls]
         return self._spelled[share]
 
-    def _calls(self, share: Sequence[bytes], max_size: int, epoch: int) -> Iterator[Call]:
+    def _spell(self, share: Sequence[bytes], max_size: int, epoch: int) -> Iterator[Call]:
         head: list[Argument] = [
             max_size,
             "" if self._horizon == NO_HORIZON else repr(self._horizon),
@@ -179,7 +181,7 @@ def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
     yield part, count, size
 
 
-class Reading:
+class ReadBatch:
     """Keys to be read in a window, spelled once for all clusters that spread them alike.
 
     Their tombstones are read when ``deleted``.
@@ -189,18 +191,18 @@ class Reading:
         self.keys = keys
         self.window = window
         self._deleted = deleted
-        self._spelled: dict[tuple[int, tuple[bytes, ...]], list[Ask]] = {}
+        self._spelled: dict[tuple[int, tuple[bytes, ...]], list[PackedCall]] = {}
 
-    def asks(self, keys: Sequence[bytes], epoch: int) -> list[Ask]:
+    def calls(self, keys: Sequence[bytes], epoch: int) -> list[PackedCall]:
         """Spell the request for a page of each of some keys."""
         share = (epoch, tuple(keys))
         if share not in self._spelled:
             sets = [sets_of(key)[self._deleted] for key in keys]
-            self._spelled[share] = list(_select_asks(sets, self.window, epoch))
+            self._spelled[share] = list(_select_calls(sets, self.window, epoch))
         return self._spelled[share]
 
 
-def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[Ask]:
+def _select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[PackedCall]:
     """Spell the request for a page of each of some sets, which all are of one moment."""
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
@@ -210,12 +212,12 @@ def _select_asks(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[
         part = sets[at : at + step]
         call = _call("hw_timeline_select", part, args, epoch, read_only=True)
         if window.start or window.stop:
-            yield Ask.of(call)
+            yield PackedCall.of(call)
         else:
-            yield _plain_ask(call, part, window, epoch)
+            yield _plain_call(call, part, window, epoch)
 
 
-def _plain_ask(call: Call, sets: Sequence[bytes], window: Window, epoch: int) -> Ask:
+def _plain_call(call: Call, sets: Sequence[bytes], window: Window, epoch: int) -> PackedCall:
     """Read a page of each set by its rank, with plain commands, which do it for less.
 
     They ask for the layout after the pages: epochs only rise, so if the last one is known, the
@@ -232,7 +234,7 @@ def _plain_ask(call: Call, sets: Sequence[bytes], window: Window, epoch: int) ->
     commands = [*_pages(sets, window), _EPOCH]
     if len(sets) > 1:
         commands = [_MULTI, *commands, _EXEC]
-    return Ask(call, PackedCommands(b"".join(commands), len(commands)), read)
+    return PackedCall(call, PackedCommands(b"".join(commands), len(commands)), read)
 
 
 def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
@@ -247,18 +249,20 @@ def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
         yield b"*6\r\n$6\r\nZRANGE\r\n$%d\r\n%b\r\n%b" % (len(name), name, tail)
 
 
-def score_asks(asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int) -> Iterator[Ask]:
+def score_calls(
+    asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int
+) -> Iterator[PackedCall]:
     """Spell the question what is known of members; a key is never cut in two."""
     keys: list[bytes] = []
     args: list[Argument] = [max_size]
     for key, members in asked.items():
         if keys and len(args) + len(members) > MOST_OPERATIONS:
-            yield Ask.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
+            yield PackedCall.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
             keys, args = [], [max_size]
         keys += sets_of(key)
         args += (len(members), *members)
     if keys:
-        yield Ask.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
+        yield PackedCall.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
 
 
 def read_known(found: list[bytes]) -> Known:
@@ -274,9 +278,9 @@ def read_known(found: list[bytes]) -> Known:
     return Known((float(score), member) if score else None, states)
 
 
-def layout_ask(layout: Layout) -> Ask:
+def layout_call(layout: FarmLayout) -> PackedCall:
     """Spell what tells an instance of a layout."""
-    return Ask.of(Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True))
+    return PackedCall.of(Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True))
 
 
 def _call(

@@ -14,24 +14,24 @@ from typing import Any, Final, NamedTuple
 from headwater.errors import FarmMoved, StoreError
 from headwater.store.faults import parse_info
 from headwater.timeline.cluster.calls import (
-    Batch,
     Found,
     Known,
-    Reading,
-    layout_ask,
+    ReadBatch,
+    WriteBatch,
+    layout_call,
     read_known,
-    score_asks,
+    score_calls,
     sets_of,
 )
-from headwater.timeline.layout import LAYOUT_KEY, Layout, read_layout
-from headwater.timeline.pool.instance import Ask, Instance
+from headwater.timeline.layout import LAYOUT_KEY, FarmLayout, read_layout
+from headwater.timeline.pool.instance import Instance, PackedCall
 from headwater.timeline.pool.pool import Pool
 from headwater.timeline.records import InstanceStatus, Written
 
 _FIELDS: Final = ("epoch", "phase", "old", "new")
 
 
-class Outcome(NamedTuple):
+class WriteOutcome(NamedTuple):
     """What became of a write: the figures of what was done, and the keys for which it failed."""
 
     written: Written
@@ -55,24 +55,24 @@ class Cluster:
         """Make a cluster of instances; nothing is sent yet."""
         return cls(Pool(urls, hash_name, timeout_ms), max_size, epoch)
 
-    async def write(self, batch: Batch) -> Outcome:
+    async def write(self, batch: WriteBatch) -> WriteOutcome:
         """Merge operations into their keys; below the horizon nothing is kept or taken."""
         written, failed = Written(), {}
         for keys, replies in await self._spread(
-            batch.changes, lambda share: batch.asks(share, self._max_size, self._epoch)
+            batch.changes, lambda share: batch.calls(share, self._max_size, self._epoch)
         ):
             if isinstance(replies, StoreError):
                 failed.update(dict.fromkeys(keys, replies))
             else:
                 for reply in replies:
                     written = written.plus(reply)
-        return Outcome(written, failed)
+        return WriteOutcome(written, failed)
 
-    async def select(self, reading: Reading) -> Found:
+    async def select(self, reading: ReadBatch) -> Found:
         """Give a page of each key, or why there is none."""
         found = Found(reading.window.limit)
         for keys, replies in await self._spread(
-            reading.keys, lambda share: reading.asks(share, self._epoch)
+            reading.keys, lambda share: reading.calls(share, self._epoch)
         ):
             if isinstance(replies, StoreError):
                 found.failed.update(dict.fromkeys(keys, replies))
@@ -85,8 +85,8 @@ class Cluster:
     ) -> dict[bytes, Known | StoreError]:
         """Tell what is known of members, by key, or why that cannot be told."""
 
-        def spell(keys: list[bytes]) -> Iterable[Ask]:
-            return score_asks({key: asked[key] for key in keys}, self._max_size, self._epoch)
+        def spell(keys: list[bytes]) -> Iterable[PackedCall]:
+            return score_calls({key: asked[key] for key in keys}, self._max_size, self._epoch)
 
         found: dict[bytes, Known | StoreError] = {}
         for keys, replies in await self._spread(asked, spell):
@@ -98,13 +98,13 @@ class Cluster:
         return found
 
     async def _spread(
-        self, keys: Iterable[bytes], spell: Callable[[list[bytes]], Iterable[Ask]]
+        self, keys: Iterable[bytes], spell: Callable[[list[bytes]], Iterable[PackedCall]]
     ) -> list[tuple[list[bytes], list[Any] | StoreError]]:
         """Ask each instance for its share; gives the keys of each with its replies or failure."""
 
         async def attempt(instance: Instance, share: list[bytes]) -> list[Any] | StoreError:
             try:
-                return [await instance.ask(ask) for ask in spell(share)]
+                return [await instance.call(call) for call in spell(share)]
             except FarmMoved as error:
                 self.outdated = True
                 return error
@@ -135,10 +135,10 @@ class Cluster:
         info = await self.pool.instances[place].command("INFO", "server")
         return parse_info(info)["run_id"]
 
-    async def layouts(self) -> list[Layout | StoreError | None]:
+    async def layouts(self) -> list[FarmLayout | StoreError | None]:
         """Ask each instance how the farm lies; None of one that knows of nothing."""
 
-        async def ask(instance: Instance) -> Layout | StoreError | None:
+        async def ask(instance: Instance) -> FarmLayout | StoreError | None:
             try:
                 return read_layout(await instance.command("HMGET", LAYOUT_KEY, *_FIELDS))
             except StoreError as error:
@@ -146,10 +146,10 @@ class Cluster:
 
         return list(await asyncio.gather(*map(ask, self.pool.instances)))
 
-    async def announce(self, layout: Layout) -> list[Layout]:
+    async def announce(self, layout: FarmLayout) -> list[FarmLayout]:
         """Tell every instance of a layout; gives what each knows then. Raises StoreError."""
-        ask = layout_ask(layout)
-        replies = [await instance.ask(ask) for instance in self.pool.instances]
+        call = layout_call(layout)
+        replies = [await instance.call(call) for instance in self.pool.instances]
         return [found for reply in replies if (found := read_layout(reply)) is not None]
 
     async def drop(self, place: int, keys: Sequence[bytes]) -> None:

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Batch, Changes
+from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
-from headwater.timeline.farm.options import Options, parse_farm, parse_quorum
+from headwater.timeline.farm.options import FarmOptions, parse_farm, parse_quorum
 from headwater.timeline.farm.reading import Reader
 from headwater.timeline.farm.repairing import Repairer
 from headwater.timeline.farm.writing import write
-from headwater.timeline.layout import SETTLED, SWITCHING, Layout
+from headwater.timeline.layout import SETTLED, SWITCHING, FarmLayout
 from headwater.timeline.records import Written
 
 
-class Group(NamedTuple):
+class ClusterGroup(NamedTuple):
     """Clusters with copies of the same, those of them that are read, and their quorum."""
 
     clusters: list[Cluster]
@@ -30,7 +30,7 @@ class Group(NamedTuple):
     quorum: int
 
     @classmethod
-    def open(cls, farm: str, options: Options, epoch: int) -> Group:
+    def open(cls, farm: str, options: FarmOptions, epoch: int) -> ClusterGroup:
         """Make the clusters that a text names; nothing is sent yet. Raises InvalidInput."""
         plans = parse_farm(farm)
         clusters = [
@@ -41,19 +41,19 @@ class Group(NamedTuple):
         return cls(clusters, readable, parse_quorum(options.write_quorum, len(plans)))
 
 
-class Ground:
+class ActiveLayout:
     """One layout of a farm, in use."""
 
     def __init__(
         self,
-        layout: Layout,
-        options: Options,
+        layout: FarmLayout,
+        options: FarmOptions,
         horizon: Callable[[], float],
         background: Background,
     ) -> None:
         self.layout = layout
         farms = [layout.new] if layout.phase == SETTLED else [layout.old, layout.new]
-        self._groups = [Group.open(farm, options, layout.epoch) for farm in farms]
+        self._groups = [ClusterGroup.open(farm, options, layout.epoch) for farm in farms]
         read = self._groups[-1 if layout.phase == SWITCHING else 0]
         self.readable = tuple(read.readable)
         self.clusters = tuple(c for group in self._groups for c in group.clusters)
@@ -70,7 +70,7 @@ class Ground:
 
     async def write(self, changes: Changes) -> Written:
         """Write to all clusters; done when a quorum of each group has it. Raises QuorumFailed."""
-        batch = Batch(changes, self._horizon())
+        batch = WriteBatch(changes, self._horizon())
         first, *others = (
             write(group.clusters, batch, group.quorum, self._background) for group in self._groups
         )
@@ -78,7 +78,7 @@ class Ground:
             return await first
         return (await asyncio.gather(first, *others))[0]
 
-    async def newer(self) -> Layout | None:
+    async def newer(self) -> FarmLayout | None:
         """Find a newer layout, as the instances know it; None when there is none to be found."""
         found = await asyncio.gather(*(cluster.layouts() for cluster in self.clusters))
         newest = newest_of([layout for of_cluster in found for layout in of_cluster])
@@ -96,6 +96,6 @@ class Ground:
             await cluster.close()
 
 
-def newest_of(found: Sequence[Layout | StoreError | None]) -> Layout | None:
+def newest_of(found: Sequence[FarmLayout | StoreError | None]) -> FarmLayout | None:
     """Choose the layout of the highest epoch among what instances said."""
-    return max((item for item in found if isinstance(item, Layout)), default=None)
+    return max((item for item in found if isinstance(item, FarmLayout)), default=None)

@@ -16,7 +16,7 @@ from headwater.errors import QuorumFailed, TimelineError
 from headwater.inputs import check_int
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.active_layout import Ground
+from headwater.timeline.farm.active_layout import ActiveLayout
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.disputes import Failures
 from headwater.timeline.farm.full_repair import (
@@ -32,16 +32,16 @@ from headwater.timeline.farm.options import (
     MAX_TIMEOUT_MS,
     READ_STRATEGIES,
     REPAIR_STRATEGIES,
+    FarmOptions,
     Horizon,
-    Options,
     RisingHorizon,
     parse_strategy,
 )
-from headwater.timeline.farm.reading import Answer, Query
+from headwater.timeline.farm.reading import Answer, SelectQuery
 from headwater.timeline.farm.scoring import score_of
 from headwater.timeline.farm.shaping import check_keys, check_pairs, check_tuples, group, shape
 from headwater.timeline.law import State
-from headwater.timeline.layout import SETTLED, Layout
+from headwater.timeline.layout import SETTLED, FarmLayout
 from headwater.timeline.metrics import Metrics, NoMetrics
 from headwater.timeline.records import (
     DEFAULT_SIZE,
@@ -69,31 +69,31 @@ _MOST_MOVES: Final = 5
 class AsyncFarm:
     """A farm of clusters for asyncio; see Farm for what it promises."""
 
-    def __init__(self, farm: str, options: Options, horizon: Horizon) -> None:
+    def __init__(self, farm: str, options: FarmOptions, horizon: Horizon) -> None:
         self._options = options
         self._metrics = options.metrics
         self._horizon = RisingHorizon(horizon)
         self._background = Background()
         self._following = asyncio.Lock()
-        self._ground = self._stand_on(Layout(0, SETTLED, "", farm))
+        self._active = self._activate(FarmLayout(0, SETTLED, "", farm))
 
-    def _stand_on(self, layout: Layout) -> Ground:
-        return Ground(layout, self._options, self._horizon, self._background)
+    def _activate(self, layout: FarmLayout) -> ActiveLayout:
+        return ActiveLayout(layout, self._options, self._horizon, self._background)
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:
         """All clusters that writes go to."""
-        return self._ground.clusters
+        return self._active.clusters
 
     @property
     def source(self) -> tuple[Cluster, ...]:
         """The clusters that have all timelines: while a farm is moved, the old ones."""
-        return self._ground.source
+        return self._active.source
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> FarmLayout:
         """How the farm lies, as far as is known here."""
-        return self._ground.layout
+        return self._active.layout
 
     @classmethod
     def open(
@@ -113,7 +113,7 @@ class AsyncFarm:
         metrics: Metrics | None = None,
     ) -> AsyncFarm:
         """See Farm.open; nothing is sent yet."""
-        options = Options(
+        options = FarmOptions(
             write_quorum=write_quorum,
             hash=hash,
             read_strategy=parse_strategy(read_strategy, READ_STRATEGIES, "read_strategy"),
@@ -127,35 +127,35 @@ class AsyncFarm:
         )
         return cls(farm, options, horizon)
 
-    async def _by_layout(self, work: Callable[[Ground], Awaitable[T]]) -> T:
+    async def _by_layout(self, work: Callable[[ActiveLayout], Awaitable[T]]) -> T:
         """Do something by the present layout, and again by the next should the farm have moved.
 
         Whatever was done in part by an old layout does no harm.
         """
         for _ in range(_MOST_MOVES):
-            ground = self._ground
-            if not ground.outdated:
+            active = self._active
+            if not active.outdated:
                 try:
-                    result = await work(ground)
+                    result = await work(active)
                 except TimelineError:
-                    if not ground.outdated:
+                    if not active.outdated:
                         raise
                 else:
-                    if not ground.outdated:
+                    if not active.outdated:
                         return result
-            await self.follow(ground)
-        return await work(self._ground)
+            await self.follow(active)
+        return await work(self._active)
 
-    async def follow(self, ground: Ground | None = None) -> None:
-        """Look whether the farm has moved from a ground, the present one if not said."""
-        ground = ground or self._ground
+    async def follow(self, active: ActiveLayout | None = None) -> None:
+        """Look whether the farm has moved from a active, the present one if not said."""
+        active = active or self._active
         async with self._following:
-            if self._ground is not ground:
+            if self._active is not active:
                 return
-            newer = await ground.newer()
+            newer = await active.newer()
             if newer is not None:
-                self._ground = self._stand_on(newer)
-                self._background.start(ground.close())
+                self._active = self._activate(newer)
+                self._background.start(active.close())
 
     async def insert(self, tuples: Iterable[Tuple]) -> Written:
         """See Farm.insert."""
@@ -175,7 +175,7 @@ class AsyncFarm:
         if not changes:
             return Written()
         try:
-            written = await self._by_layout(lambda ground: ground.write(changes))
+            written = await self._by_layout(lambda active: active.write(changes))
         except QuorumFailed:
             self._metrics.count(f"{verb}_quorum_failure")
             raise
@@ -216,8 +216,8 @@ class AsyncFarm:
         limit = min(window.limit, self._options.max_size - window.offset)
         if not asked or limit <= 0:
             return Answer({}, Failures(), 0.0)
-        query = Query(asked, window._replace(limit=limit), self._horizon())
-        return await self._by_layout(lambda ground: ground.reader.read(query))
+        query = SelectQuery(asked, window._replace(limit=limit), self._horizon())
+        return await self._by_layout(lambda active: active.reader.read(query))
 
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]
@@ -225,7 +225,7 @@ class AsyncFarm:
         """See Farm.score."""
         asked = check_pairs(pairs)
         return await self._by_layout(
-            lambda ground: score_of(ground.readable, asked, self._horizon())
+            lambda active: score_of(active.readable, asked, self._horizon())
         )
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
@@ -233,7 +233,7 @@ class AsyncFarm:
         asked = list(dict.fromkeys(check_keys(keys).values()))
         size, metrics = self._options.max_size, self._metrics
         return await self._by_layout(
-            lambda ground: repair_whole(ground.clusters, asked, size, self._horizon(), metrics)
+            lambda active: repair_whole(active.clusters, asked, size, self._horizon(), metrics)
         )
 
     async def compare(self, keys: Iterable[Key]) -> Compared:
@@ -242,7 +242,7 @@ class AsyncFarm:
         raw = list(dict.fromkeys(asked.values()))
         size, metrics = self._options.max_size, self._metrics
         changes, figures = await self._by_layout(
-            lambda ground: compare_whole(ground.clusters, raw, size, self._horizon(), metrics)
+            lambda active: compare_whole(active.clusters, raw, size, self._horizon(), metrics)
         )
         behind = [
             {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
@@ -256,7 +256,7 @@ class AsyncFarm:
         raw = list(dict.fromkeys(asked.values()))
         size = self._options.max_size
         found = await self._by_layout(
-            lambda ground: read_merged(ground.readable, raw, size, self._horizon())
+            lambda active: read_merged(active.readable, raw, size, self._horizon())
         )
         return {key: found[one] for key, one in asked.items()}
 
@@ -268,12 +268,12 @@ class AsyncFarm:
     async def settle(self) -> None:
         """See Farm.settle."""
         await self._background.finish()
-        await self._ground.repairer.finish()
+        await self._active.repairer.finish()
 
     async def close(self) -> None:
         """See Farm.close."""
         await self._background.finish()
-        await self._ground.close()
+        await self._active.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import asyncio
 from typing import NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Known, Page, Reading, Window
+from headwater.timeline.cluster.calls import Known, ReadBatch, TimelinePage, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.union import Union, newest_first, unite, verdict, within
 from headwater.timeline.law import State
@@ -41,7 +41,7 @@ class Failures:
 class Answers(NamedTuple):
     """The pages of each key, by cluster, and the failures of clusters that gave none."""
 
-    pages: dict[bytes, dict[Cluster, Page]]
+    pages: dict[bytes, dict[Cluster, TimelinePage]]
     failures: Failures
 
 
@@ -122,10 +122,10 @@ class Uniting:
     async def _read_on(self, key: bytes) -> None:
         """Fetch the next page of a key from each cluster that has more of it."""
 
-        async def extend(cluster: Cluster, page: Page) -> None:
+        async def extend(cluster: Cluster, page: TimelinePage) -> None:
             last = Cursor(float(page.raw[-1]), page.raw[-2])
             window = self._window._replace(start=last)
-            further = (await cluster.select(Reading([key], window)))[key]
+            further = (await cluster.select(ReadBatch([key], window)))[key]
             if isinstance(further, StoreError):
                 self._failures.add(key, further)
                 del self._pages[key][cluster]
@@ -138,7 +138,7 @@ class Uniting:
             raise AllReplicasFailed([key], len(pages), self._failures.errors)
 
 
-def _shown(page: Page, members: list[bytes]) -> Known:
+def _shown(page: TimelinePage, members: list[bytes]) -> Known:
     """Say what a page alone tells of members: those it shows are inserted."""
     scores = dict(page.rows)
     states = [State(scores[m], False) if m in scores else None for m in members]

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Batch, Change, Changes, Page, Reading, Window
+from headwater.timeline.cluster.calls import (
+    Change,
+    Changes,
+    ReadBatch,
+    TimelinePage,
+    Window,
+    WriteBatch,
+)
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.law import State, States, behind, kept, merge
 from headwater.timeline.metrics import Metrics
@@ -32,7 +39,7 @@ def size_of(change: Change) -> int:
     return (len(change.inserts) + len(change.deletes)) // 2
 
 
-class Comparison(NamedTuple):
+class KeyComparison(NamedTuple):
     """What each cluster must be told to be in the one true state, and the figures of that."""
 
     changes: list[Changes]
@@ -45,7 +52,7 @@ async def compare_whole(
     max_size: int,
     horizon: float,
     metrics: Metrics,
-) -> Comparison:
+) -> KeyComparison:
     """Compare keys as a whole on all clusters that can be read; changes nothing."""
     metrics.count("walk_keys", len(keys))
     began = time.perf_counter()
@@ -70,7 +77,7 @@ async def compare_whole(
                 changes[place].setdefault(key, Change([], []))
             differing.update(lacking)
         done = done.plus((0, len(truth), len(differing), 0, unread))
-    return Comparison(changes, done)
+    return KeyComparison(changes, done)
 
 
 async def read_merged(
@@ -107,7 +114,7 @@ async def _write(cluster: Cluster, changes: Changes, horizon: float, metrics: Me
     if not changes:
         return Repaired()
     began = time.perf_counter()
-    outcome = await cluster.write(Batch(changes, horizon))
+    outcome = await cluster.write(WriteBatch(changes, horizon))
     metrics.time("repair_write_duration", time.perf_counter() - began)
     failed = sum(size_of(changes[key]) for key in outcome.failed)
     written = sum(map(size_of, changes.values())) - failed
@@ -125,7 +132,7 @@ async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, St
     found: dict[bytes, States | StoreError] = {key: {} for key in keys}
     for deleted in (False, True):
         unread, window = list(keys), Window(0, _PAGE)
-        pages = await cluster.select(Reading(unread, window, deleted=deleted))
+        pages = await cluster.select(ReadBatch(unread, window, deleted=deleted))
         for key in keys:
             page = pages[key]
             while isinstance(states := found[key], dict):
@@ -136,12 +143,12 @@ async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, St
                 if page.whole:
                     break
                 start = Cursor(float(page.raw[-1]), page.raw[-2])
-                further = Reading([key], window._replace(start=start), deleted=deleted)
+                further = ReadBatch([key], window._replace(start=start), deleted=deleted)
                 page = (await cluster.select(further))[key]
     return found
 
 
-def _note(states: States, page: Page, deleted: bool) -> None:
+def _note(states: States, page: TimelinePage, deleted: bool) -> None:
     for member, score in page.rows:
         state = State(score, deleted)
         states[member] = max(state, states.get(member, state))

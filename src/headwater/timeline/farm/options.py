@@ -39,7 +39,7 @@ class ClusterPlan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class FarmOptions:
     """How a farm works; see Farm.open for what each means."""
 
     write_quorum: int | str

@@ -19,18 +19,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headwater.errors import AllReplicasFailed
-from headwater.timeline.cluster.calls import Found, Page, Reading, Window, columns_of
+from headwater.timeline.cluster.calls import Found, ReadBatch, TimelinePage, Window, columns_of
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.disputes import Answers, Failures, Uniting
-from headwater.timeline.farm.options import Options
+from headwater.timeline.farm.options import FarmOptions
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.repairing import Repairer
 from headwater.timeline.law import NO_HORIZON
 from headwater.timeline.records import Columns
 
 
-class Query(NamedTuple):
+class SelectQuery(NamedTuple):
     """What is asked for: keys, a window of each, and the horizon below which nothing counts."""
 
     keys: list[bytes]
@@ -57,7 +57,7 @@ class Reader:
     def __init__(
         self,
         clusters: Sequence[Cluster],
-        options: Options,
+        options: FarmOptions,
         repairer: Repairer,
         background: Background,
         choose: Callable[[Sequence[Cluster]], Cluster] = random.choice,
@@ -70,7 +70,7 @@ class Reader:
         self._choose = choose
         self._permits = Bucket(options.read_rate)
 
-    async def read(self, query: Query) -> Answer:
+    async def read(self, query: SelectQuery) -> Answer:
         """Answer a query; raises AllReplicasFailed."""
         began = time.perf_counter()
         self._metrics.count("select_call")
@@ -85,7 +85,7 @@ class Reader:
         self._metrics.count("select_returned", sum(len(c[0]) for c in answer.columns.values()))
         return answer
 
-    async def _by_strategy(self, query: Query) -> Answer:
+    async def _by_strategy(self, query: SelectQuery) -> Answer:
         strategy = self._options.read_strategy
         if strategy == "SendOneReadOne":
             return await self._read_one(query)
@@ -98,7 +98,7 @@ class Reader:
         self._metrics.count(f"select_send_all_permit_{word}")
         return await self._read_first(query, send_all=granted)
 
-    async def _read_one(self, query: Query) -> Answer:
+    async def _read_one(self, query: SelectQuery) -> Answer:
         wait = _Waiting(self, query, query.window)
         wait.send([self._choose(self._clusters)], query.keys)
         await wait.finish()
@@ -106,7 +106,7 @@ class Reader:
         columns = _first_of(answers, query.window._replace(offset=0))
         return Answer(columns, answers.failures, wait.blocked_s)
 
-    async def _read_all(self, query: Query) -> Answer:
+    async def _read_all(self, query: SelectQuery) -> Answer:
         wait = _Waiting(self, query, query.full_window)
         wait.send(self._clusters, query.keys)
         await wait.finish()
@@ -119,7 +119,7 @@ class Reader:
         self._ask_for_repairs(uniting.disputed)
         return Answer(columns, answers.failures, wait.blocked_s)
 
-    async def _read_first(self, query: Query, *, send_all: bool) -> Answer:
+    async def _read_first(self, query: SelectQuery, *, send_all: bool) -> Answer:
         wait = _Waiting(self, query, query.full_window)
         chosen = self._clusters if send_all else [self._choose(self._clusters)]
         wait.send(chosen, query.keys)
@@ -145,7 +145,7 @@ class Reader:
             self._metrics.count("select_repair_needed", sum(map(len, disputed.values())))
             self._repairer.request(disputed)
 
-    async def ask(self, cluster: Cluster, reading: Reading) -> Found:
+    async def ask(self, cluster: Cluster, reading: ReadBatch) -> Found:
         """Ask one cluster, and count what it gives."""
         self._metrics.count("select_send_to")
         found = await cluster.select(reading)
@@ -176,7 +176,7 @@ def _cut(columns: dict[bytes, Columns], window: Window) -> dict[bytes, Columns]:
 class _Waiting:
     """The answers to one query, as they come."""
 
-    def __init__(self, reader: Reader, query: Query, window: Window) -> None:
+    def __init__(self, reader: Reader, query: SelectQuery, window: Window) -> None:
         self._reader = reader
         self._keys = query.keys
         self._horizon = query.horizon
@@ -191,10 +191,10 @@ class _Waiting:
 
     def send(self, clusters: Sequence[Cluster], keys: list[bytes]) -> None:
         """Ask clusters for keys."""
-        loop, reading = asyncio.get_running_loop(), Reading(keys, self.window)
+        loop, reading = asyncio.get_running_loop(), ReadBatch(keys, self.window)
         self._tasks += [loop.create_task(self._hear(cluster, reading)) for cluster in clusters]
 
-    async def _hear(self, cluster: Cluster, reading: Reading) -> None:
+    async def _hear(self, cluster: Cluster, reading: ReadBatch) -> None:
         found = self._found[cluster] = await self._reader.ask(cluster, reading)
         for key, error in found.failed.items():
             self._failures.add(key, error)
@@ -238,7 +238,7 @@ class _Waiting:
         """Give what has come; raises AllReplicasFailed when a key has no answer."""
         if self.unanswered:
             raise AllReplicasFailed(list(self.unanswered), len(self._tasks), self._failures.errors)
-        pages: dict[bytes, dict[Cluster, Page]] = {key: {} for key in self._keys}
+        pages: dict[bytes, dict[Cluster, TimelinePage]] = {key: {} for key in self._keys}
         for cluster, found in self._found.items():
             for key, page in found.pages():
                 pages[key][cluster] = page.above(self._horizon)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Batch, Changes, Known
+from headwater.timeline.cluster.calls import Changes, Known, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.full_repair import add_change, repair_whole, size_of
-from headwater.timeline.farm.options import Options
+from headwater.timeline.farm.options import FarmOptions
 from headwater.timeline.farm.rates import Bucket
 from headwater.timeline.farm.union import verdict
 
@@ -29,7 +29,7 @@ class Repairer:
     """The queue of repairs, and the task that works it off."""
 
     def __init__(
-        self, clusters: Sequence[Cluster], options: Options, horizon: Callable[[], float]
+        self, clusters: Sequence[Cluster], options: FarmOptions, horizon: Callable[[], float]
     ) -> None:
         self._clusters = list(clusters)
         self._strategy = options.repair_strategy
@@ -132,7 +132,7 @@ class Repairer:
         if not changes:
             return
         began = time.perf_counter()
-        outcome = await cluster.write(Batch(changes, horizon))
+        outcome = await cluster.write(WriteBatch(changes, horizon))
         self._metrics.time("repair_write_duration", time.perf_counter() - began)
         failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
         self._metrics.count("repair_write_failure", failed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headwater.timeline.cluster.calls import Known, Page, Window, columns_of
+from headwater.timeline.cluster.calls import Known, TimelinePage, Window, columns_of
 from headwater.timeline.law import Place, State, newest
 from headwater.timeline.records import Columns, Row
 
@@ -26,7 +26,7 @@ class Union(NamedTuple):
     bound: Place | None
 
 
-def unite(pages: Sequence[Page]) -> Union:
+def unite(pages: Sequence[TimelinePage]) -> Union:
     """Compare the pages that clusters gave of one window."""
     first = pages[0]
     ends = [(float(page.raw[-1]), page.raw[-2]) for page in pages if not page.whole]

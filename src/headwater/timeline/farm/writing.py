@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headwater.errors import QuorumFailed, StoreError
-from headwater.timeline.cluster.calls import Batch
-from headwater.timeline.cluster.cluster import Cluster, Outcome
+from headwater.timeline.cluster.calls import WriteBatch
+from headwater.timeline.cluster.cluster import Cluster, WriteOutcome
 from headwater.timeline.farm.background import Background
 from headwater.timeline.records import Written
 
 
 async def write(
-    clusters: Sequence[Cluster], batch: Batch, quorum: int, background: Background
+    clusters: Sequence[Cluster], batch: WriteBatch, quorum: int, background: Background
 ) -> Written:
     """Write to all clusters; returns as soon as every key is on ``quorum`` of them.
 
@@ -42,7 +42,7 @@ class _Vote:
         self._missing: Counter[bytes] = Counter()
         self._causes: list[StoreError] = []
 
-    async def hear(self, cluster: Cluster, batch: Batch) -> None:
+    async def hear(self, cluster: Cluster, batch: WriteBatch) -> None:
         """Write to one cluster, and count what it says."""
         try:
             self._count(await cluster.write(batch))
@@ -51,7 +51,7 @@ class _Vote:
                 raise
             self.done.set_exception(error)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: WriteOutcome) -> None:
         self._best = max(self._best, outcome.written)
         self._answered += 1
         if outcome.failed:

@@ -47,7 +47,7 @@ def check_url(text: str) -> str:
     return url
 
 
-class Ask(NamedTuple):
+class PackedCall(NamedTuple):
     """A call, and what is sent for it: packed commands, perhaps others, that do the same for less.
 
     ``read`` makes the reply of theirs, or gives None when the call itself must answer.
@@ -58,7 +58,7 @@ class Ask(NamedTuple):
     read: Callable[[list[Any]], Any]
 
     @classmethod
-    def of(cls, call: Call) -> Ask:
+    def of(cls, call: Call) -> PackedCall:
         """Send a call as it is."""
         return cls(call, PackedCommands.of(call), itemgetter(0))
 
@@ -81,11 +81,11 @@ class Instance:
         self._rests_until = 0.0
         self._closed = False
 
-    async def ask(self, ask: Ask) -> Any:
+    async def call(self, call: PackedCall) -> Any:
         """Run a call that may be repeated; raises StoreError when it did not surely happen."""
         if self._pipe and self._pipe.is_open and not self._rests_until:
             try:
-                reply = ask.read(await self._pipe.send(ask.packed))
+                reply = call.read(await self._pipe.send(call.packed))
             except TimeoutError:
                 raise self._rest() from None
             except (redis.RedisError, OSError):
@@ -95,7 +95,7 @@ class Instance:
 
         async def send(store: AsyncStore) -> Any:
             await self._lay_pipe(store)
-            return await store.ask(ask.call, PATIENCE_S)
+            return await store.ask(call.call, PATIENCE_S)
 
         # Whatever it was, the store can tell it, and do something about it.
         return await self._attempt(send)

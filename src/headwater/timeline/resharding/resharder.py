@@ -26,10 +26,10 @@ from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import newest_of
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.options import parse_farm
-from headwater.timeline.layout import COPYING, SETTLED, SWITCHING, Layout
+from headwater.timeline.layout import COPYING, SETTLED, SWITCHING, FarmLayout
 from headwater.timeline.records import Repaired
-from headwater.timeline.walker.positions import Notebook
-from headwater.timeline.walker.walker import Progress, Walker
+from headwater.timeline.walker.positions import WalkStateFile
+from headwater.timeline.walker.walker import Walker, WalkProgress
 
 _STEP: Final = 500
 _SAMPLED: Final = 1000
@@ -49,7 +49,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ReshardResult:
     """What a move did: what was compared and copied, and the timelines that were cleaned away.
 
     ``left`` are instances that are no longer used; they still hold what they held.
@@ -70,30 +70,30 @@ class Resharder:
         *,
         rate: int = 1000,
         state: Path | None = None,
-        tell: Callable[[Progress], None] = lambda _: None,
+        tell: Callable[[WalkProgress], None] = lambda _: None,
         **words: Any,
     ) -> None:
         self._new = "".join(new.split())
         self._rate = rate
         self._state = state
-        self._notebook = Notebook(state)
+        self._state_file = WalkStateFile(state)
         self._tell = tell
         self._old = AsyncFarm.open(old, **words)
         # Only to reach its instances before the farm knows of them; never read or written by.
         self._target = AsyncFarm.open(new, **words)
 
-    async def run(self, stop: asyncio.Event | None = None) -> Moved | None:
+    async def run(self, stop: asyncio.Event | None = None) -> ReshardResult | None:
         """Move, or go on with a move; None when ``stop`` was set, and it is to be gone on with.
 
         Raises ReshardRefused when another move is under way, when an instance is away, and when a
         new one is not empty; InvalidInput when ``state`` is another file.
         """
         layout = await self._present()
-        self._notebook.read(layout)
+        self._state_file.read(layout)
         before = self._names()
         if layout.phase == SETTLED and not _same(layout.new, self._new):
             await self._check_empty()
-            layout = Layout(layout.epoch + 1, COPYING, layout.new, self._new)
+            layout = FarmLayout(layout.epoch + 1, COPYING, layout.new, self._new)
         repaired = Repaired()
         if layout.phase == COPYING:
             await self._announce(layout)
@@ -107,22 +107,22 @@ class Resharder:
             layout = layout._replace(epoch=layout.epoch + 1, phase=SETTLED)
         await self._announce(layout)
         cleaned, left = await self._clean(before)
-        return Moved(repaired, cleaned, left)
+        return ReshardResult(repaired, cleaned, left)
 
-    async def abort(self) -> Moved:
+    async def abort(self) -> ReshardResult:
         """Go back to the old farm, as long as nobody reads the new one; raises as run does."""
         layout = await self._present()
-        self._notebook.read(layout)
+        self._state_file.read(layout)
         before = self._names()
         if layout.phase != COPYING:
             raise ReshardRefused(
                 f"there is no move that could be given up: the farm is {layout.phase}; run the "
                 "reshard without --abort to finish one"
             )
-        await self._announce(Layout(layout.epoch + 1, SETTLED, layout.new, layout.old))
-        self._notebook.forget()
+        await self._announce(FarmLayout(layout.epoch + 1, SETTLED, layout.new, layout.old))
+        self._state_file.forget()
         cleaned, left = await self._clean(before)
-        return Moved(Repaired(), cleaned, left)
+        return ReshardResult(Repaired(), cleaned, left)
 
     async def estimate(self) -> Estimate:
         """Say what a move would cost, by a sample of timelines; changes nothing."""
@@ -143,7 +143,7 @@ class Resharder:
         await self._old.close()
         await self._target.close()
 
-    async def _present(self) -> Layout:
+    async def _present(self) -> FarmLayout:
         """Find how the farm lies, by all instances of both; raises ReshardRefused."""
         await self._old.follow()
         clusters = (*self._old.clusters, *self._target.clusters)
@@ -169,7 +169,7 @@ class Resharder:
                         "would become part of the farm; empty it first"
                     )
 
-    async def _announce(self, layout: Layout) -> None:
+    async def _announce(self, layout: FarmLayout) -> None:
         """Tell every instance, and be sure that it knows no other; raises ReshardRefused."""
         for cluster in (*self._old.clusters, *self._target.clusters):
             try:

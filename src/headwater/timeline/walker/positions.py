@@ -14,53 +14,53 @@ from typing import Final
 import msgspec
 
 from headwater.errors import InvalidInput
-from headwater.timeline.layout import Layout
+from headwater.timeline.layout import FarmLayout
 from headwater.timeline.records import Repaired
 
 END: Final = -1
 
 
-class Position(msgspec.Struct):
+class ScanPosition(msgspec.Struct):
     """Where the scan of one instance goes on; END when it is through."""
 
     generation: str
     cursor: int = 0
 
 
-class Positions(msgspec.Struct):
+class WalkPositions(msgspec.Struct):
     """The places of a round, by cluster and instance, and what it has done so far.
 
     ``layout`` is that of the farm which is walked, without passwords.
     """
 
-    layout: Layout | None = None
-    places: dict[str, Position] = msgspec.field(default_factory=dict)
+    layout: FarmLayout | None = None
+    places: dict[str, ScanPosition] = msgspec.field(default_factory=dict)
     figures: list[int] = msgspec.field(default_factory=lambda: list(Repaired()))
 
 
-class Notebook:
+class WalkStateFile:
     """Keeps positions in a file, each time as a whole; without a file it keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def read(self, layout: Layout) -> Positions:
+    def read(self, layout: FarmLayout) -> WalkPositions:
         """Give what was noted last of a walk by this layout, or the beginning.
 
         Raises InvalidInput for a file that is something else.
         """
-        beginning = Positions(layout.safe)
+        beginning = WalkPositions(layout.safe)
         if self._path is None or not self._path.exists():
             return beginning
         try:
-            noted = msgspec.json.decode(self._path.read_bytes(), type=Positions)
+            noted = msgspec.json.decode(self._path.read_bytes(), type=WalkPositions)
         except msgspec.DecodeError:
             raise InvalidInput(
                 f"{self._path} is not the state of a walk; name another file, or remove it"
             ) from None
         return noted if noted.layout == beginning.layout else beginning
 
-    def note(self, positions: Positions) -> None:
+    def note(self, positions: WalkPositions) -> None:
         """Replace what was noted, so that a crash leaves the old or the new."""
         if self._path is not None:
             new = self._path.with_name(f"{self._path.name}.new")

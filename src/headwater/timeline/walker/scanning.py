@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 from headwater.errors import StoreError
-from headwater.timeline.cluster.calls import Reading, Window
+from headwater.timeline.cluster.calls import ReadBatch, Window
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.walker.positions import END, Position, Positions
+from headwater.timeline.walker.positions import END, ScanPosition, WalkPositions
 
 STEP: Final = 500
 # Keys that are shuffled with each other; what a crash makes walk again.
@@ -24,7 +24,7 @@ POOL: Final = 2000
 _ONE: Final = Window(0, 1)
 
 
-class Batch(NamedTuple):
+class ScannedKeys(NamedTuple):
     """Timelines met, and how many sets were passed to meet them."""
 
     keys: list[bytes]
@@ -41,7 +41,7 @@ class Scan:
     def __init__(
         self,
         clusters: Sequence[Cluster],
-        positions: Positions,
+        positions: WalkPositions,
         chance: random.Random,
         only: tuple[int, int] | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Scan:
         self._only = only
         self.failed: dict[str, StoreError] = {}
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[ScannedKeys]:
         """Give pools of keys; the positions are behind one once the next is asked for.
 
         An instance that cannot be scanned is left out, and named in ``failed``.
@@ -78,7 +78,7 @@ class Scan:
                     del open_places[name]
             keys = list(met)
             self._chance.shuffle(keys)
-            yield Batch(keys, sets)
+            yield ScannedKeys(keys, sets)
             for name, cursor in ahead.items():
                 self._positions.places[name].cursor = cursor
 
@@ -97,7 +97,7 @@ class Scan:
                     continue
                 known = self._positions.places.get(name)
                 if known is None or known.generation != generation:
-                    known = self._positions.places[name] = Position(generation)
+                    known = self._positions.places[name] = ScanPosition(generation)
                 if known.cursor != END:
                     found[name] = (number, place)
         return found
@@ -121,5 +121,5 @@ class Scan:
         """Say which keys have elements; of one that cannot be asked, nothing is known."""
         if not keys:
             return set()
-        found = await cluster.select(Reading(keys, _ONE, deleted=deleted))
+        found = await cluster.select(ReadBatch(keys, _ONE, deleted=deleted))
         return {key for key, raw in found.raw.items() if raw}

@@ -15,7 +15,7 @@ from headwater.inputs import check_int
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.records import Repaired
-from headwater.timeline.walker.positions import Notebook
+from headwater.timeline.walker.positions import WalkStateFile
 from headwater.timeline.walker.scanning import Scan
 
 MAX_RATE: Final = 1_000_000
@@ -40,7 +40,7 @@ class Walked:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WalkProgress:
     """How far a round is: sets passed since it was begun or resumed, and how many there are."""
 
     passed: int
@@ -63,38 +63,38 @@ class Walker:
         rate: int = 1000,
         state: Path | None = None,
         chance: random.Random | None = None,
-        tell: Callable[[Progress], None] = lambda _: None,
+        tell: Callable[[WalkProgress], None] = lambda _: None,
         over: Sequence[Cluster] | None = None,
     ) -> None:
         self._farm = farm
         self._over = over
-        self._pace = Pace(check_int(rate, "rate", 1, MAX_RATE))
-        self._notebook = Notebook(state)
+        self._pace = WalkPace(check_int(rate, "rate", 1, MAX_RATE))
+        self._state_file = WalkStateFile(state)
         self._chance = chance or random.Random()
         self._tell = tell
 
     async def walk(self, stop: asyncio.Event | None = None) -> Walked | None:
         """Walk one round, or the rest of one; None when ``stop`` was set before its end."""
         over = await self._clusters()
-        positions = self._notebook.read(self._farm.layout)
+        positions = self._state_file.read(self._farm.layout)
         done = Repaired(*positions.figures)
         looks = await asyncio.gather(*(cluster.look() for cluster in over))
         total = sum(instance.keys for found in looks for instance in found)
         passed = 0
         scan = Scan(over, positions, self._chance)
         async for batch in scan.batches():
-            self._notebook.note(positions)
+            self._state_file.note(positions)
             for at in range(0, len(batch.keys), AT_ONCE):
                 if stop is not None and stop.is_set():
                     return None
                 keys = batch.keys[at : at + AT_ONCE]
                 await self._pace.wait(len(keys))
                 done = done.plus(await self._farm.repair(keys))
-                self._tell(Progress(passed + batch.sets * at // len(batch.keys), total, done))
+                self._tell(WalkProgress(passed + batch.sets * at // len(batch.keys), total, done))
             passed += batch.sets
             positions.figures = list(done)
-            self._tell(Progress(passed, total, done))
-        self._notebook.forget()
+            self._tell(WalkProgress(passed, total, done))
+        self._state_file.forget()
         return Walked(done, scan.failed)
 
     async def _clusters(self) -> Sequence[Cluster]:
@@ -104,7 +104,7 @@ class Walker:
         return self._farm.clusters
 
 
-class Pace:
+class WalkPace:
     """Holds work to a rate: whoever comes too early waits."""
 
     def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
