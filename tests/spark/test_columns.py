@@ -15,14 +15,21 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody who uses Spark calls it
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
 
 import headwater
-from headwater import Headwater, Stream
+from headwater import Headwater, Stream, UnreadableNode
 from headwater.log import node
 from headwater.log.keys import stream_key
+from headwater.log.reading import Kept
+from headwater.spark import register
+from headwater.spark.engine.failures import telling
 from headwater.spark.engine.scans import own_scans
+from headwater.spark.log.columns import ALL, arrow_schema, hand_over_nodes, spark_schema
 from tests.support.entries import entries
 from tests.support.servers import Server
+from tests.support.spark.plans import plan_of
 
 Source = Callable[..., DataFrameReader]
 
@@ -38,11 +45,6 @@ def by_library(stream: Stream) -> list[tuple[Any, ...]]:
 def by_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
     chosen = frame.select("offset", "tag", "value", F.unix_millis("time").alias("time"))
     return sorted((r.offset, r.tag, bytes(r.value), r.time) for r in chosen.collect())
-
-
-def plan_of(frame: DataFrame) -> str:
-    plan: str = frame._jdf.queryExecution().executedPlan().toString()
-    return plan
 
 
 @contextlib.contextmanager
@@ -203,6 +205,54 @@ def test_a_damaged_node_is_one_readable_error(spark: SparkSession, name: str) ->
         assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("at", "byte", "why"),
+    [
+        (2, 2, "it has format version 2, this client reads 1"),
+        (2, 200, "it has format version 200, this client reads 1"),
+        (3, 64, "it has columns that this client does not know (64)"),
+        (0, 104, "it does not begin as a node does"),
+    ],
+    ids=["next version", "late version", "columns", "no node"],
+)
+def test_a_node_of_an_unknown_version_is_refused_by_the_jvm_too(
+    spark: SparkSession, at: int, byte: int, why: str
+) -> None:
+    """As if Python read a newer version already, and our Java did not."""
+    blob = bytearray(node.pack(node.batch_of(["t"] * 3, [b"v"] * 3)).blob)
+    blob[at] = byte
+    fresh = spark.newSession()
+    register(fresh)
+    fresh.dataSource.register(source_of(Kept(1, 0, bytes(blob))))
+    with pytest.raises(UnreadableNode) as caught, telling():
+        fresh.read.format("headwater").load().collect()
+    assert str(caught.value) == str(UnreadableNode(why))
+
+
+def source_of(kept: Kept) -> type[DataSource]:
+    """Make a source of our name whose tasks pass on one node, unchecked."""
+
+    class OneNode(DataSourceReader):
+        def __init__(self, schema: pa.Schema) -> None:
+            self.schema = schema
+
+        def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+            yield hand_over_nodes([kept], "s", 0, self.schema)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "headwater"
+
+        def schema(self) -> StructType:
+            return spark_schema(ALL)
+
+        def reader(self, schema: StructType) -> OneNode:
+            return OneNode(arrow_schema(schema))
+
+    return Source
+
+
 def test_a_table_comes_as_columns_too(spark: SparkSession, tmp_path: Any) -> None:
     import sqlite3
 
@@ -223,4 +273,3 @@ def test_the_rule_is_installed_once(spark: SparkSession) -> None:
     assert names == ["headwater.OwnScans"]
     own_scans(spark)
     assert spark._jsparkSession.experimental().extraOptimizations().length() == 1
-    assert rules.apply(0).lacking() is None

@@ -28,6 +28,15 @@ def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> No
     assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
 
 
+def test_another_session_of_the_application_takes_our_formats(spark: SparkSession) -> None:
+    """Spark asks the session that is active, whichever one a format is registered in."""
+    fresh = spark.newSession()
+    register(fresh)
+    register(fresh)
+    assert fresh.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert fresh._jsparkSession.experimental().extraOptimizations().length() == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "option", "value"),
     [

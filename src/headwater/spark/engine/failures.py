@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from headwater import errors
@@ -20,6 +21,7 @@ from headwater.errors import HeadwaterError, SparkFailed
 _OURS = re.compile(
     r"\bheadwater\.errors\.(\w+): (.*?)\s*(?=\n?\s*SQLSTATE: |\n\n|\n\s+at |\n===|\Z)", re.DOTALL
 )
+_CALLED = re.compile(r"^An error occurred while calling \S+\.\s*:\s*")
 _SPARKS_OWN = re.compile(r"\s*(?:SQLSTATE: \w+|\n===|\n\s+at |JVM stacktrace).*", re.DOTALL)
 
 
@@ -35,7 +37,13 @@ def meaning(error: BaseException) -> HeadwaterError:
             found: HeadwaterError = kind.__new__(kind)
             found.args = (message,)
             return found
-    return SparkFailed(" ".join(_SPARKS_OWN.sub("", text).split()) or repr(error))
+    return SparkFailed(in_one_line(error))
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the words of an error of Spark or of its JVM, without codes and stacks."""
+    text = _SPARKS_OWN.sub("", _CALLED.sub("", str(error)))
+    return " ".join(text.split()) or repr(error)
 
 
 @contextmanager
@@ -56,5 +64,5 @@ def telling() -> Iterator[None]:
     """Raise what an error of Spark means in its place."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise meaning(error) from error

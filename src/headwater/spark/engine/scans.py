@@ -1,15 +1,16 @@
 """What Spark itself must learn to scan our sources well: a rule of the optimizer, and readers.
 
 Spark 4.3 plans a Python source once for a DataFrame and lets whatever filters were pushed last
-decide what all uses of it read (see ``jvm/OwnScans.java``). A rule of the optimizer mends that, for
-our formats and everybody's. Where it cannot be installed, filters are not handed down: Spark
-applies them itself, and results are right either way.
-
-The same rule lets our own formats give columns instead of rows, and the log give nodes unopened
-(``jvm/ColumnScan.java``); where that cannot be, they give rows, more slowly.
+decide what all uses of it read (see ``jvm/OwnScans.java``). A rule of the optimizer corrects that,
+for our formats and everybody's. The same rule lets our own formats return columns instead of rows,
+and the log return nodes unopened (``jvm/ColumnScan.java``).
 
 All of it is Java, a few pages, compiled by the compiler that Spark brings for its own generated
-code. The driver and its executors load it from a jar that is made for the session.
+code. The driver and its executors load it from a jar that is made for the session. It holds on to
+inner parts of Spark, and another Spark may lack one of them. So all parts are looked for when a
+session is made (``jvm/Internals.java`` has those that a compiler cannot see), and where one is
+missing, all of it stays off: Spark applies filters itself and takes rows, which is slower, and the
+results are right either way.
 """
 
 from __future__ import annotations
@@ -19,65 +20,99 @@ import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from headwater.spark.engine.failures import in_one_line
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _RULE = "headwater.OwnScans"
+_INTERNALS = "headwater.Internals"
 
 logger = logging.getLogger("headwater.spark")
 
+# What was found out for each application: its rule, or None where the rule cannot be used.
+_rules: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+
 
 def own_scans(spark: SparkSession) -> None:
-    """Give every scan a plan of its own in this session; may be repeated."""
-    from py4j.protocol import Py4JError
+    """Give every scan of this session a plan of its own; may be repeated.
 
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:
+    Where this Spark lacks a part that the rule needs, filters are not pushed down to Python sources
+    in this session, and one line is logged for the application.
+    """
+    if getattr(spark, "_jvm", None) is None:
         # A Connect client: the rules of the server are the server's.
         return
+    context = spark.sparkContext
     try:
-        methods = spark._jsparkSession.experimental()
-        rules = methods.extraOptimizations()
-        names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
-        if _RULE not in names:
-            getattr(methods, "extraOptimizations_$eq")(rules.appended(_rule(spark, jvm)))
-    except (Py4JError, OSError) as error:
-        logger.warning("filters are not handed down to Python sources (%s)", error)
+        if context not in _rules:
+            _rules[context] = _make_rule(context)
+        if _rules[context] is not None:
+            _add_rule(spark, _rules[context])
+    except Exception as error:  # noqa: BLE001  nobody knows what another Spark raises
+        _rules[context] = None
+        logger.warning(
+            "filters are not pushed down to Python sources, and our sources return rows instead of "
+            "columns, more slowly: Spark %s lacks what our Java needs (%s)",
+            spark.version,
+            in_one_line(error),
+        )
+    if _rules[context] is None:
         spark.conf.set(PUSHDOWN, "false")
 
 
-def _rule(spark: SparkSession, jvm: Any) -> Any:
-    """Make the rule, in a class loader that sees all our classes."""
-    gateway: Any = spark.sparkContext._gateway
-    jar = Path(spark.sparkContext._temp_dir) / "headwater-scans.jar"
-    if not jar.exists():
-        classes = _compile(gateway)
-        with zipfile.ZipFile(jar, "w") as made:
-            for name, code in classes.items():
-                made.writestr(name, code)
-        spark.sparkContext._jsc.addJar(str(jar))
+def _add_rule(spark: SparkSession, rule: Any) -> None:
+    methods = spark._jsparkSession.experimental()
+    rules = methods.extraOptimizations()
+    names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
+    if _RULE not in names:
+        getattr(methods, "extraOptimizations_$eq")(rules.appended(rule))
+
+
+def _make_rule(context: SparkContext) -> Any:
+    """Return the rule, for the driver, and give all its classes to the executors.
+
+    Raises LookupError when a part of Spark is missing, and what the JVM raises when the compiler or
+    the class loader misses one.
+    """
+    gateway: Any = context._gateway
+    jvm = gateway.jvm
+    jar = Path(context._temp_dir) / "headwater-scans.jar"
+    classes = _compile(gateway, java_sources())
+    with zipfile.ZipFile(jar, "w") as made:
+        for name, code in classes.items():
+            made.writestr(name, code)
     urls = gateway.new_array(jvm.java.net.URL, 1)
     urls[0] = jvm.java.io.File(str(jar)).toURI().toURL()
     loader = jvm.java.net.URLClassLoader(urls, _parent(jvm))
-    rule = loader.loadClass(_RULE).newInstance()
-    if lacking := rule.lacking():
-        logger.warning("our sources give rows instead of columns, more slowly (%s)", lacking)
-    return rule
+    for name in classes:
+        # Loaded and linked now, not in the middle of a query.
+        jvm.java.lang.Class.forName(name.removesuffix(".class").replace("/", "."), True, loader)
+    # By way of Java's own classes: Py4J mistakes ours for those of an application before this one.
+    if missing := loader.loadClass(_INTERNALS).getField("MISSING").get(None):
+        raise LookupError(", ".join(missing))
+    context._jsc.addJar(str(jar))
+    return loader.loadClass(_RULE).newInstance()
 
 
-def _compile(gateway: Any) -> dict[str, bytes]:
-    """Compile our Java; gives the classes by the names of their files."""
+def java_sources() -> dict[str, str]:
+    """Return the text of our Java files by their names."""
+    folder = files("headwater.spark.engine").joinpath("jvm")
+    return {one.name: one.read_text("utf-8") for one in folder.iterdir() if one.is_file()}
+
+
+def _compile(gateway: Any, sources: dict[str, str]) -> dict[str, bytes]:
+    """Compile Java; returns the classes by the names of their files."""
     jvm = gateway.jvm
     codehaus = jvm.org.codehaus
     resource = codehaus.commons.compiler.util.resource
-    sources = [
-        one for one in files("headwater.spark.engine").joinpath("jvm").iterdir() if one.is_file()
-    ]
     units = gateway.new_array(resource.Resource, len(sources))
-    for place, source in enumerate(sources):
-        units[place] = resource.StringResource(source.name, source.read_text("utf-8"))
+    for place, (name, text) in enumerate(sources.items()):
+        units[place] = resource.StringResource(name, text)
     classes = jvm.java.util.HashMap()
     known = codehaus.janino.ClassLoaderIClassLoader(_parent(jvm))
     compiler = codehaus.janino.Compiler(resource.ResourceFinder.EMPTY_RESOURCE_FINDER, known)

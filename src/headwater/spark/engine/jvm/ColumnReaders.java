@@ -2,12 +2,10 @@
  * Runs a task of a Python source and passes its Arrow batches on as columns.
  *
  * Spark runs the task; only the step behind it, in which it makes rows of columns, is left out. That
- * step and what runs the task are one method of Spark's, so its parts are taken by reflection.
+ * step and what runs the task are one method of Spark's, so its parts are taken out of Internals.
  */
 package headwater;
 
-import java.lang.reflect.Constructor;
-import java.lang.reflect.Field;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -33,34 +31,15 @@ import scala.collection.immutable.Map;
 import scala.runtime.AbstractFunction1;
 
 public class ColumnReaders implements PartitionReaderFactory {
-  private static final String RUNNER =
-      "org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory"
-          + "$MapInBatchEvaluator$$anon$1";
-
   private final PythonPartitionReaderFactory tasks;
   private final StructType schema;
   private final boolean nodes;
 
-  /** ``schema`` is what Spark gets; ``nodes`` says that tasks have a column more, for nodes. */
+  /** ``schema`` is what Spark gets; with ``nodes``, tasks have one column more, for nodes. */
   public ColumnReaders(PythonPartitionReaderFactory tasks, StructType schema, boolean nodes) {
     this.tasks = tasks;
     this.schema = schema;
     this.nodes = nodes;
-  }
-
-  /** Gives the first part that is needed here and that this Spark does not have; null without. */
-  public static String lacking() {
-    try {
-      field("source");
-      field("pickledReadFunc");
-      field("outputSchema");
-      field("jobArtifactUUID");
-      field("sessionUUID");
-      runner();
-      return null;
-    } catch (Exception error) {
-      return error.toString();
-    }
   }
 
   public PartitionReader createReader(InputPartition partition) {
@@ -81,28 +60,7 @@ public class ColumnReaders implements PartitionReaderFactory {
     }
   }
 
-  private static Field field(String name) throws Exception {
-    Class holder = PythonPartitionReaderFactory.class;
-    // The way Scala names what an inner class uses.
-    String prefix = holder.getName().replace('.', '$') + "$$";
-    Field field = holder.getDeclaredField(prefix + name);
-    field.setAccessible(true);
-    return field;
-  }
-
-  Object get(String name) throws Exception {
-    return field(name).get(tasks);
-  }
-
-  static Constructor runner() throws Exception {
-    Class evaluator = Class.forName(RUNNER.substring(0, RUNNER.indexOf("$$anon")));
-    Constructor found =
-        Class.forName(RUNNER).getDeclaredConstructor(new Class[] {evaluator, int[][].class});
-    found.setAccessible(true);
-    return found;
-  }
-
-  /** Gives the batches of one task. */
+  /** Returns the batches of one task, one after the other. */
   public static class Reader implements PartitionReader {
     private final StructType schema;
     private final boolean packs;
@@ -116,18 +74,19 @@ public class ColumnReaders implements PartitionReaderFactory {
       schema = readers.schema;
       packs = readers.nodes;
       nodes = new Nodes(schema);
-      source = (UserDefinedPythonDataSource) readers.get("source");
+      Object tasks = readers.tasks;
+      source = (UserDefinedPythonDataSource) Internals.TASK_SOURCE.get(tasks);
       MapInBatchEvaluatorFactory evaluators =
           source.createMapInBatchEvaluatorFactory(
-              (byte[]) readers.get("pickledReadFunc"),
+              (byte[]) Internals.TASK_FUNCTION.get(tasks),
               "read_from_data_source",
               UserDefinedPythonDataSource.readInputSchema(),
-              (StructType) readers.get("outputSchema"),
+              (StructType) Internals.TASK_SCHEMA.get(tasks),
               metrics,
-              (Option) readers.get("jobArtifactUUID"),
-              (Option) readers.get("sessionUUID"));
+              (Option) Internals.TASK_ARTIFACTS.get(tasks),
+              (Option) Internals.TASK_SESSION.get(tasks));
       Object[] parts = new Object[] {evaluators.createEvaluator(), new int[][] {new int[] {0}}};
-      ArrowPythonRunner runner = (ArrowPythonRunner) runner().newInstance(parts);
+      ArrowPythonRunner runner = (ArrowPythonRunner) Internals.TASK_RUNNER.newInstance(parts);
       // One batch with one row: a column with the partition, in a struct.
       Object row = row(row(partition.pickedPartition()));
       Iterator input = Iterator$.MODULE$.single(Iterator$.MODULE$.single(row));

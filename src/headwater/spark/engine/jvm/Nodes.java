@@ -1,10 +1,12 @@
 /*
- * Opens nodes of the log, which come from a task as they lie in the store, checked.
+ * Opens nodes of the log, which a task passes on as they lie in the store, after it has checked their
+ * checksums.
  *
- * What a node is, headwater.log.node tells. There is one in each row. Before some of them stands a row
- * that begins with a zero and has two numbers of eight bytes for each: the offset of its first
- * message, and the time of its messages when they have none of their own. Columns that are the same
- * in all rows, or can be counted, are not made at all.
+ * headwater.log.node describes the bytes of a node; a new version of them has to be read here, too.
+ * Each row holds one node. Before some of them stands a row that begins with a zero and has two
+ * numbers of eight bytes for each: the offset of its first message, and the time of its messages when
+ * they have none of their own. Columns that are the same in all rows, or can be counted, are not made
+ * at all.
  */
 package headwater;
 
@@ -28,6 +30,14 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 public class Nodes {
+  // The header, as headwater.log.node writes it: 'H', 'W', then a byte each for the version and the
+  // columns, then two numbers of four bytes, rows and the size of the message, then a checksum.
+  private static final int MAGIC = 'H' | 'W' << 8;
+  private static final int VERSION = 1;
+  private static final int VERSION_AT = 2;
+  private static final int COLUMNS_AT = 3;
+  private static final int ROWS_AT = 4;
+  private static final int SIZE_AT = 8;
   private static final int HEADER = 16;
   private static final int HAS_TIME = 1;
   private static final int HAS_OFFSET = 2;
@@ -53,7 +63,7 @@ public class Nodes {
     this.schema = schema;
   }
 
-  /** Begin with the nodes that a batch of a task holds. */
+  /** Begins with the nodes that a batch of a task holds. */
   public void begin(ArrowColumnVector rows, ArrowColumnVector packed, int count) {
     this.rows = rows;
     this.packed = packed;
@@ -61,7 +71,7 @@ public class Nodes {
     this.count = count;
   }
 
-  /** Give the messages of the next node; null when there is none. */
+  /** Returns the messages of the next node; null when there is none. */
   public ColumnarBatch next() {
     if (at == count) return null;
     byte[] bytes = packed.getBinary(at);
@@ -76,9 +86,10 @@ public class Nodes {
     long base = facts.getLong();
     long time = facts.getLong();
     ByteBuffer head = numbers(bytes);
-    int flags = bytes[3];
-    int length = head.getInt(4);
-    Opened node = new Opened(open(bytes, flags, head.getInt(8)));
+    check(bytes, head);
+    int flags = bytes[COLUMNS_AT];
+    int length = head.getInt(ROWS_AT);
+    Opened node = new Opened(open(bytes, flags, head.getInt(SIZE_AT)));
     ColumnVector[] vectors = new ColumnVector[schema.length()];
     for (int i = 0; i < vectors.length; i++) {
       StructField field = schema.apply(i);
@@ -117,7 +128,31 @@ public class Nodes {
     zstd = null;
   }
 
-  /** Give the message of a node, which is an Arrow record batch, behind some bytes to pass over. */
+  /** Refuses what is not a node of our version; the task has checked that its bytes are whole. */
+  private static void check(byte[] bytes, ByteBuffer head) {
+    if (bytes.length < HEADER || head.getShort(0) != MAGIC) {
+      throw unreadable("it does not begin as a node does");
+    }
+    if (bytes[VERSION_AT] != VERSION) {
+      int found = bytes[VERSION_AT] & 0xff;
+      throw unreadable("it has format version " + found + ", this client reads " + VERSION);
+    }
+    if ((bytes[COLUMNS_AT] & ~(HAS_TIME | HAS_OFFSET | ZSTD | LZ4)) != 0) {
+      int found = bytes[COLUMNS_AT] & 0xff;
+      throw unreadable("it has columns that this client does not know (" + found + ")");
+    }
+  }
+
+  /** Returns what Python finds to be its UnreadableNode, by name and words. */
+  private static RuntimeException unreadable(String why) {
+    return new IllegalStateException(
+        "headwater.errors.UnreadableNode: a stored node cannot be read: "
+            + why
+            + "; upgrade the headwater package, or, when the version is right, restore the stream"
+            + " from a backup");
+  }
+
+  /** Returns the message of a node, an Arrow record batch, behind some bytes to skip. */
   private ByteBuffer open(byte[] bytes, int flags, int size) {
     int start = HEADER;
     int length = bytes.length - start;
@@ -135,7 +170,7 @@ public class Nodes {
         if (zstd == null) zstd = new ZstdDecompressCtx();
         found = zstd.decompressByteArray(message, 0, size, bytes, start, length);
       }
-      if (found != size) throw new IllegalStateException("a node is shorter than its header says");
+      if (found != size) throw unreadable("it is shorter than its header says");
       start = 0;
     }
     ByteBuffer found = numbers(message);

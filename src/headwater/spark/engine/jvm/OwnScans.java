@@ -11,8 +11,6 @@
  */
 package headwater;
 
-import java.lang.reflect.Field;
-import java.lang.reflect.Method;
 import java.util.Collections;
 import java.util.Map;
 import java.util.WeakHashMap;
@@ -33,56 +31,33 @@ import scala.runtime.AbstractPartialFunction;
 public class OwnScans extends Rule {
   // The sources that belong to one scan already; the optimizer asks again until nothing changes.
   private final Map owned = Collections.synchronizedMap(new WeakHashMap());
-  private final String lacking = ColumnReaders.lacking();
-
-  /** Gives the part of Spark that ColumnScan needs and that is not there; null when it can be used. */
-  public String lacking() {
-    return lacking;
-  }
 
   public TreeNode apply(TreeNode plan) {
     return plan.transformUp((PartialFunction) new Renewal(this));
   }
 
-  boolean owns(Object scan) throws Exception {
-    return owned.containsKey(field(scan, "ds"));
+  boolean owns(Scan scan) throws Exception {
+    return owned.containsKey(Internals.SCAN_SOURCE.get(scan));
   }
 
   Scan renew(Scan scan) throws Exception {
-    PythonDataSourceV2 shared = (PythonDataSourceV2) field(scan, "ds");
-    String name = (String) field(scan, "shortName");
+    PythonDataSourceV2 shared = (PythonDataSourceV2) Internals.SCAN_SOURCE.get(scan);
+    String name = (String) Internals.SCAN_NAME.get(scan);
     PythonDataSourceV2 own = new PythonDataSourceV2();
     own.setShortName(name);
     // The source itself was made from the options alone and is the same for every scan.
-    Method set = PythonDataSourceV2.class.getDeclaredMethod(
-        "dataSourceInPython_$eq",
-        new Class[] {
-          Class.forName(
-              "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult")
-        });
-    set.setAccessible(true);
-    set.invoke(own, new Object[] {field(PythonDataSourceV2.class, shared, "dataSourceInPython")});
-    StructType schema = (StructType) field(scan, "outputSchema");
-    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) field(scan, "options");
+    Internals.SOURCE_IN_PYTHON.set(own, Internals.SOURCE_IN_PYTHON.get(shared));
+    StructType schema = (StructType) Internals.SCAN_SCHEMA.get(scan);
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) Internals.SCAN_OPTIONS.get(scan);
     PythonScanBuilder builder = new PythonScanBuilder(own, name, schema, options);
-    Filter[] filters = (Filter[]) field(scan, "supportedFilters");
+    Filter[] filters = (Filter[]) Internals.SCAN_FILTERS.get(scan);
     if (filters.length > 0 && builder.pushFilters(filters).length > 0) {
       throw new IllegalStateException("a data source took filters once, but not again");
     }
     owned.put(own, Boolean.TRUE);
-    return lacking == null && name.startsWith("headwater")
+    return name.startsWith("headwater")
         ? new ColumnScan(own, name, schema, options, filters)
         : builder.build();
-  }
-
-  static Object field(Object scan, String name) throws Exception {
-    return field(PythonScan.class, scan, name);
-  }
-
-  static Object field(Class kind, Object holder, String name) throws Exception {
-    Field field = kind.getDeclaredField(name);
-    field.setAccessible(true);
-    return field.get(holder);
   }
 
   public static class Renewal extends AbstractPartialFunction {

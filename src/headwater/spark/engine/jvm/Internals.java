@@ -1,0 +1,87 @@
+/*
+ * The inner parts of Spark that our Java reaches by reflection, each looked for once.
+ *
+ * No other file of ours uses reflection. What is called in the plain way is checked by the compiler,
+ * against the very Spark that the session runs on; what stands here is checked when this class is
+ * initialised. A part counts as missing, too, when it has another type than the one we use it by.
+ */
+package headwater;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.execution.python.ArrowPythonRunner;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
+
+public class Internals {
+  /** The names of the parts that this Spark does not have; empty when all are there. */
+  public static final List MISSING = new ArrayList();
+
+  static final Field SCAN_SOURCE = scan("ds", PythonDataSourceV2.class);
+  static final Field SCAN_NAME = scan("shortName", String.class);
+  static final Field SCAN_SCHEMA = scan("outputSchema", StructType.class);
+  static final Field SCAN_OPTIONS = scan("options", CaseInsensitiveStringMap.class);
+  static final Field SCAN_FILTERS = scan("supportedFilters", Filter[].class);
+  static final Field SOURCE_IN_PYTHON = source("dataSourceInPython", Object.class);
+
+  static final Field TASK_SOURCE = task("source", UserDefinedPythonDataSource.class);
+  static final Field TASK_FUNCTION = task("pickledReadFunc", byte[].class);
+  static final Field TASK_SCHEMA = task("outputSchema", StructType.class);
+  static final Field TASK_ARTIFACTS = task("jobArtifactUUID", Option.class);
+  static final Field TASK_SESSION = task("sessionUUID", Option.class);
+  static final Constructor TASK_RUNNER = runner("$MapInBatchEvaluator", "$$anon$1");
+
+  private static Field scan(String name, Class type) {
+    return field(PythonScan.class, name, name, type);
+  }
+
+  private static Field source(String name, Class type) {
+    return field(PythonDataSourceV2.class, name, name, type);
+  }
+
+  private static Field task(String name, Class type) {
+    Class owner = PythonPartitionReaderFactory.class;
+    // The way Scala names what an inner class uses.
+    return field(owner, name, owner.getName().replace('.', '$') + "$$" + name, type);
+  }
+
+  private static Field field(Class owner, String name, String spelled, Class type) {
+    try {
+      Field found = owner.getDeclaredField(spelled);
+      if (type.isAssignableFrom(found.getType())) {
+        found.setAccessible(true);
+        return found;
+      }
+    } catch (Exception error) {
+      // As good as one of another type.
+    }
+    MISSING.add(owner.getSimpleName() + "." + name + " of type " + type.getSimpleName());
+    return null;
+  }
+
+  private static Constructor runner(String evaluator, String runner) {
+    String name = MapInBatchEvaluatorFactory.class.getName() + evaluator;
+    try {
+      Class[] takes = new Class[] {Class.forName(name), int[][].class};
+      Class type = Class.forName(name + runner);
+      if (ArrowPythonRunner.class.isAssignableFrom(type)) {
+        Constructor found = type.getDeclaredConstructor(takes);
+        found.setAccessible(true);
+        return found;
+      }
+    } catch (Exception error) {
+      // As good as one of another type.
+    }
+    MISSING.add("MapInBatchEvaluatorFactory" + evaluator + runner + " of type ArrowPythonRunner");
+    return null;
+  }
+}
