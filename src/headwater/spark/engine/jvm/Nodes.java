@@ -18,14 +18,11 @@ import org.apache.arrow.flatbuf.Message;
 import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
-import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
-import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -213,7 +210,7 @@ public class Nodes {
   }
 
   /** Strings, or values that are bytes. */
-  public static class Bytes extends Full {
+  public static class Bytes extends FullColumn {
     private final Opened node;
     private final int starts;
     private final int data;
@@ -241,7 +238,7 @@ public class Nodes {
   }
 
   /** Numbers of eight bytes, in another unit. */
-  public static class Numbers extends Full {
+  public static class Numbers extends FullColumn {
     private final byte[] bytes;
     private final long place;
     private final long factor;
@@ -259,7 +256,7 @@ public class Nodes {
   }
 
   /** Numbers that follow one upon the other. */
-  public static class Counted extends Full {
+  public static class Counted extends FullColumn {
     private final long first;
 
     Counted(DataType type, long first) {
@@ -269,83 +266,6 @@ public class Nodes {
 
     public long getLong(int row) {
       return first + row;
-    }
-  }
-
-  /** A column without nulls; of all that Spark can ask for, each kind answers one or two. */
-  public abstract static class Full extends ColumnVector {
-    Full(DataType type) {
-      super(type);
-    }
-
-    public void close() {}
-
-    public boolean hasNull() {
-      return false;
-    }
-
-    public int numNulls() {
-      return 0;
-    }
-
-    public boolean isNullAt(int row) {
-      return false;
-    }
-
-    private UnsupportedOperationException other() {
-      return new UnsupportedOperationException("this column holds " + type.catalogString());
-    }
-
-    public boolean getBoolean(int row) {
-      throw other();
-    }
-
-    public byte getByte(int row) {
-      throw other();
-    }
-
-    public short getShort(int row) {
-      throw other();
-    }
-
-    public int getInt(int row) {
-      throw other();
-    }
-
-    public long getLong(int row) {
-      throw other();
-    }
-
-    public float getFloat(int row) {
-      throw other();
-    }
-
-    public double getDouble(int row) {
-      throw other();
-    }
-
-    public ColumnarArray getArray(int row) {
-      throw other();
-    }
-
-    public ColumnarMap getMap(int row) {
-      throw other();
-    }
-
-    public Decimal getDecimal(int row, int precision, int scale) {
-      throw other();
-    }
-
-    public UTF8String getUTF8String(int row) {
-      throw other();
-    }
-
-    public byte[] getBinary(int row) {
-      throw other();
-    }
-
-    public ColumnVector getChild(int place) {
-      throw other();
     }
   }
 }
