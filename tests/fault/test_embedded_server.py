@@ -181,7 +181,7 @@ def test_open_creates_a_private_directory_with_a_durable_server_in_it(directory:
         "port": "0",
         "appendonly": "yes",
         "appendfsync": "always",
-        "aof-load-truncated": "yes",
+        "aof-load-truncated": "no",
         "maxmemory-policy": "noeviction",
         "save": "",
     }
@@ -328,8 +328,9 @@ def test_a_started_server_stays_until_it_is_stopped(directory: Path) -> None:
     begun = embedded.start(directory)
     assert begun.running
     assert begun.stays
-    # The supervisor leaves without ending the server.
-    until(lambda: supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK))
+    until(lambda: supervisor.is_free(directory / supervisor.USERS_LOCK))
+    # The supervisor goes on watching the directory.
+    assert not supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK)
     with EmbeddedServer.open(directory):
         assert pid_of(directory) == begun.pid
     assert embedded.start(directory).pid == begun.pid
@@ -393,7 +394,7 @@ def test_a_server_whose_directory_is_deleted_still_ends_with_its_user(directory:
     pid = pid_of(directory)
     lock = supervisor.lock_file(directory / supervisor.SERVER_LOCK)
     shutil.rmtree(directory)
-    with pytest.raises(EmbeddedServerFailed, match="No such file"):
+    with pytest.raises(EmbeddedServerFailed, match="removed, moved or replaced"):
         server.ensure_running()
     # A successor in the same place is another store, and the old one's end does not harm it.
     with EmbeddedServer.open(directory) as successor:
@@ -615,7 +616,7 @@ def test_a_half_written_tail_is_cut(directory: Path, transaction: bool, zeros: i
         # Take the last command's end away, as if the machine had failed while it was written.
         size = file.stat().st_size
     until(lambda: is_gone(directory))
-    for cut in (1, 7, 20, size - whole - 1):
+    for cut in (1, 8, 20, size - whole - 1):
         copy = directory.with_name(f"cut-{cut}")
         shutil.copytree(directory, copy)
         os.truncate(newest_file(copy), size - cut)
@@ -627,6 +628,8 @@ def test_a_half_written_tail_is_cut(directory: Path, transaction: bool, zeros: i
             if transaction:
                 assert client(server).get("two") is None
             client(server).set("four", 4)
+        (aside,) = copy.glob("cut-*.aof")
+        assert f"they are kept in {aside.name}" in (copy / supervisor.LOG).read_text()
         embedded.stop(copy)
         with EmbeddedServer.open(copy) as server:
             assert client(server).mget("one", "three", "four") == [b"1", None, b"4"]
@@ -642,7 +645,8 @@ def test_damage_before_the_tail_is_refused_and_left_as_it_is(
     with pytest.raises(EmbeddedServerFailed) as refused:
         EmbeddedServer.open(directory)
     assert "Bad file format" in str(refused.value)
-    assert "restore the directory from a backup" in str(refused.value)
+    assert f"is damaged at byte {len(SET_ONE)}" in str(refused.value)
+    assert "Restore the directory from a backup" in str(refused.value)
     assert file.read_bytes() == stored
     until(lambda: is_gone(directory))
 

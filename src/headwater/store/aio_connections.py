@@ -28,6 +28,7 @@ from headwater.store.connections import (
     has_news,
     refuse_closed,
 )
+from headwater.store.embedded import EmbeddedServer
 from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.url import Address
 
@@ -213,11 +214,19 @@ class AsyncClusterConnections:
         return self._servers[node]
 
 
-def open_connections(address: Address, socket_path: str | None) -> AsyncStoreConnections:
-    """See connections.open_connections."""
-    options = {"unix_socket_path": socket_path} if socket_path else address.options
+def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncStoreConnections:
+    """Return the connections to an address; ``server`` is the one of an embedded store."""
+
+    async def shake_hands(connection: Any) -> None:
+        if server is not None:
+            server.check_hold()
+        await connection.on_connect()
+
+    options = {"unix_socket_path": server.socket_path} if server else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.
-    make = connection_maker(redis.asyncio.connection, options, socket_timeout=None)
+    make = connection_maker(
+        redis.asyncio.connection, options, socket_timeout=None, redis_connect_func=shake_hands
+    )
     if address.kind == "cluster":
         return AsyncClusterConnections(address.nodes, make)
     return AsyncServerConnections(make)

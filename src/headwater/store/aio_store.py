@@ -35,9 +35,7 @@ class AsyncStore:
         self.where = address.safe
         self.kind = address.kind
         self.server = server
-        self.connections: AsyncStoreConnections = open_connections(
-            address, server.socket_path if server else None
-        )
+        self.connections: AsyncStoreConnections = open_connections(address, server)
         self._encode = encoder(address.kind)
         self.version = ""
 

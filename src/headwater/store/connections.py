@@ -22,6 +22,7 @@ from hiredis import pack_command
 from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.call import Key
+from headwater.store.embedded import EmbeddedServer
 from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
 from headwater.store.url import Address
 
@@ -55,8 +56,13 @@ def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Calla
     return make
 
 
-def _shake_hands(connection: Any) -> None:
-    """Log in, by when the server must answer at once; calls may take their time."""
+def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
+    """Log in, by when the server must answer at once; calls may take their time.
+
+    Another store may have taken the place of the embedded one: its path leads there by now.
+    """
+    if server is not None:
+        server.check_hold()
     connection.on_connect()
     connection._sock.settimeout(REPLY_TIMEOUT_S)
 
@@ -254,13 +260,13 @@ class ClusterConnections:
         return server
 
 
-def open_connections(address: Address, socket_path: str | None) -> StoreConnections:
-    """Return the connections to an address; the embedded server has the path of its socket."""
+def open_connections(address: Address, server: EmbeddedServer | None) -> StoreConnections:
+    """Return the connections to an address; ``server`` is the one of an embedded store."""
     make = connection_maker(
         redis.connection,
-        {"unix_socket_path": socket_path} if socket_path else address.options,
+        {"unix_socket_path": server.socket_path} if server else address.options,
         socket_timeout=CONNECT_TIMEOUT_S,
-        redis_connect_func=_shake_hands,
+        redis_connect_func=partial(_shake_hands, server),
     )
     return (
         ClusterConnections(address.nodes, make)

@@ -131,3 +131,23 @@ def take_hold(directory: Path) -> io.FileIO:
         if is_at(hold, path):
             return hold
         hold.close()
+
+
+def check_lockable(directory: Path) -> None:
+    """Refuse a directory whose locks do not exclude others; the caller holds the start lock.
+
+    Raises EmbeddedServerFailed: for a file system that ignores locks, as some network ones do, and
+    for a copy made of hard links, which shares its locks and its data with the original.
+    """
+    with supervisor.lock_file(directory / supervisor.START_LOCK) as second:
+        if supervisor.try_lock(second, fcntl.LOCK_EX):
+            raise EmbeddedServerFailed(
+                f"the file system of {directory} does not keep locks, so that two servers could "
+                f"run on one store; choose a directory on a local disk, in the URL or by "
+                f"${DIRECTORY_VARIABLE}"
+            )
+        if os.fstat(second.fileno()).st_nlink > 1:
+            raise EmbeddedServerFailed(
+                f"{directory} shares its files with another directory by hard links, so that both "
+                "would be one store; copy it with `cp -r` instead"
+            )

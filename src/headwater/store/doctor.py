@@ -60,7 +60,7 @@ def examine(url: str | None = None) -> Report:
     try:
         if address.directory is not None:
             hold = EmbeddedServer.open(address.directory)
-        connections = open_connections(address, hold.socket_path if hold else None)
+        connections = open_connections(address, hold)
         for server in _servers(connections, address.safe):
             findings += _examine_server(CheckedServer(server, address.safe, cluster))
     except StoreError as error:

@@ -99,7 +99,7 @@ class EmbeddedServer:
         when the server answers. Costs a round trip when the server is alive.
         """
         with explained(self.directory):
-            self._renew_hold()
+            self.check_hold()
             self.socket_path = socket_path(self.directory)
             bring_up(self.directory, self.socket_path)
 
@@ -116,16 +116,20 @@ class EmbeddedServer:
         # Closed, not unlocked: a forked child that shares the lock keeps it.
         hold.close()
 
-    def _renew_hold(self) -> None:
-        """Hold the lock file that is there now, should somebody have replaced the directory."""
+    def check_hold(self) -> None:
+        """Refuse to go on when the lock that is held is not the one at the path any more."""
         with self._changing:
             if self._hold is None:
                 raise EmbeddedServerFailed(
                     f"the hold on {self.directory} was closed; open the store again"
                 )
             if not is_at(self._hold, self.directory / supervisor.USERS_LOCK):
-                self._hold.close()
-                self._hold = take_hold(self.directory)
+                raise EmbeddedServerFailed(
+                    f"the data directory {self.directory} was removed, moved or replaced while it "
+                    "was in use, and its server was stopped, so that no write is acknowledged that "
+                    "nobody could find again; put the directory back, or connect again to use what "
+                    "is there now"
+                )
 
     def __enter__(self) -> Self:
         """Return the hold itself."""

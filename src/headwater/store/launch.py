@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from headwater.errors import EmbeddedServerFailed
-from headwater.store import supervisor
-from headwater.store.directory import locked, socket_path
+from headwater.store import append_only_file, supervisor
+from headwater.store.directory import check_lockable, locked, socket_path
 
 SERVER_VARIABLE = "HEADWATER_VALKEY_SERVER"
 _ANSWER_S = 1.0
@@ -25,6 +25,8 @@ _PATIENCE_S = 30.0
 # A server that is killed while it starts is started again, but a server that kills itself by
 # a fault is not started for ever.
 _LAUNCHES = 5
+# What the server's log says of a file that ends in the middle of a command.
+_TRUNCATED = "Unexpected end of file"
 
 
 def server_binary() -> str:
@@ -124,8 +126,11 @@ def bring_up(directory: Path, address: str) -> None:
         if state is State.ABSENT:
             with locked(directory / supervisor.START_LOCK):
                 if probe(address) is State.ABSENT and _is_gone(directory):
-                    if launches and (launches == _LAUNCHES or _has_refused(directory)):
+                    refused = launches and _has_refused(directory) and not _repair(directory)
+                    if refused or launches == _LAUNCHES:
                         raise _refusal(directory)
+                    check_lockable(directory)
+                    _cut_zeros(directory)
                     if _launch(directory, "spawn", server_binary()):
                         launches += 1
                         patience.renew()
@@ -211,13 +216,50 @@ def _has_refused(directory: Path) -> bool:
     return any(line.startswith(supervisor.REFUSED) for line in _log_tail(directory)[-1:])
 
 
+def _cut_zeros(directory: Path) -> None:
+    """Cut what a power cut may have left after the last command; no server runs now."""
+    if count := append_only_file.cut_zero_tail(directory):
+        _log(directory, f"cut {count} zero bytes off the end of the append-only file")
+
+
+def _repair(directory: Path) -> bool:
+    """Cut an incomplete last command, if that is why the server ended; say whether it was."""
+    if not any(_TRUNCATED in line for line in _log_tail(directory)):
+        return False
+    try:
+        done = append_only_file.cut_incomplete_tail(directory)
+    except append_only_file.Damaged:
+        return False
+    if done:
+        _log(directory, done)
+    return bool(done)
+
+
+def _log(directory: Path, line: str) -> None:
+    with (directory / supervisor.LOG).open("a") as log:
+        log.write(f"headwater: {line}\n")
+
+
+def _damage(directory: Path) -> str:
+    """Say where the newest append-only file is damaged; '' when it can be read to its end."""
+    newest = append_only_file.newest_file(directory)
+    try:
+        if newest is not None:
+            append_only_file.find_end(newest)
+    except append_only_file.Damaged as damage:
+        return f"{newest} is damaged at {damage}. "
+    except OSError:
+        pass
+    return ""
+
+
 def _refusal(directory: Path) -> EmbeddedServerFailed:
     """Say why the server did not come up, in the words of its log."""
     said = "\n  ".join(_log_tail(directory))
     cure = f"mend that, or see {directory / supervisor.LOG} for more"
-    if "Bad file format" in said:
-        cure = (
-            "restore the directory from a backup; or look at the damage with\n"
+    if _TRUNCATED in said or "Bad file format" in said:
+        cure = _damage(directory) + (
+            "Nothing was changed. Restore the directory from a backup; or look at the damage with\n"
             f"  bash -c 'exec -a valkey-check-aof {server_binary()} FILE'\n"
             f"where FILE is the one in {directory / supervisor.AOF_DIRECTORY} that the log names, "
             "and cut it and all that follows it with --fix before FILE"

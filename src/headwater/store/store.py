@@ -43,9 +43,7 @@ class Store:
         self.server: EmbeddedServer | None = None
         if address.directory is not None:
             self.server = EmbeddedServer.open(address.directory)
-        self.connections: StoreConnections = open_connections(
-            address, self.server.socket_path if self.server else None
-        )
+        self.connections: StoreConnections = open_connections(address, self.server)
         self._encode = encoder(address.kind)
         try:
             self.version = self._first_contact()

@@ -11,11 +11,15 @@ directory, which are the protocol between all processes that share one:
     server.lock      held by the server process itself, which inherits it, as long as it lives
     stay             its presence asks that the server outlive its users
 
+A server whose directory is removed, moved or replaced would go on acknowledging writes into files
+that nobody will ever find again. So the supervisor watches the directory and kills the server when
+it is lost; users find that the lock they hold is not the one at their path any more.
+
 All locks are flock(2): the kernel gives them back however a process ends, so nothing has to be
 guessed from process ids or left-over files. Who waits for several takes them in this order.
 
 Promises: there is never more than one server on a directory; a server without users and without
-`stay` is shut down cleanly; a supervisor never outlives its server.
+`stay` is shut down cleanly; a supervisor never outlives its server, and ends it with its directory.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import contextlib
 import fcntl
 import io
 import os
+import select
 import signal
 import socket
 import sys
@@ -41,6 +46,10 @@ PID_FILE = "valkey.pid"
 LOG = "valkey.log"
 AOF_DIRECTORY = "appendonlydir"
 AOF_MANIFEST = "appendonly.aof.manifest"
+
+# How often the supervisor looks whether the directory is still there; where the kernel reports
+# changes of directories, it looks at once.
+WATCH_S = 0.25
 
 # Exit status: another supervisor or server came first. Nothing is wrong; look again.
 BUSY = 75
@@ -69,7 +78,8 @@ SERVER_OPTIONS = {
     "appenddirname": AOF_DIRECTORY,
     "appendfsync": "always",
     "no-appendfsync-on-rewrite": "no",
-    "aof-load-truncated": "yes",
+    # A tail is cut only when it is provably incomplete: see append_only_file.py.
+    "aof-load-truncated": "no",
     # Rewrite when the file has doubled: the disk holds at most about twice the data, and a start
     # reads no more than that. Below 64 MB a start is quick enough to leave the file alone.
     "auto-aof-rewrite-percentage": "100",
@@ -106,16 +116,119 @@ def main(mode: str, directory: str, *server: str) -> int:
             return 1
     servers_own.close()  # from here on the server alone keeps its lock
     threading.Thread(target=_leave_with_server, args=(life, child), daemon=True).start()
+    watch = _Watch(directory, {USERS_LOCK: users, SERVER_LOCK: life}, child)
+    threading.Thread(target=watch.run, daemon=True).start()
 
-    fcntl.flock(users, fcntl.LOCK_EX)
-    # Nobody uses the server, and nobody can begin to until `users` is given back. `stay` is read
-    # under the start lock, so that a `stop` either comes before this look or finds us gone.
-    fcntl.flock(start, fcntl.LOCK_EX)
-    if Path(STAY).exists():
-        own.close()
-    else:
-        _end(child)
+    while True:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        # Nobody uses the server, and nobody can begin to until `users` is given back. `stay` is
+        # read under the start lock, so that a `stop` either comes before this look or after it.
+        fcntl.flock(start, fcntl.LOCK_EX)
+        if not Path(STAY).exists():
+            break
+        fcntl.flock(start, fcntl.LOCK_UN)
+        fcntl.flock(users, fcntl.LOCK_UN)
+        while Path(STAY).exists():
+            time.sleep(WATCH_S)
+    _end(child)
     return 0
+
+
+class _Watch:
+    """Kills the server when its directory, its locks or its data are not where they were."""
+
+    def __init__(self, directory: str, locks: dict[str, io.FileIO], child: int | None) -> None:
+        self._directory = directory
+        self._locks = locks
+        self._child = child
+        self._link: socket.socket | None = None
+        self._newest: tuple[str, os.stat_result] | None = None
+        self._changes, woken = os.pipe()
+        os.set_blocking(self._changes, False)
+        os.set_blocking(woken, False)
+        signal.signal(signal.SIGIO, lambda *_: None)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        self._watched = [_report_changes(place) for place in (".", "..")]
+
+    def run(self) -> None:
+        """Look at the directory after each change of it, and every ``WATCH_S`` in any case."""
+        while not (why := self._moved() or self._data_lost()):
+            if self._child is None and self._link is None:
+                self._link = _connect()
+            if len(self._watched) < 3 and Path(AOF_DIRECTORY).is_dir():
+                self._watched.append(_report_changes(AOF_DIRECTORY))
+            select.select([self._changes], [], [], WATCH_S)
+            # Changes come in bursts, and a directory beside ours may be a busy one.
+            time.sleep(0.005)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._changes, 1 << 16)
+        with contextlib.suppress(OSError):
+            if self._child is not None:
+                os.kill(self._child, signal.SIGKILL)
+            elif self._link is not None:
+                self._link.sendall(SHUTDOWN_COMMAND)
+        with contextlib.suppress(OSError):
+            _log(f"headwater: ended the server, because {why} while it was in use")
+
+    def _moved(self) -> str:
+        try:
+            there = os.path.samestat(Path(self._directory).stat(), Path().stat())
+        except OSError:
+            return f"{self._directory} was removed or moved"
+        if not there:
+            return f"{self._directory} was replaced"
+        for name, file in self._locks.items():
+            found = _stat(Path(name))
+            if found is None or not os.path.samestat(os.fstat(file.fileno()), found):
+                return f"{name} was removed or replaced"
+        return ""
+
+    def _data_lost(self) -> str:
+        """Say whether the file to which the server appends is not the one that it was."""
+        name = _newest_increment()
+        found = _stat(Path(AOF_DIRECTORY, name)) if name else None
+        if name != _newest_increment():
+            return ""  # The server has just begun another file: look again.
+        before = self._newest
+        if found is not None:
+            self._newest = name, found
+            if before is None or before[0] != name:
+                return ""
+            if os.path.samestat(found, before[1]):
+                return ""
+        if before is None:
+            return ""
+        # The locks are in place, so only this tells the users that their data is gone.
+        with contextlib.suppress(FileNotFoundError):
+            Path(USERS_LOCK).unlink()
+        return f"{AOF_DIRECTORY}/{before[0]} was removed or replaced"
+
+
+def _newest_increment() -> str:
+    """Return the name of the file that the server appends to; '' before there is one."""
+    try:
+        # Each row reads: file NAME seq NUMBER type b|h|i
+        text = Path(AOF_DIRECTORY, AOF_MANIFEST).read_text()
+        rows = [row.split() for row in text.splitlines()]
+        return max((int(row[3]), row[1]) for row in rows if row[5:6] == ["i"])[1]
+    except (OSError, ValueError):
+        return ""
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _report_changes(directory: str) -> int:
+    """Ask for a signal when an entry of a directory is removed or renamed."""
+    watched = os.open(directory, os.O_RDONLY)
+    with contextlib.suppress(AttributeError, OSError):  # Linux has it, and not on every file system
+        changes = fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MULTISHOT
+        fcntl.fcntl(watched, fcntl.F_NOTIFY, changes)
+    return watched
 
 
 def lock_file(path: str | Path) -> io.FileIO:
@@ -145,36 +258,6 @@ def is_free(path: Path) -> bool:
         return free
 
 
-def cut_zero_tail() -> int:
-    """Cut zero bytes off the end of the newest append-only file; return how many.
-
-    A power cut can leave a file longer than what was written to it, filled up with zeros, and the
-    server refuses such a file. Cutting is safe: every complete command ends in CR LF, so
-    a zero at the end belongs to none, and what was acknowledged had been synced with its length.
-    A half-written command before the zeros is then cut by the server itself, and any other damage
-    is still refused by it.
-    """
-    directory = Path(AOF_DIRECTORY)
-    try:
-        # Each row reads: file NAME seq NUMBER type b|h|i
-        rows = [row.split() for row in (directory / AOF_MANIFEST).read_text().splitlines()]
-        _, name = max((int(row[3]), row[1]) for row in rows if row[5:6] == ["i"])
-        file = (directory / name).open("r+b")
-    except (FileNotFoundError, ValueError):
-        return 0
-    with file:
-        size = keep = file.seek(0, os.SEEK_END)
-        begin = size
-        while keep == begin > 0:
-            begin = max(0, keep - (1 << 16))
-            file.seek(begin)
-            keep = begin + len(file.read(keep - begin).rstrip(b"\0"))
-        if keep < size:
-            file.truncate(keep)
-            os.fsync(file.fileno())
-        return size - keep
-
-
 def _take(lock: io.FileIO) -> bool:
     """Take a lock exclusively; False if it stays taken for longer than a look by `is_free`."""
     for _ in range(50):
@@ -192,8 +275,6 @@ def _clear_remains() -> None:
     log = Path(LOG)
     if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
         log.replace(f"{LOG}.1")
-    if cut := cut_zero_tail():
-        _log(f"headwater: cut {cut} zero bytes off the end of the append-only file")
 
 
 def _log(line: str) -> None:
@@ -234,14 +315,25 @@ def _leave_with_server(life: io.FileIO, child: int | None) -> None:
     os._exit(0)
 
 
+def _connect() -> socket.socket | None:
+    """Connect to the server; None when it does not take connections now."""
+    link = socket.socket(socket.AF_UNIX)
+    link.settimeout(SHUTDOWN_GRACE_S)
+    try:
+        link.connect(SOCKET)
+    except OSError:
+        link.close()
+        return None
+    return link
+
+
 def _end(child: int | None) -> None:
     """Shut the server down; the thread that watches its lock ends this process when it is gone."""
     if child is None:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(SHUTDOWN_GRACE_S)
-            connection.connect(SOCKET)
-            connection.sendall(SHUTDOWN_COMMAND)
-            connection.recv(1)
+        if link := _connect():
+            with contextlib.suppress(OSError), link:
+                link.sendall(SHUTDOWN_COMMAND)
+                link.recv(1)
         time.sleep(SHUTDOWN_GRACE_S)
         return
     # The child is waited for only when it is gone, so its id belongs to no other process.
