@@ -101,14 +101,18 @@ def tree() -> dict[str, set[str]]:
     return found
 
 
+def holds_something(folder: Path) -> bool:
+    """Return whether a folder is more than the rest of one that was moved."""
+    return any(file.is_file() and "__pycache__" not in file.parts for file in folder.rglob("*"))
+
+
 @cache
 def entries(folder: str) -> set[str]:
     """Return the modules and folders that really are in a folder, as the tree spells them."""
     return {
         f"{entry.name}/" if entry.is_dir() else entry.name
         for entry in (ROOT / folder).iterdir()
-        if (entry.is_dir() and entry.name != "__pycache__" and any(entry.iterdir()))
-        or entry.suffix == ".py"
+        if entry.suffix == ".py" or (entry.name != "__pycache__" and holds_something(entry))
     }
 
 
