@@ -45,7 +45,7 @@ class Outage:
             self._since = self._clock()
         if not self._told and self._is_worth_telling(error, self._failures):
             self._told = True
-            why = str(error).strip().partition("\n")[0]
+            why = self._reason(error)
             self._log.warning("%s is held up, and tries again until it works: %s", self._who, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
 
@@ -57,6 +57,9 @@ class Outage:
                 "%s works again, after %.1f s and %d tries", self._who, took, self._failures
             )
         self._failures, self._told = 0, False
+
+    def _reason(self, error: BaseException) -> str:
+        return str(error).strip().partition("\n")[0]
 
     def _is_worth_telling(self, error: BaseException, failures: int) -> bool:  # noqa: ARG002
         return True

@@ -22,7 +22,7 @@ from headwater.errors import DatabaseUnreachable, QueryRefused
 from headwater.spark.engine.failures import meaning
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
-from headwater.spark.tables.database import Relation
+from headwater.sql.relations import Relation
 from tests.support.stores import Stores
 
 LONG, STRING = t.LongType(), t.StringType()

@@ -18,7 +18,7 @@ import headwater
 from headwater import Message, aio
 from headwater.outbox import AsyncConsumer, Consumer
 from headwater.outbox.consumer import Handler
-from headwater.outbox.schema import statements
+from headwater.outbox.schema import SCHEMA
 from tests.support.blocking import Blocking, Loop
 from tests.support.servers import until
 
@@ -33,10 +33,8 @@ EFFECTS = sa.Table(
 
 def create_tables(engine: sa.Engine) -> None:
     """Create the tables of the outbox, and the one that shows effects."""
-    with engine.begin() as conn:
-        for statement in statements(engine.dialect.name):
-            conn.exec_driver_sql(statement)
-        EFFECTS.create(conn)
+    SCHEMA.create(engine)
+    EFFECTS.create(engine)
 
 
 def writes(consumer: str) -> Handler:

@@ -7,11 +7,13 @@ import sqlite3
 
 import psycopg
 import pytest
-from sqlalchemy import exc
+from sqlalchemy import exc, make_url
 
 from headwater import errors
 from headwater.outages import LONGEST_DELAY_S, delay_s
-from headwater.outbox.outages import Outage, is_passing
+from headwater.outbox.outages import DatabaseOutage, is_passing
+
+URL = make_url("postgresql://me:hush-hush@here/app")
 
 
 def of_sqlite(code: int) -> exc.OperationalError:
@@ -71,7 +73,7 @@ def test_delays_double_up_to_the_longest() -> None:
 
 def test_an_outage_is_told_twice_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    outage = Outage("consumer 'c'", logging.getLogger("test"), lambda: now)
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, lambda: now)
     delays = []
     for _ in range(50):
         delays.append(outage.meet(ValueError("gone\nand more")))
@@ -85,10 +87,18 @@ def test_an_outage_is_told_twice_however_long_it_lasts(caplog: pytest.LogCapture
     ]
 
 
+def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)
+    outage.meet(psycopg.OperationalError("no answer to hush-hush"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "consumer 'c' is held up, and tries again until it works: no answer to ***"
+    ]
+
+
 def test_giving_way_to_another_transaction_is_not_worth_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outage = Outage("consumer 'c'", logging.getLogger("test"))
+    outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)
     for _ in range(20):
         outage.meet(of_postgres("40001"))
         outage.meet(of_postgres("40P01"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import create_engine
+
 from headwater.log.handles import StreamHandle
 from headwater.outbox.plan import Plan
 from headwater.outbox.position import Position
@@ -38,7 +40,7 @@ def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
 
 
 def position(start: Any) -> Position:
-    plan = Plan("c", "sqlite", 10, start, "stop", 1, 0, "stop", False)
+    plan = Plan("c", create_engine("sqlite://"), 10, start, "stop", 1, 0, "stop", False)
     return Position(plan, StreamHandle("s", {"s"}))
 
 

@@ -36,7 +36,7 @@ _LOOKS = 5
 def create(db: DatabaseUrl) -> None:
     """Create the tables of the outbox where they are missing."""
     from headwater.outbox import Outbox
-    from headwater.outbox.engines import open_engine
+    from headwater.sql.engines import open_engine
 
     Outbox(open_engine(db, new=True)).create_all()
 
@@ -55,7 +55,7 @@ def stream(
     then, when anything has changed.
     """
     from headwater.outbox import Outbox, Streamer
-    from headwater.outbox.engines import open_engine
+    from headwater.sql.engines import open_engine
 
     outbox = Outbox(open_engine(db))
     with connected(store) as hw, Streamer(outbox, hw) as streamer:
@@ -69,7 +69,7 @@ def stream(
 def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
     """Say what is staged, since when, who streams it, and how far the consumers are."""
     from headwater.outbox import Outbox
-    from headwater.outbox.engines import open_engine
+    from headwater.sql.engines import open_engine
 
     found = Outbox(open_engine(db)).status()
     if as_json:

@@ -88,7 +88,7 @@ class AsyncConsumer:
         self._stop = AsyncStopSignal()
         self._alone = asyncio.Lock()
         plan = Plan(
-            *(name, self._engine.dialect.name, batch, start, on_error, attempts, backoff_ms),
+            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None),
         )
         known: set[str] = set()

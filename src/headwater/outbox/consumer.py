@@ -105,7 +105,7 @@ class Consumer:
         self._stop = StopSignal()
         self._alone = threading.Lock()
         plan = Plan(
-            *(name, self._engine.dialect.name, batch, start, on_error, attempts, backoff_ms),
+            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None),
         )
         known: set[str] = set()

@@ -32,7 +32,7 @@ from headwater.log.reading import read_from
 from headwater.log.types import Message, Passage
 from headwater.log.writing import write_many
 from headwater.outages import delay_s
-from headwater.outbox.outages import Outage, is_passing
+from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerStats, Plan
 from headwater.outbox.position import Position
 from headwater.outbox.reset import reset_of, reset_tag, resets_in
@@ -83,7 +83,7 @@ class Turn:
 
     def run(self) -> Work[None]:
         """Apply what comes, wait for more, and ride out trouble, until asked to stop."""
-        outage = Outage(self._who, log)
+        outage = DatabaseOutage(self._who, log, self._plan.database)
         while not (yield Pause(0)):
             try:
                 handled = yield from self._advance(WAIT_MS)

@@ -1,4 +1,4 @@
-"""Connections of the streamer's own to the application's database, and what their errors mean.
+"""Connections of the streamer's own to the application's database.
 
 The streamer works on a driver's connection, not on the application's pool: it holds a lock and
 listens for as long as it runs, and decides itself where transactions begin. Its connections are
@@ -7,27 +7,21 @@ made as the engine makes them, with the same arguments and listeners.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
-from sqlalchemy import URL, Engine, Pool, create_engine, exc
+from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headwater.errors import (
-    DatabaseRefused,
-    DatabaseUnreachable,
-    InvalidInput,
-    NotCreated,
-    OutboxError,
-)
-from headwater.outbox.outages import is_passing
+from headwater.errors import InvalidInput
 from headwater.outbox.schema import check_dialect, outbox_table
+from headwater.sql.driver_errors import translating_errors
+from headwater.sql.engines import is_in_memory, sqlite_file
+from headwater.sql.safe_names import safe_name
 
 Row: TypeAlias = tuple[str, str, bytes]
 # Ids without a gap between the first and the last of each, both included; ascending.
@@ -107,7 +101,7 @@ class Source:
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self.engine = _within_reach(engine)
-        self.where = where(self.engine)
+        self.where = safe_name(self.engine)
         # A database in memory is only there on the engine's own connections.
         self._shared = is_in_memory(self.engine.url)
         self._pool: Pool = self.engine.pool if self._shared else self.engine.pool.recreate()
@@ -115,7 +109,7 @@ class Source:
     @contextmanager
     def open(self) -> Iterator[Database]:
         """Connect for a while; an error of a driver leaves as one of the OutboxError tree."""
-        with telling(self.where):
+        with translating_errors(self.engine, table=outbox_table.name):
             pooled = self._pool.connect()
             try:
                 database = self._database(pooled.driver_connection)
@@ -147,8 +141,9 @@ class Source:
 
     @property
     def _lock(self) -> str:
-        name = (self.engine.url.database or "").removeprefix("file:").partition("?")[0]
-        return f"{Path(name).resolve()}.streamer.lock"
+        file = sqlite_file(self.engine.url)
+        assert file is not None
+        return f"{file.resolve()}.streamer.lock"
 
 
 @contextmanager
@@ -160,18 +155,6 @@ def open_database(engine: Engine | AsyncEngine) -> Iterator[Database]:
             yield database
     finally:
         source.close()
-
-
-def where(engine: Engine | AsyncEngine) -> str:
-    """Name a database for people, without its password."""
-    return engine.url.render_as_string(hide_password=True)
-
-
-def is_in_memory(url: URL) -> bool:
-    """Say whether a database lives in memory only."""
-    return url.get_backend_name() == "sqlite" and (
-        not url.database or ":memory:" in url.database or "mode=memory" in str(url)
-    )
 
 
 def _within_reach(engine: Engine | AsyncEngine) -> Engine:
@@ -187,33 +170,3 @@ def _within_reach(engine: Engine | AsyncEngine) -> Engine:
     if mode := url.query.get("ssl"):  # as asyncpg spells it
         url = url.difference_update_query(["ssl"]).update_query_pairs([("sslmode", str(mode))])
     return create_engine(url)
-
-
-@contextmanager
-def telling(where: str) -> Iterator[None]:
-    """Turn what a driver raises into an error that says what to do about it."""
-    try:
-        yield
-    except (exc.SQLAlchemyError, psycopg.Error, sqlite3.Error) as error:
-        raise told(error, where) from error
-
-
-def told(error: Exception, where: str) -> OutboxError:
-    """Say of an error whether the database is away, lacks the tables, or will not."""
-    driver = error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
-    why = " ".join(str(driver).split()) or type(driver).__name__
-    if is_missing_table(error):
-        return NotCreated(outbox_table.name)
-    # A standby that took over half-way answers 25006: it cannot be written to, yet.
-    broken = isinstance(driver, psycopg.InterfaceError | psycopg.errors.ReadOnlySqlTransaction)
-    if broken or is_passing(error):
-        return DatabaseUnreachable(where, why)
-    return DatabaseRefused(where, why)
-
-
-def is_missing_table(error: BaseException) -> bool:
-    """Say whether a statement failed because a table was never created."""
-    driver = error.orig if isinstance(error, exc.DBAPIError) else error
-    return getattr(driver, "sqlstate", None) == "42P01" or (
-        isinstance(driver, sqlite3.OperationalError) and "no such table" in str(driver)
-    )

@@ -6,24 +6,21 @@ streamer takes it from there.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import msgspec
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
-from headwater.outbox.database import is_missing_table, open_database, telling, where
-from headwater.outbox.outages import is_locked
-from headwater.outbox.schema import check_dialect, outbox_table, statements
+from headwater.outbox.database import open_database
+from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
 from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
 from headwater.outbox.status import Status, read_status
+from headwater.sql.driver_errors import is_missing_table, translating_errors
+from headwater.sql.safe_names import safe_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -34,11 +31,6 @@ else:
 
     E = TypeVar("E")
 
-# Any number that nobody else in the database uses; two processes may set it up at once.
-_CREATING = 0x6865616477617465
-_TO_WAL = "PRAGMA journal_mode = WAL"
-# SQLite refuses at once, whatever its timeout, who would set a mode while another sets it.
-_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # Names are checked once each; more of them than this are not remembered.
 _MANY_NAMES = 10_000
 
@@ -52,7 +44,8 @@ class Outbox(Generic[E]):
     def __init__(self, engine: E, *, encode: Callable[[Any], bytes] = msgspec.json.encode) -> None:
         if not isinstance(engine, Engine | AsyncEngine):
             raise InvalidInput(
-                f"an outbox needs a SQLAlchemy engine, not {engine!r}; make one with create_engine"
+                f"an outbox needs a SQLAlchemy engine, not a {type(engine).__name__}; "
+                "make one with create_engine"
             )
         check_dialect(engine.dialect)
         self.engine: E = engine
@@ -60,7 +53,7 @@ class Outbox(Generic[E]):
         self._names: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"Outbox({self.engine!r})"
+        return f"Outbox({safe_name(self.engine)!r})"
 
     @overload
     def create_all(self: Outbox[Engine]) -> None: ...
@@ -75,8 +68,8 @@ class Outbox(Generic[E]):
         """
         if isinstance(self.engine, AsyncEngine):
             return _create_async(self.engine)
-        with telling(where(self.engine)):
-            _create_sync(self.engine)
+        with translating_errors(self.engine):
+            SCHEMA.create(self.engine)
         return None
 
     @overload
@@ -180,17 +173,17 @@ def _check_tag(tag: Any) -> None:
 
 
 def _write(conn: Any, rows: list[Row]) -> Awaitable[None] | None:
-    """Insert, and say NotCreated instead of whatever a driver says about missing tables."""
+    """Insert; raises NotCreated in place of what a driver raises about missing tables."""
     try:
         waiting = write_rows(conn, rows)
     except Exception as error:
         if is_missing_table(error):
             raise NotCreated(outbox_table.name) from error
         raise
-    return None if waiting is None else _told_later(waiting)
+    return None if waiting is None else _written(waiting)
 
 
-async def _told_later(waiting: Awaitable[None]) -> None:
+async def _written(waiting: Awaitable[None]) -> None:
     try:
         await waiting
     except Exception as error:
@@ -199,49 +192,6 @@ async def _told_later(waiting: Awaitable[None]) -> None:
         raise
 
 
-def _create(conn: Connection) -> None:
-    if conn.dialect.name == "postgresql":
-        conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
-    for statement in statements(conn.dialect.name):
-        conn.exec_driver_sql(statement)
-
-
-def _create_sync(engine: Engine) -> None:
-    for pause in _PAUSES_S:
-        try:
-            return _create_once(engine)
-        except (exc.OperationalError, sqlite3.OperationalError) as error:
-            if not is_locked(error):
-                raise
-        time.sleep(pause)
-    return _create_once(engine)
-
-
-def _create_once(engine: Engine) -> None:
-    if engine.dialect.name == "sqlite":
-        with contextlib.closing(engine.raw_connection()) as pooled:
-            pooled.cursor().execute(_TO_WAL)
-    with engine.begin() as conn:
-        _create(conn)
-
-
 async def _create_async(engine: AsyncEngine) -> None:
-    with telling(where(engine)):
-        for pause in _PAUSES_S:
-            try:
-                return await _create_once_async(engine)
-            except (exc.OperationalError, sqlite3.OperationalError) as error:
-                if not is_locked(error):
-                    raise
-            await asyncio.sleep(pause)
-        return await _create_once_async(engine)
-
-
-async def _create_once_async(engine: AsyncEngine) -> None:
-    async with engine.connect() as conn:
-        if engine.dialect.name == "sqlite":
-            raw = await conn.get_raw_connection()
-            driver: Any = raw.driver_connection
-            await driver.execute(_TO_WAL)
-        await conn.run_sync(_create)
-        await conn.commit()
+    with translating_errors(engine):
+        await SCHEMA.create_async(engine)

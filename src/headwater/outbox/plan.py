@@ -41,7 +41,7 @@ class Plan:
     """How a consumer was asked to work; refuses what cannot be meant."""
 
     name: str
-    dialect: str
+    database: Engine | AsyncEngine = field(repr=False)
     batch: int
     start: Start
     on_error: OnError
@@ -138,8 +138,8 @@ def sync_engine_of(outbox: Any) -> Engine:
     engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
     if not isinstance(engine, Engine):
         raise InvalidInput(
-            f"a Consumer needs an Outbox or an engine of SQLAlchemy, not {outbox!r}; "
-            "with an AsyncEngine use AsyncConsumer"
+            f"a Consumer needs an Outbox or an engine of SQLAlchemy, not a "
+            f"{type(outbox).__name__}; with an AsyncEngine use AsyncConsumer"
         )
     check_dialect(engine.dialect)
     return engine
@@ -150,8 +150,8 @@ def async_engine_of(outbox: Any) -> AsyncEngine:
     engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
     if not isinstance(engine, AsyncEngine):
         raise InvalidInput(
-            f"an AsyncConsumer needs an Outbox on an AsyncEngine, or that engine, not {outbox!r}; "
-            "make one with create_async_engine"
+            f"an AsyncConsumer needs an Outbox on an AsyncEngine, or that engine, not a "
+            f"{type(outbox).__name__}; make one with create_async_engine"
         )
     check_dialect(engine.dialect)
     return engine

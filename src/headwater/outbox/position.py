@@ -19,10 +19,10 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints
-from headwater.outbox.database import is_missing_table
 from headwater.outbox.plan import Plan
 from headwater.outbox.schema import checkpoints_table
 from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
+from headwater.sql.driver_errors import is_missing_table
 
 log = logging.getLogger("headwater.outbox")
 
@@ -37,7 +37,7 @@ class Position:
         self.reader = plan.reader
         self._start = plan.start
         self._consumer = plan.name
-        self._dialect = plan.dialect
+        self._dialect = plan.database.dialect.name
         self._stream = stream
         self._clock = clock
         self._told: int | None = None

@@ -1,21 +1,17 @@
 """The tables of the outbox: as SQL files to run, and as SQLAlchemy tables to query.
 
-``sql/<dialect>/NNNN_name.sql`` is the one definition. ``Outbox.create_all`` runs these files in
-the order of their numbers; whoever keeps migrations of their own runs the same files. Each may be
-run again. A test holds the tables below to what the files create.
+The files in ``sql/`` are the one definition; a test compares the tables below with them.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib.resources import files
-
 from sqlalchemy import BigInteger, Column, Dialect, Integer, LargeBinary, MetaData, Table, Text
 
 from headwater.errors import InvalidInput
+from headwater.sql.engines import DIALECTS
+from headwater.sql.schemas import Schema
 
-DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres"}
+SCHEMA = Schema(__package__)
 
 # Who listens here is woken by every commit that staged something; Postgres only.
 CHANNEL = "headwater_outbox"
@@ -56,18 +52,9 @@ checkpoints_table = Table(
 
 
 def check_dialect(dialect: Dialect) -> str:
-    """Give the name of a dialect that the outbox speaks; raises InvalidInput for others."""
+    """Return the name of a dialect that the outbox knows; raises InvalidInput for others."""
     if dialect.name not in DIALECTS:
         raise InvalidInput(
             f"the outbox needs SQLite or Postgres, not {dialect.name}; use an engine of one of them"
         )
     return dialect.name
-
-
-@cache
-def statements(dialect: str) -> tuple[str, ...]:
-    """Give all statements of the files for a dialect, in order."""
-    folder = files(__package__).joinpath("sql", DIALECTS[dialect])
-    texts = [file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda f: f.name)]
-    parts = (part for text in texts for part in re.split(r";\s*(?:\n\s*\n|\Z)", text))
-    return tuple(part for part in parts if part.strip())

@@ -32,7 +32,7 @@ from headwater.log.limits import check_count
 from headwater.log.retention import PRODUCER_MS
 from headwater.outbox.claims import Batch, Claims, LostLead, Steps
 from headwater.outbox.database import Database, Row, Source
-from headwater.outbox.outages import Outage, is_passing
+from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.stopping import StopSignal
 
@@ -69,9 +69,11 @@ class Streamer:
         self, outbox: Outbox[Any], hw: Headwater, *, batch: int = BATCH, steps: Steps | None = None
     ) -> None:
         if not isinstance(outbox, Outbox):
-            raise InvalidInput(f"a streamer needs an Outbox, not {outbox!r}")
+            raise InvalidInput(f"a streamer needs an Outbox, not a {type(outbox).__name__}")
         if not isinstance(hw, Headwater):
-            raise InvalidInput(f"a streamer needs what headwater.connect() gives, not {hw!r}")
+            raise InvalidInput(
+                f"a streamer needs what headwater.connect() returns, not a {type(hw).__name__}"
+            )
         if check_count(batch, "batch", _MOST_BATCH) == 0:
             raise InvalidInput(f"batch must be from 1 to {_MOST_BATCH}, not 0")
         self._source = Source(outbox.engine)
@@ -129,7 +131,7 @@ class Streamer:
         begins and when it is over; only the first contact with the database must succeed. Raises
         what would not pass by waiting. When it returns after ``stop``, no batch is half-way.
         """
-        outage = Outage("the streamer", log)
+        outage = DatabaseOutage("the streamer", log, self._source.engine)
         reached = False
         while not self._stop.is_set():
             try:
@@ -158,7 +160,7 @@ class Streamer:
 
     # ── The leader ───────────────────────────────────────────────────────────────────────────
 
-    def _serve(self, database: Database, outage: Outage) -> None:
+    def _serve(self, database: Database, outage: DatabaseOutage) -> None:
         """Stand by until the lead is free, then stream until told to stop."""
         while not database.lead():
             self._well(outage)
@@ -227,7 +229,7 @@ class Streamer:
         self._rows += len(batch.rows)
         self._batches += 1
 
-    def _well(self, outage: Outage) -> None:
+    def _well(self, outage: DatabaseOutage) -> None:
         self._trouble = None
         outage.over()
 

@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from headwater.errors import InvalidInput
-from headwater.outbox.database import telling, where
 from headwater.outbox.schema import checkpoints_table
 from headwater.spark.jobs.folding import ALL
 from headwater.spark.jobs.ledger import standings, totals_table
+from headwater.sql.driver_errors import translating_errors
+from headwater.sql.relations import Relation
 
 Kind: TypeAlias = Literal["consumer", "totals job"]
 
@@ -80,7 +81,7 @@ def read_accounts(
 
     Raises InvalidInput for a table or column that is not there, and for a name nobody has.
     """
-    with telling(where(engine)), _snapshot(engine) as conn:
+    with translating_errors(engine), _snapshot(engine) as conn:
         found = [*_consumers(conn, streams, keeping), *_jobs(conn, streams, keeping.per)]
     if strangers := sorted(set(only) - {account.name for account in found}):
         raise InvalidInput(
@@ -155,9 +156,9 @@ def _sums(
 
 
 def _table(conn: Connection, name: str, columns: list[str | None]) -> sa.Table:
-    schema, _, bare = name.rpartition(".")
+    bare, *schema = reversed(Relation.of(name).parts)
     try:
-        found = sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=conn)
+        found = sa.Table(bare, sa.MetaData(), schema=next(iter(schema), None), autoload_with=conn)
     except sa.exc.NoSuchTableError:
         raise InvalidInput(f"the database has no table {name!r}; check the name") from None
     for column in columns:

@@ -12,30 +12,26 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, Engine, Table, Text
+from sqlalchemy import BigInteger, Column, Connection, Engine, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.errors import JobOvertaken
-from headwater.outbox.database import telling, where
+from headwater.sql.driver_errors import translating_errors
+from headwater.sql.schemas import Schema
 
 _CHUNK = 10_000
-# Any number that nobody else in the database uses; two processes may create the tables at once.
-_CREATING = 0x746F74616C73
 
+SCHEMA = Schema(__package__)
 metadata = sa.MetaData()
 
 totals_table = Table(
     "headwater_totals",
     metadata,
     Column("job", Text, primary_key=True),
-    # What the sum is of: "all", "window", or a name of the job's own, such as "pilot".
     Column("per", Text, primary_key=True),
-    # Whose it is: the pilot's name; the beginning of the window, in UTC; "" for all.
     Column("name", Text, primary_key=True),
     Column("records", BigInteger, nullable=False),
     Column("total", BigInteger, nullable=False),
-    # SQLite would go on with a float where Postgres refuses: sums are exact or not at all.
-    CheckConstraint("typeof(total) = 'integer'").ddl_if(dialect="sqlite"),
 )
 
 jobs_table = Table(
@@ -74,30 +70,27 @@ class Ledger:
     def __init__(self, engine: Engine, job: str) -> None:
         self.job = job
         self._engine = engine
-        self._where = where(engine)
 
     def create(self) -> None:
         """Create the tables that are not there yet."""
-        with telling(self._where), self._engine.begin() as conn:
-            if conn.dialect.name == "postgresql":
-                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
-            metadata.create_all(conn)
+        with translating_errors(self._engine):
+            SCHEMA.ensure(self._engine)
 
     def load(self) -> Standing | None:
         """Say how far the sums go; None for a job that has none."""
-        with telling(self._where), self._engine.connect() as conn:
+        with translating_errors(self._engine), self._engine.connect() as conn:
             return standings(conn).get(self.job)
 
     def remove(self) -> None:
         """Forget the job with all its sums."""
-        with telling(self._where), self._engine.begin() as conn:
+        with translating_errors(self._engine), self._engine.begin() as conn:
             for table in (jobs_table, totals_table):
                 conn.execute(sa.delete(table).where(table.c.job == self.job))
 
     def begin(self, extent: Extent) -> Standing:
         """Give a job its first position, unless it has one; gives the one it has then."""
         row = {"job": self.job, "batch": 0, "extent": _spell(extent)}
-        with telling(self._where), self._engine.begin() as conn:
+        with translating_errors(self._engine), self._engine.begin() as conn:
             insert = _INSERT[conn.dialect.name]
             conn.execute(insert(jobs_table).on_conflict_do_nothing(), row)
         found = self.load()
@@ -114,7 +107,7 @@ class Ledger:
             .values(batch=after.batch, extent=_spell(extent))
         )
         rows = [{"job": self.job, **each} for each in sums]
-        with telling(self._where), self._engine.begin() as conn:
+        with translating_errors(self._engine), self._engine.begin() as conn:
             # First, because it locks out whoever would add the same.
             if not conn.execute(move).rowcount:
                 raise JobOvertaken(self.job)

@@ -28,7 +28,6 @@ from sqlalchemy import Engine
 from headwater.client import Headwater
 from headwater.errors import InvalidInput
 from headwater.outbox import write_reset
-from headwater.outbox.engines import open_engine
 from headwater.outbox.schema import outbox_table
 from headwater.spark.engine.failures import telling
 from headwater.spark.engine.options import Options
@@ -51,6 +50,7 @@ from headwater.spark.jobs.row_matching import (
     some_keys,
 )
 from headwater.spark.log.target import Target, target_of
+from headwater.sql.engines import open_engine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,18 +31,18 @@ from headwater.errors import (
     DatabaseUnreachable,
     HeadwaterError,
     SparkFailed,
+    StoreError,
     StreamReplaced,
 )
 from headwater.inputs import check_name
-from headwater.outages import Outage
-from headwater.outbox.engines import open_engine
-from headwater.outbox.outages import is_passing
+from headwater.outages import Outage, store_may_recover
 from headwater.spark.engine.failures import meaning
 from headwater.spark.engine.options import Options
 from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Extent, Ledger, Standing
 from headwater.spark.jobs.progress import Report, Step, Summary, counted
 from headwater.spark.log.target import Target, target_of
+from headwater.sql.engines import open_engine
 from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:
@@ -289,4 +289,6 @@ class TotalsQuery:
 def _may_pass(error: HeadwaterError, tries: int) -> bool:
     if isinstance(error, SparkFailed):
         return tries < _TRIES
-    return isinstance(error, DatabaseUnreachable) or is_passing(error)
+    if isinstance(error, StoreError):
+        return store_may_recover(error)
+    return isinstance(error, DatabaseUnreachable)

@@ -11,14 +11,15 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from sqlalchemy import exc, make_url
+from sqlalchemy import URL, NullPool, create_engine
 
-from headwater.errors import InvalidInput, StaleSequence
-from headwater.spark.tables.database import Relation, quoted
+from headwater.errors import StaleSequence
+from headwater.sql.driver_errors import translating_errors
+from headwater.sql.engines import parse_url
+from headwater.sql.relations import Relation, quoted
+from headwater.sql.schemas import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from headwater.spark.sql_sink.plan import Epoch, Plan
 
+SCHEMA: Final = Schema(__package__)
 EPOCHS: Final = "headwater_epochs"
 STAGED: Final = "headwater_staged_"
 # How many of a producer's latest epochs are remembered, as in the log.
@@ -59,14 +61,16 @@ class Cursor(Protocol):
 class SinkDatabase(Protocol):
     """A database that can be written to; pickled into tasks, it holds no connection."""
 
+    url: URL
     where: str
+    # What stands for a parameter in a statement.
     mark: str
 
     def describe(self, relation: Relation) -> Described:
         """Describe a table. Raises DatabaseUnreachable, QueryRefused."""
 
-    def prepare(self, relation: Relation) -> None:
-        """Make the table of epochs if it is not there, and drop what tasks have left long ago."""
+    def staged(self, relation: Relation) -> list[str]:
+        """Name the tables that tasks have left where the target lies."""
 
     def cast(self, given: DataType, kind: str) -> str | None:
         """Give the cast that brings a type of Spark into a column: '' if none is needed.
@@ -85,32 +89,12 @@ class SinkDatabase(Protocol):
 
 
 def open_sink(url: str) -> SinkDatabase:
-    """Give the database of a URL; raises InvalidInput, which never shows the URL."""
+    """Return the database of a URL. Raises InvalidInput, which shows no password."""
     from headwater.spark.sql_sink.postgres import PostgresSink
     from headwater.spark.sql_sink.sqlite import SqliteSink
 
-    try:
-        parsed = make_url(url)
-        kind = parsed.get_backend_name()
-    except (exc.ArgumentError, ValueError):
-        kind = ""
-    if kind == "sqlite":
-        return SqliteSink(parsed)
-    if kind in ("postgresql", "postgres"):
-        return PostgresSink(parsed)
-    raise InvalidInput(
-        "option 'url' does not name a database that is known here; "
-        "use sqlite:///file or postgresql://user:password@host/database"
-    )
-
-
-@cache
-def schema_statements(dialect: str) -> tuple[str, ...]:
-    """Give the statements that make the table of epochs."""
-    folder = files(__package__).joinpath("sql", dialect)
-    texts = [file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda f: f.name)]
-    parts = (part for text in texts for part in re.split(r";\s*(?:\n\s*\n|\Z)", text))
-    return tuple(part for part in parts if part.strip())
+    parsed = parse_url(url)
+    return PostgresSink(parsed) if parsed.get_backend_name() == "postgresql" else SqliteSink(parsed)
 
 
 def fresh_staged() -> str:
@@ -129,6 +113,23 @@ def beside(relation: Relation, name: str) -> str:
     return ".".join(quoted(part) for part in (*relation.parts[:-1], name))
 
 
+def prepare(database: SinkDatabase, relation: Relation) -> None:
+    """Create the table of epochs if it is missing, and drop what tasks have left long ago."""
+    engine = create_engine(database.url, poolclass=NullPool)
+    with translating_errors(database.url):
+        SCHEMA.ensure(engine)
+    forgotten = [name for name in database.staged(relation) if is_forgotten(name)]
+    if forgotten:
+        with database.transaction(relation) as cursor:
+            drop_tables(cursor, relation, forgotten)
+
+
+def drop_tables(cursor: Cursor, relation: Relation, names: Iterable[str]) -> None:
+    """Drop staged tables that are still there."""
+    for name in names:
+        cursor.execute(f"DROP TABLE IF EXISTS {beside(relation, name)}")
+
+
 def commit(plan: Plan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     """Bring staged tables into the target, with their epoch, in one transaction.
 
@@ -138,25 +139,23 @@ def commit(plan: Plan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     names = list(staged)
     with plan.database.transaction(plan.relation) as cursor:
         fresh = epoch is None or _note(cursor, plan, epoch)
-        for name in names:
-            if fresh:
-                cursor.execute(plan.database.insert(plan, name))
-            cursor.execute(f"DROP TABLE IF EXISTS {beside(plan.relation, name)}")
+        for name in names if fresh else ():
+            cursor.execute(plan.database.insert(plan, name))
+        drop_tables(cursor, plan.relation, names)
     return fresh
 
 
 def drop(plan: Plan, staged: Iterable[str]) -> None:
     """Forget what tasks have staged."""
     with plan.database.transaction(plan.relation) as cursor:
-        for name in staged:
-            cursor.execute(f"DROP TABLE IF EXISTS {beside(plan.relation, name)}")
+        drop_tables(cursor, plan.relation, staged)
 
 
 def last_epoch(database: SinkDatabase, relation: Relation, producer: str) -> Epoch | None:
     """Give the newest epoch of a producer in a table, with the state that was kept with it."""
     from headwater.spark.sql_sink.plan import Epoch
 
-    database.prepare(relation)
+    prepare(database, relation)
     mark = database.mark
     with database.transaction(relation) as cursor:
         cursor.execute(

@@ -10,8 +10,8 @@ from pyspark.sql import types as t
 from headwater.errors import InvalidInput
 from headwater.spark.engine.epochs import SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.engine.options import Options
-from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink
-from headwater.spark.tables.database import Relation
+from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
+from headwater.sql.relations import Relation
 
 WRITE_OPTIONS = ("url", "table", "mode", "keys", "producer", "sequence", "state")
 MODES = ("append", "upsert", "add")
@@ -62,13 +62,13 @@ def plan_write(
     _check_overwrite(overwrite, mode, streaming)
     epoch = _epoch(options, streaming)
     database = open_sink(options.required("url"))
-    relation = Relation.of(options.required("table"), None)
+    relation = Relation.of(options.required("table"))
     found = database.describe(relation)
     columns = _check_columns(database, relation, found, schema)
     keys = _check_keys(options, mode, relation, found, schema)
     if mode == "add":
         _check_numbers(relation, schema, keys)
-    database.prepare(relation)
+    prepare(database, relation)
     return Plan(database, relation, mode, keys, columns, epoch, options.text("state"))
 
 

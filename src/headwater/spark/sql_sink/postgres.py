@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
-from psycopg.conninfo import make_conninfo
 from pyspark.sql import types as t
 from sqlalchemy import URL
 
-from headwater.errors import DatabaseUnreachable, QueryRefused, WriteRefused
-from headwater.spark.sql_sink.database import (
-    EPOCHS,
-    STAGED,
-    Described,
-    beside,
-    is_forgotten,
-    schema_statements,
-)
-from headwater.spark.tables.database import Relation, quoted, safe_name
+from headwater.errors import DatabaseUnreachable, HeadwaterError, QueryRefused, WriteRefused
+from headwater.spark.sql_sink.database import STAGED, Described, beside
+from headwater.sql.postgres import PostgresServer
+from headwater.sql.relations import Relation, quoted
 
 if TYPE_CHECKING:
     from headwater.spark.sql_sink.plan import Plan
@@ -74,10 +67,9 @@ class PostgresSink:
     mark = "%s"
 
     def __init__(self, url: URL) -> None:
-        words: dict[str, Any] = url.translate_connect_args(username="user", database="dbname")
-        words |= {k: ",".join(v) if isinstance(v, tuple) else v for k, v in url.query.items()}
-        self._conninfo = make_conninfo(**words)
-        self.where = safe_name(url)
+        self.url = url.set(drivername="postgresql+psycopg")
+        self._server = PostgresServer(url)
+        self.where = self._server.where
 
     def describe(self, relation: Relation) -> Described:
         """See SinkDatabase."""
@@ -92,19 +84,12 @@ class PostgresSink:
                     key = tuple(names) if primary else key
         return Described(columns, frozenset(unique), key)
 
-    def prepare(self, relation: Relation) -> None:
+    def staged(self, relation: Relation) -> list[str]:
         """See SinkDatabase."""
+        pattern = STAGED.replace("_", r"\_") + "%"
         with self._reading() as connection:
-            found = connection.execute("SELECT to_regclass(%s)", (EPOCHS,)).fetchone()
-            pattern = STAGED.replace("_", r"\_") + "%"
-            staged = connection.execute(_STAGED_BESIDE, (pattern, relation.sql)).fetchall()
-        forgotten = [name for (name,) in staged if is_forgotten(name)]
-        if found == (None,) or forgotten:
-            with self.transaction(relation) as cursor:
-                for statement in schema_statements("postgres"):
-                    cursor.execute(statement.encode())
-                for name in forgotten:
-                    cursor.execute(f"DROP TABLE IF EXISTS {beside(relation, name)}".encode())
+            found = connection.execute(_STAGED_BESIDE, (pattern, relation.sql)).fetchall()
+        return [name for (name,) in found]
 
     def cast(self, given: t.DataType, kind: str) -> str | None:
         """See SinkDatabase."""
@@ -121,21 +106,17 @@ class PostgresSink:
 
     def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         """See SinkDatabase; one COPY takes in all of a task."""
-        from adbc_driver_manager import Error, OperationalError
-        from adbc_driver_postgresql import dbapi
+        from adbc_driver_manager import Error
 
         first = next(batches)
-        try:
-            connection = dbapi.connect(self._conninfo, autocommit=True)
-        except OperationalError as error:
-            raise DatabaseUnreachable(self.where, _first_line(error)) from None
         reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
         schema = relation.parts[0] if len(relation.parts) > 1 else None
-        with connection, connection.cursor() as cursor:
+        with self._server.connect_adbc() as connection, connection.cursor() as cursor:
             try:
                 cursor.adbc_ingest(name, reader, mode="create", db_schema_name=schema)
             except Error as error:
-                raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+                why = self._server.reason(error)
+                raise WriteRefused(self.where, str(relation), why) from None
 
     def insert(self, plan: Plan, staged: str) -> str:
         """See SinkDatabase; of several rows with a key, the last one is upserted."""
@@ -167,31 +148,28 @@ class PostgresSink:
     @contextmanager
     def transaction(self, relation: Relation) -> Iterator[Any]:
         """See SinkDatabase."""
-        with closing(self._connect()) as connection:
-            try:
-                with connection.transaction():
-                    yield _Cursor(connection)
-            except psycopg.OperationalError as error:
-                raise DatabaseUnreachable(self.where, _first_line(error)) from None
-            except psycopg.Error as error:
-                raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+        with (
+            self._session(lambda why: WriteRefused(self.where, str(relation), why)) as connection,
+            connection.transaction(),
+        ):
+            yield _Cursor(connection)
+
+    def _reading(self) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
+        return self._session(lambda why: QueryRefused(self.where, why))
 
     @contextmanager
-    def _reading(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        with closing(self._connect()) as connection:
+    def _session(
+        self, refusal: Callable[[str], HeadwaterError]
+    ) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        with closing(self._server.connect()) as connection:
             try:
+                # Between times with a zone and without one, Postgres converts by the session's.
+                connection.execute("SET TIME ZONE 'UTC'")
                 yield connection
+            except psycopg.OperationalError as error:
+                raise DatabaseUnreachable(self.where, self._server.reason(error)) from None
             except psycopg.Error as error:
-                raise QueryRefused(self.where, _first_line(error)) from None
-
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
-            # Between points in time with a zone and without one, Postgres goes by the session's.
-            connection.execute("SET TIME ZONE 'UTC'")
-        except psycopg.OperationalError as error:
-            raise DatabaseUnreachable(self.where, _first_line(error)) from None
-        return connection
+                raise refusal(self._server.reason(error)) from None
 
 
 class _Cursor(psycopg.ClientCursor[tuple[Any, ...]]):
@@ -199,8 +177,3 @@ class _Cursor(psycopg.ClientCursor[tuple[Any, ...]]):
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         return super().execute(query, params or None, **options)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or ["no reason was given"]
-    return lines[0].removesuffix(";")

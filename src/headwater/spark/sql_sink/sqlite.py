@@ -14,27 +14,22 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as t
 from sqlalchemy import URL
 
-from headwater.errors import DatabaseUnreachable, InvalidInput, QueryRefused, WriteRefused
-from headwater.spark.sql_sink.database import (
-    STAGED,
-    Described,
-    beside,
-    is_forgotten,
-    schema_statements,
-)
-from headwater.spark.tables.database import Relation, quoted
+from headwater.errors import InvalidInput, QueryRefused, WriteRefused
+from headwater.spark.sql_sink.database import STAGED, Described, beside
+from headwater.sql.driver_errors import reason_of
+from headwater.sql.relations import Relation, quoted
+from headwater.sql.sqlite import SqliteFile
 
 if TYPE_CHECKING:
     from headwater.spark.sql_sink.plan import Plan
 
-_BUSY_MS = 60_000
+_WAIT_S = 60
 _PORTION = 100_000
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.BooleanType)
 _FLOATS = (t.FloatType, t.DoubleType)
@@ -49,14 +44,10 @@ class SqliteSink:
     mark = "?"
 
     def __init__(self, url: URL) -> None:
-        file = (url.database or "").removeprefix("file:").partition("?")[0]
-        if file in ("", ":memory:"):
-            raise InvalidInput(
-                "a database in memory cannot be written by tasks, which are other processes; "
-                "use one in a file: sqlite:///file"
-            )
-        self._path = Path(file).resolve()
-        self.where = f"sqlite:///{self._path}"
+        self._file = SqliteFile(url)
+        self.where = self._file.where
+        name = str(self._file.path)
+        self.url = URL.create("sqlite", database=name, query={"timeout": str(_WAIT_S)})
 
     def describe(self, relation: Relation) -> Described:
         """See SinkDatabase."""
@@ -78,17 +69,11 @@ class SqliteSink:
                     unique.add(frozenset(columns))
         return Described({row[1]: row[2] for row in rows}, frozenset(unique), key)
 
-    def prepare(self, relation: Relation) -> None:
+    def staged(self, relation: Relation) -> list[str]:  # noqa: ARG002  there is one place only
         """See SinkDatabase."""
         with self._reading() as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-        forgotten = [name for name in tables if name.startswith(STAGED) and is_forgotten(name)]
-        with self.transaction(relation) as cursor:
-            for statement in schema_statements("sqlite"):
-                cursor.execute(statement)
-            for name in forgotten:
-                cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+            found = connection.execute("SELECT name FROM sqlite_master").fetchall()
+        return [name for (name,) in found if name.startswith(STAGED)]
 
     def cast(self, given: t.DataType, kind: str) -> str | None:
         """See SinkDatabase; the cast names what ``insert`` does with the column."""
@@ -115,18 +100,20 @@ class SqliteSink:
         from adbc_driver_manager import Error
         from adbc_driver_sqlite import dbapi
 
-        self._check_file()
+        self._file.check()
         with (
-            dbapi.connect(str(self._path), autocommit=True) as connection,
+            dbapi.connect(str(self._file.path), autocommit=True) as connection,
             connection.cursor() as cursor,
         ):
-            cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            cursor.execute(f"PRAGMA busy_timeout = {_WAIT_S * 1000}")
             cursor.fetchall()
             for portion in _portions(batches):
                 try:
                     cursor.adbc_ingest(name, portion, mode="create_append")
                 except Error as error:
-                    raise WriteRefused(self.where, str(relation), _first_line(error)) from None
+                    raise WriteRefused(
+                        self.where, str(relation), reason_of(error, self.url)
+                    ) from None
 
     def insert(self, plan: Plan, staged: str) -> str:
         """See SinkDatabase; rows come one after the other, so the last of a key stays."""
@@ -162,7 +149,7 @@ class SqliteSink:
     @contextmanager
     def transaction(self, relation: Relation) -> Iterator[sqlite3.Cursor]:
         """See SinkDatabase."""
-        with closing(self._connect()) as connection:
+        with closing(self._file.connect(wait_s=_WAIT_S)) as connection:
             cursor = connection.cursor()
             try:
                 cursor.execute("BEGIN IMMEDIATE")
@@ -173,22 +160,11 @@ class SqliteSink:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with closing(self._connect()) as connection:
+        with closing(self._file.connect(wait_s=_WAIT_S)) as connection:
             try:
                 yield connection
             except sqlite3.Error as error:
                 raise QueryRefused(self.where, str(error)) from None
-
-    def _connect(self) -> sqlite3.Connection:
-        self._check_file()
-        try:
-            return sqlite3.connect(self._path, timeout=_BUSY_MS / 1000, isolation_level=None)
-        except sqlite3.Error as error:
-            raise DatabaseUnreachable(self.where, str(error)) from error
-
-    def _check_file(self) -> None:
-        if not self._path.is_file():
-            raise DatabaseUnreachable(self.where, "there is no such file")
 
 
 def _affinity(kind: str) -> str:
@@ -225,7 +201,3 @@ def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no reason was given"])[0]

@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import DataType
 
-from headwater.spark.tables.database import Column, Database, quoted
+from headwater.spark.tables.database import Column, Database
+from headwater.sql.relations import quoted
 
 _COMPARISONS: dict[type[spark.Filter], str] = {
     spark.EqualTo: "=",

@@ -16,13 +16,14 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg.conninfo import make_conninfo
 from pyspark.sql import types as t
 from sqlalchemy import URL
 
-from headwater.errors import DatabaseUnreachable, QueryRefused
-from headwater.spark.tables.database import Column, Relation, quoted, safe_name
+from headwater.errors import QueryRefused
+from headwater.spark.tables.database import Column
 from headwater.spark.tables.fitting import decimal_type
+from headwater.sql.postgres import PostgresServer
+from headwater.sql.relations import Relation, quoted
 
 _BATCH_BYTES = 16 * 1024 * 1024
 _SAME: dict[str, t.DataType] = {
@@ -59,11 +60,9 @@ class PostgresTables:
     """A database of Postgres."""
 
     def __init__(self, url: URL, snapshot: str | None) -> None:
-        words: dict[str, Any] = url.translate_connect_args(username="user", database="dbname")
-        words |= {k: ",".join(v) if isinstance(v, tuple) else v for k, v in url.query.items()}
-        self._conninfo = make_conninfo(**words)
+        self._server = PostgresServer(url)
         self._snapshot = snapshot
-        self.where = safe_name(url)
+        self.where = self._server.where
 
     def columns(self, relation: Relation) -> list[Column]:
         """See Database."""
@@ -154,19 +153,14 @@ class PostgresTables:
         rows: int,
     ) -> Iterator[pa.RecordBatch]:
         """See Database."""
-        from adbc_driver_manager import Error, OperationalError
-        from adbc_driver_postgresql import dbapi
+        from adbc_driver_manager import Error
 
         selected = ", ".join(
             f"{self.selected(column, wanted)} AS {quoted(column.name)}"
             for column, wanted in columns
         )
         sql = f"SELECT {selected} FROM {relation.sql}" + (f" WHERE {where}" if where else "")
-        try:
-            connection = dbapi.connect(self._conninfo, autocommit=True)
-        except OperationalError as error:
-            raise DatabaseUnreachable(self.where, _first_line(error)) from None
-        with connection, connection.cursor() as cursor:
+        with self._server.connect_adbc() as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(
                 **{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)}
             )
@@ -178,10 +172,10 @@ class PostgresTables:
                     for at in range(0, batch.num_rows, rows):
                         yield batch.slice(at, rows)
             except (Error, OSError) as error:
-                raise QueryRefused(self.where, _first_line(error)) from None
+                raise QueryRefused(self.where, self._server.reason(error)) from None
 
     def _settings(self) -> list[str]:
-        """Give what makes our literals mean what we mean, and the snapshot to read from."""
+        """Return what makes our literals mean what we mean, and the snapshot to read from."""
         settings = ["SET standard_conforming_strings = on", "SET datestyle = 'ISO'"]
         if self._snapshot is not None:
             settings += [
@@ -191,10 +185,7 @@ class PostgresTables:
         return settings
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
-        except psycopg.OperationalError as error:
-            raise DatabaseUnreachable(self.where, _first_line(error)) from None
+        connection = self._server.connect()
         for setting in self._settings():
             self._run(connection, setting)
         return connection
@@ -205,9 +196,4 @@ class PostgresTables:
         try:
             return connection.execute(sql.encode())
         except psycopg.Error as error:
-            raise QueryRefused(self.where, _first_line(error)) from None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or ["no reason was given"]
-    return lines[0].removesuffix(";")
+            raise QueryRefused(self.where, self._server.reason(error)) from None

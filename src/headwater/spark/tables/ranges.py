@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.spark.tables.database import Column, Database, Relation, quoted
+from headwater.spark.tables.database import Column, Database
+from headwater.sql.relations import Relation, quoted
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _US = dt.timedelta(microseconds=1)

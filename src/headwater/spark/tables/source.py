@@ -11,10 +11,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import Options
-from headwater.spark.tables.database import Column, Database, Relation, open_database
+from headwater.spark.tables.database import Column, Database, open_database
 from headwater.spark.tables.filters import Pushdown
 from headwater.spark.tables.fitting import arrow_type, fit
 from headwater.spark.tables.ranges import cut
+from headwater.sql.relations import Relation
 
 OPTIONS = (
     "url",

@@ -12,19 +12,20 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import types as t
 from sqlalchemy import URL
 
-from headwater.errors import DatabaseUnreachable, InvalidInput, QueryRefused, ValueMisfit
-from headwater.spark.tables.database import Column, Relation, quoted
+from headwater.errors import QueryRefused, ValueMisfit
+from headwater.spark.tables.database import Column
 from headwater.spark.tables.fitting import decimal_type
+from headwater.sql.relations import Relation, quoted
+from headwater.sql.sqlite import SqliteFile
 
 _LOOK_AHEAD = 1000
+_WAIT_S = 30
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _FLOATS = (t.FloatType, t.DoubleType)
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
@@ -52,15 +53,8 @@ class SqliteTables:
     """A file of SQLite, opened to read only."""
 
     def __init__(self, url: URL) -> None:
-        file = (url.database or "").removeprefix("file:").partition("?")[0]
-        if file in ("", ":memory:"):
-            raise InvalidInput(
-                "a database in memory cannot be read by tasks, which are other processes; "
-                "use one in a file: sqlite:///file"
-            )
-        self._path = Path(file).resolve()
-        self._uri = f"file:{quote(str(self._path))}?mode=ro"
-        self.where = f"sqlite:///{self._path}"
+        self._file = SqliteFile(url)
+        self.where = self._file.where
 
     def columns(self, relation: Relation) -> list[Column]:
         """See Database; a column without a declared type is judged by its first values."""
@@ -155,8 +149,8 @@ class SqliteTables:
         )
         rest = ", ".join(self.selected(column, wanted) for column, wanted in columns)
         source = f"{rest} FROM {relation.sql}" + (f" WHERE {where}" if where else "")
-        self._check_file()
-        with dbapi.connect(self._uri) as connection, connection.cursor() as cursor:
+        self._file.check()
+        with dbapi.connect(self._file.read_only_uri) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
             try:
                 cursor.execute(f"SELECT {first} UNION ALL SELECT {source}")
@@ -188,15 +182,7 @@ class SqliteTables:
         return None
 
     def _connect(self) -> sqlite3.Connection:
-        self._check_file()
-        try:
-            return sqlite3.connect(self._uri, uri=True, timeout=30)
-        except sqlite3.Error as error:
-            raise DatabaseUnreachable(self.where, str(error)) from error
-
-    def _check_file(self) -> None:
-        if not self._path.is_file():
-            raise DatabaseUnreachable(self.where, "there is no such file")
+        return self._file.connect(wait_s=_WAIT_S, read_only=True)
 
     def _run(self, connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
         try:

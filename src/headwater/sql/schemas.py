@@ -1,0 +1,103 @@
+"""Tables of our own in a user's database: numbered SQL files, and the one way they are run.
+
+``<package>/sql/<dialect>/NNNN_name.sql`` is the one definition of a package's tables. Files are run
+in the order of their numbers. Each may be run again, so that whoever keeps migrations of their own
+may run the same files. Statements are separated by empty lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_only
+
+from headwater.sql.driver_errors import is_locked
+from headwater.sql.engines import DIALECTS
+
+# Any number that nobody else in the database uses.
+_CREATING = 0x6865616477617465
+# SQLite refuses at once, whatever its timeout, who would set a mode while another sets it.
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Schema:
+    """The tables of a package. Any number of processes may create them at the same time."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def statements(self, dialect: str) -> tuple[str, ...]:
+        """Return all statements of the files for a dialect of SQLAlchemy, in order."""
+        return _statements(self._package, dialect)
+
+    def is_created(self, conn: Connection) -> bool:
+        """Return whether every table of the files exists.
+
+        A user who may read and write the tables need not have the right to create them.
+        """
+        text = "\n".join(self.statements(conn.dialect.name))
+        names = re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", text, re.MULTILINE)
+        return all(map(sa.inspect(conn).has_table, names))
+
+    def ensure(self, engine: Engine) -> None:
+        """Create the tables unless they exist."""
+        with engine.connect() as conn:
+            found = self.is_created(conn)
+        if not found:
+            self.create(engine)
+
+    def create(self, engine: Engine) -> None:
+        """Run the files, in one transaction. A SQLite file is set to WAL mode first."""
+        with engine.connect() as conn:
+            self._create(conn, time.sleep)
+
+    async def create_async(self, engine: AsyncEngine) -> None:
+        """Run the files as ``create`` does."""
+
+        def sleep(seconds: float) -> None:
+            await_only(asyncio.sleep(seconds))
+
+        async with engine.connect() as conn:
+            await conn.run_sync(self._create, sleep)
+
+    def _create(self, conn: Connection, sleep: Callable[[float], None]) -> None:
+        for pause in (*_PAUSES_S, None):
+            try:
+                return self._create_once(conn)
+            except Exception as error:
+                if pause is None or not is_locked(error):
+                    raise
+            sleep(pause)
+        return None
+
+    def _create_once(self, conn: Connection) -> None:
+        sqlite = conn.dialect.name == "sqlite"
+        if sqlite:
+            # On the driver's own connection: no mode can be set in a transaction.
+            conn.connection.cursor().execute("PRAGMA journal_mode = WAL")
+        with conn.begin():
+            driver: Any = conn.connection.driver_connection
+            if not sqlite:
+                # IF NOT EXISTS looks before it creates, so that two at once both create.
+                conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
+            elif not driver.in_transaction:
+                conn.exec_driver_sql("BEGIN IMMEDIATE")
+            for statement in self.statements(conn.dialect.name):
+                conn.exec_driver_sql(statement)
+
+
+@cache
+def _statements(package: str, dialect: str) -> tuple[str, ...]:
+    folder = files(package).joinpath("sql", DIALECTS[dialect])
+    texts = [file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda f: f.name)]
+    parts = (part for text in texts for part in re.split(r";\s*(?:\n\s*\n|\Z)", text))
+    return tuple(part for part in parts if part.strip())

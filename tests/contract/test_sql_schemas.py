@@ -1,0 +1,120 @@
+"""Tables of our own are what their SQL files say, and any number of processes may create them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from headwater.outbox.schema import SCHEMA as OUTBOX
+from headwater.outbox.schema import metadata as outbox_tables
+from headwater.spark.jobs.ledger import SCHEMA as TOTALS
+from headwater.spark.jobs.ledger import metadata as totals_tables
+from headwater.spark.sql_sink.database import EPOCHS
+from headwater.spark.sql_sink.database import SCHEMA as SINK
+from headwater.sql.schemas import Schema
+
+INSERT = sa.text("INSERT INTO headwater_outbox (stream, tag, value) VALUES (:stream, :tag, :value)")
+ROW = {"stream": "s", "tag": "t", "value": b"v"}
+SCHEMAS = {
+    "outbox": (OUTBOX, set(outbox_tables.tables)),
+    "totals": (TOTALS, set(totals_tables.tables)),
+    "sink": (SINK, {EPOCHS}),
+}
+each_schema = pytest.mark.parametrize(("schema", "tables"), SCHEMAS.values(), ids=SCHEMAS)
+
+
+def columns(engine: sa.Engine, table: str) -> dict[str, tuple[str, bool]]:
+    found = sa.inspect(engine).get_columns(table)
+    return {
+        column["name"]: (column["type"].compile(engine.dialect), column["nullable"])
+        for column in found
+    }
+
+
+@pytest.mark.parametrize(("schema", "metadata"), [(OUTBOX, outbox_tables), (TOTALS, totals_tables)])
+def test_the_files_create_the_tables_that_are_queried(
+    engine: sa.Engine, schema: Schema, metadata: sa.MetaData
+) -> None:
+    schema.create(engine)
+    assert set(sa.inspect(engine).get_table_names()) == set(metadata.tables)
+    for name, table in metadata.tables.items():
+        assert columns(engine, name) == {
+            column.name: (column.type.compile(engine.dialect), column.nullable)
+            for column in table.columns
+        }
+        key = sa.inspect(engine).get_pk_constraint(name)["constrained_columns"]
+        assert key == [column.name for column in table.primary_key.columns]
+
+
+@each_schema
+def test_the_files_may_be_run_again_by_hand(
+    engine: sa.Engine, schema: Schema, tables: set[str]
+) -> None:
+    for _ in range(2):
+        with engine.begin() as conn:
+            for statement in schema.statements(engine.dialect.name):
+                conn.exec_driver_sql(statement)
+    assert set(sa.inspect(engine).get_table_names()) == tables
+
+
+def test_what_is_there_stays_when_the_files_are_run_again(engine: sa.Engine) -> None:
+    OUTBOX.create(engine)
+    with engine.begin() as conn:
+        conn.execute(INSERT, ROW)
+    OUTBOX.create(engine)
+    with engine.begin() as conn:
+        for table, rows in (("headwater_outbox", 1), ("headwater_streamer", 1)):
+            assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == rows
+
+
+@each_schema
+def test_several_may_create_the_tables_at_once(
+    engine: sa.Engine, schema: Schema, tables: set[str]
+) -> None:
+    together = threading.Barrier(8)
+
+    def create() -> None:
+        own = sa.create_engine(engine.url)
+        together.wait()
+        schema.ensure(own)
+        own.dispose()
+
+    for _ in range(5):
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(create) for _ in range(8)]:
+                done.result()
+        assert set(sa.inspect(engine).get_table_names()) == tables
+        with engine.begin() as conn:
+            for table in tables:
+                conn.exec_driver_sql(f"DROP TABLE {table}")
+
+
+@each_schema
+def test_tables_that_exist_need_no_right_to_create_them(
+    engine: sa.Engine, schema: Schema, tables: set[str]
+) -> None:
+    with engine.connect() as conn:
+        assert not schema.is_created(conn)
+    schema.create(engine)
+    with engine.connect() as conn:
+        assert schema.is_created(conn)
+    with engine.begin() as conn:
+        conn.exec_driver_sql(f"DROP TABLE {min(tables)}")
+    with engine.connect() as conn:
+        assert not schema.is_created(conn)
+
+
+def test_a_row_knows_when_it_was_staged_by_the_clock_of_the_database(engine: sa.Engine) -> None:
+    OUTBOX.create(engine)
+    with engine.begin() as conn:
+        now = {
+            "sqlite": "SELECT strftime('%s', 'now') * 1000",
+            "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+        }[engine.dialect.name]
+        before = conn.execute(sa.text(now)).scalar_one()
+        conn.execute(INSERT, ROW)
+        staged = conn.exec_driver_sql("SELECT staged_ms FROM headwater_outbox").scalar_one()
+    assert before <= staged <= before + 10_000
