@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headwater.spark.log import columns
-from headwater.spark.log.task import BATCH_ROWS
+from headwater.spark.log.range_reader import BATCH_ROWS
 
 SCHEMA = columns.spark_schema(columns.ALL)
 PAGE = 1000

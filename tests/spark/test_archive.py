@@ -23,11 +23,11 @@ import headwater
 from headwater import Headwater, Stream
 from headwater.errors import ArchiveMismatch, ArchiveTaken, DataLost
 from headwater.spark.archives import parquet, writing
-from headwater.spark.archives.archiver import StreamArchiver, reader_name
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.place import Directory, LocalDirectory
 from headwater.spark.engine.connections import client
-from headwater.spark.log import split
+from headwater.spark.jobs.archiver import StreamArchiver, reader_name
+from headwater.spark.log import task_ranges
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
@@ -75,7 +75,7 @@ def archived(embedded_url: str, stream: Stream, place: str) -> Callable[..., Non
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut what there is into many tasks, files and row groups."""
-    monkeypatch.setattr(split, "TASK_NODES", 1)
+    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
     monkeypatch.setattr(writing, "PIECE_ROWS", 700)
     monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 200)
 

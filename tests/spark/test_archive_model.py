@@ -30,7 +30,7 @@ import headwater
 from headwater.errors import DataLost
 from headwater.spark.archives import manifest, parquet, writing
 from headwater.spark.archives.manifest import Archive
-from headwater.spark.log import split
+from headwater.spark.log import task_ranges
 from tests.support.spark.archiving import (
     Row,
     one_by_one,
@@ -231,7 +231,7 @@ class ArchiveMachine(RuleBasedStateMachine):
 def test_any_schedule_gives_every_row_once(
     embedded_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split, "TASK_NODES", 1)
+    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
     monkeypatch.setattr(writing, "PIECE_ROWS", 300)
     monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 70)
     ArchiveMachine.url = embedded_url

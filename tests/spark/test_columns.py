@@ -25,7 +25,7 @@ from headwater.log.keys import stream_key
 from headwater.log.reading import Kept
 from headwater.spark import register
 from headwater.spark.engine.failures import telling
-from headwater.spark.engine.scans import own_scans
+from headwater.spark.engine.optimizer_rule import install_rule
 from headwater.spark.log.columns import ALL, arrow_schema, hand_over_nodes, spark_schema
 from tests.support.entries import entries
 from tests.support.servers import Server
@@ -271,5 +271,5 @@ def test_the_rule_is_installed_once(spark: SparkSession) -> None:
     rules = spark._jsparkSession.experimental().extraOptimizations()
     names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
     assert names == ["headwater.OwnScans"]
-    own_scans(spark)
+    install_rule(spark)
     assert spark._jsparkSession.experimental().extraOptimizations().length() == 1

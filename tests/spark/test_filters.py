@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 
 import headwater
 from headwater import Stream
-from headwater.spark.log.batch import FilteringReader
+from headwater.spark.log.batch_reader import FilteringReader
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
 from tests.support.spark.times import write_at

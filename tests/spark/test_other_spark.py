@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from headwater import Stream
 from headwater.spark import register
-from headwater.spark.engine import scans
-from headwater.spark.engine.scans import PUSHDOWN, java_sources
+from headwater.spark.engine import optimizer_rule
+from headwater.spark.engine.optimizer_rule import PUSHDOWN, java_sources
 from tests.support.entries import entries
 from tests.support.spark.plans import plan_of
 
@@ -55,8 +55,8 @@ def session_with(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Sessio
         sources = java_sources()
         assert sources[file].count(old) == 1
         sources[file] = sources[file].replace(old, new)
-        monkeypatch.setattr(scans, "java_sources", lambda: sources)
-        monkeypatch.setattr(scans, "_rules", WeakKeyDictionary())
+        monkeypatch.setattr(optimizer_rule, "java_sources", lambda: sources)
+        monkeypatch.setattr(optimizer_rule, "_rules", WeakKeyDictionary())
         fresh = spark.newSession()
         fresh.conf.set(PUSHDOWN, "true")
         register(fresh)
@@ -132,7 +132,7 @@ def test_an_application_after_another_one_gets_the_rule_too(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The JVM stays when a session is stopped, and with it what it knows of our classes."""
-    monkeypatch.setattr(scans, "_rules", WeakKeyDictionary())
+    monkeypatch.setattr(optimizer_rule, "_rules", WeakKeyDictionary())
     fresh = spark.newSession()
     with caplog.at_level(logging.WARNING, "headwater.spark"):
         register(fresh)

@@ -8,7 +8,7 @@ import pytest
 
 from headwater.errors import UnreadableNode
 from headwater.log import node
-from headwater.spark.engine.scans import java_sources
+from headwater.spark.engine.optimizer_rule import java_sources
 
 REFLECTION = re.compile(r"java\.lang\.reflect|forName|getDeclared\w+|setAccessible|\.getMethod")
 

@@ -6,13 +6,18 @@ import pytest
 
 from headwater.spark.archives.manifest import Archive
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.jobs.inputs import TableIntake
+from headwater.spark.jobs.backfill_inputs import TableIntake
+from headwater.spark.jobs.backfill_targets import (
+    DirtyTarget,
+    LogTarget,
+    QueueTarget,
+    TimelineTarget,
+)
 from headwater.spark.jobs.row_matching import Canon, Sources
-from headwater.spark.jobs.targets import DirtyTarget, LogTarget, QueueTarget, TimelineTarget
 from headwater.spark.log.sink import Sink
 from headwater.spark.log.target import Target
 from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
-from headwater.spark.timelines.farms import FarmPlan
+from headwater.spark.timelines.target import FarmPlan
 
 URL = "redis://:secret@host"
 

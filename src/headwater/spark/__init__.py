@@ -70,11 +70,11 @@ def require_spark() -> None:
 def register(spark: SparkSession) -> None:
     """Make our formats known to a session that was made elsewhere; may be repeated.
 
-    Also makes it safe to push filters down to Python sources (see ``engine/scans.py``), and lets
+    Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``), and lets
     Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
-    from headwater.spark.engine.scans import own_scans
+    from headwater.spark.engine.optimizer_rule import install_rule
     from headwater.spark.icks.source import IckSource
     from headwater.spark.log.source import HeadwaterSource
     from headwater.spark.queues.source import QueueSource
@@ -85,7 +85,7 @@ def register(spark: SparkSession) -> None:
     ours = (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource)
     for source in ours:
         spark.dataSource.register(source)
-    own_scans(spark)
+    install_rule(spark)
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRET_OPTIONS not in hidden:
         spark.conf.set(_REDACTED, f"{hidden}|{_SECRET_OPTIONS}" if hidden else _SECRET_OPTIONS)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headwater.spark.archives.archiver import Archiver
 from headwater.spark.archives.writing import Written
 from headwater.spark.engine.connections import absolute_url
+from headwater.spark.jobs.archiver import Archiver
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.split import OffsetRange
 from headwater.spark.log.target import Target
+from headwater.spark.log.task_ranges import OffsetRange
 
 
 class Row(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.stream import StreamReader
+from headwater.spark.log.stream_reader import StreamReader
 
 
 class Engine:

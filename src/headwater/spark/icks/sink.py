@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.accepted_columns import Taken
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.shapes import Taken
 from headwater.spark.icks.target import DirtyList
 
 _KINDS: dict[str, tuple[type[DataType], ...]] = {

@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.ick.limits import MAX_SHARDS
+from headwater.spark.engine.accepted_columns import check_append, check_source
 from headwater.spark.engine.connections import absolute_url
-from headwater.spark.engine.epochs import SPARKS_OWN
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import Options
-from headwater.spark.engine.shapes import check_append, check_source
-from headwater.spark.icks.reading import COLUMNS, DirtyReader
+from headwater.spark.engine.write_identity import SPARKS_OWN
+from headwater.spark.icks.reader import COLUMNS, DirtyReader
 from headwater.spark.icks.sink import TAKEN, TAKEN_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
 from headwater.spark.icks.target import DirtyList
 

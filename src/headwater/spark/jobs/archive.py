@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
-from headwater.spark.archives.archiver import Archiver
 from headwater.spark.archives.place import absolute_place, safe_place
 from headwater.spark.engine.connections import absolute_url
+from headwater.spark.jobs.archiver import Archiver
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
 from headwater.spark.log.target import Target

@@ -18,17 +18,17 @@ from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import telling
-from headwater.spark.jobs.inputs import FilesIntake, Intake, TableIntake
-from headwater.spark.jobs.journal import Journal, Plan
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
-from headwater.spark.jobs.targets import (
+from headwater.spark.jobs.backfill_inputs import FilesIntake, Intake, TableIntake
+from headwater.spark.jobs.backfill_journal import Journal, Plan
+from headwater.spark.jobs.backfill_targets import (
     DirtyTarget,
     LogTarget,
     QueueTarget,
     Target,
     TimelineTarget,
 )
-from headwater.spark.timelines.farms import absolute_farm
+from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.timelines.target import absolute_farm
 
 CHUNK_ROWS = 500_000
 

@@ -29,11 +29,11 @@ from headwater.log.extents import borders_call, borders_of
 from headwater.log.handles import StreamHandle
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import telling
-from headwater.spark.jobs.marks import Part, read_marks
+from headwater.spark.jobs.compact_marks import Part, read_marks
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.log.split import TASK_NODES
 from headwater.spark.log.target import Target
+from headwater.spark.log.task_ranges import TASK_NODES
 
 _ATTEMPTS = 3
 _REWRITTEN = "part int, removed long, lost boolean, markers array<long>"

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from headwater.inputs import check_int
 from headwater.spark.jobs.progress import Report, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.timelines.farms import FarmPlan, absolute_farm
-from headwater.spark.timelines.reading import Share, shares
+from headwater.spark.timelines.reader import Share, shares
+from headwater.spark.timelines.target import FarmPlan, absolute_farm
 from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
 from headwater.timeline.walker.positions import WalkPositions

@@ -28,7 +28,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
-from headwater.spark.engine.epochs import (
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import Options
+from headwater.spark.engine.write_identity import (
     SPARKS_OWN,
     FromTask,
     producer_of,
@@ -36,9 +38,7 @@ from headwater.spark.engine.epochs import (
     query_of_task,
     refuse_producer,
 )
-from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
-from headwater.spark.log.placing import place_rows
+from headwater.spark.log.messages import place_rows
 from headwater.spark.log.target import Target, target_of
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")

@@ -16,11 +16,11 @@ from headwater.inputs import check_name
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import Options
 from headwater.spark.log import columns, sink
-from headwater.spark.log.batch import reader_class
+from headwater.spark.log.batch_reader import reader_class
 from headwater.spark.log.positions import positions
-from headwater.spark.log.stream import StreamReader
+from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.stream_reader import StreamReader
 from headwater.spark.log.target import target_of
-from headwater.spark.log.task import Reading
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger",)

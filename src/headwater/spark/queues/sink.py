@@ -39,10 +39,10 @@ from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY
+from headwater.spark.engine.accepted_columns import Taken
 from headwater.spark.engine.connections import client
-from headwater.spark.engine.epochs import queries_of, query_of_task
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.shapes import Taken
+from headwater.spark.engine.write_identity import queries_of, query_of_task
 from headwater.spark.log import sink as log_sink
 from headwater.spark.log.sink import Sink, Staged, fresh_name
 from headwater.spark.log.target import Target

@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.queue.types import State
+from headwater.spark.engine.accepted_columns import check_append, check_source
 from headwater.spark.engine.connections import absolute_url
-from headwater.spark.engine.epochs import A_QUERY, SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import Options
-from headwater.spark.engine.shapes import check_append, check_source
-from headwater.spark.queues.reading import COLUMNS, QueueReader
+from headwater.spark.engine.write_identity import A_QUERY, SPARKS_OWN, producer_of, refuse_producer
+from headwater.spark.queues.reader import COLUMNS, QueueReader
 from headwater.spark.queues.sink import TAKEN, Place, QueueStreamWriter, QueueWriter, intake_name
 
 READ_OPTIONS = ("url", "queue", "state", "minPartitions")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.spark.engine.epochs import SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.engine.options import Options
+from headwater.spark.engine.write_identity import SPARKS_OWN, producer_of, refuse_producer
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
 from headwater.sql.relations import Relation
 

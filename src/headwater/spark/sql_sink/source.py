@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.spark.engine.epochs import FromTask, queries_of, query_of_task
 from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.write_identity import FromTask, queries_of, query_of_task
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
 

@@ -29,9 +29,9 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.accepted_columns import Taken
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.shapes import Taken
-from headwater.spark.timelines.farms import FarmPlan
+from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
 
 TAKEN = Taken(

@@ -10,13 +10,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.spark.engine.epochs import SPARKS_OWN
+from headwater.spark.engine.accepted_columns import check_append, check_source
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import Options
-from headwater.spark.engine.shapes import check_append, check_source
-from headwater.spark.timelines.farms import OPTIONS, FarmPlan, plan_of
-from headwater.spark.timelines.reading import COLUMNS, TimelineReader
+from headwater.spark.engine.write_identity import SPARKS_OWN
+from headwater.spark.timelines.reader import COLUMNS, TimelineReader
 from headwater.spark.timelines.sink import TAKEN, TimelineStreamWriter, TimelineWriter
+from headwater.spark.timelines.target import OPTIONS, FarmPlan, plan_of
 
 READ_OPTIONS = (*OPTIONS, "deleted")
 WRITE_OPTIONS = (*OPTIONS, "quorum")

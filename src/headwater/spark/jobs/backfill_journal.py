@@ -15,7 +15,7 @@ import msgspec
 from headwater.client import Headwater
 from headwater.errors import InputChanged, JobForgotten
 from headwater.log.retention import PRODUCER_MS
-from headwater.spark.jobs.inputs import Chunk
+from headwater.spark.jobs.backfill_inputs import Chunk
 
 _PLAN, _BEGUN, _DONE = "plan", "begun", "done"
 # Housekeepers may forget a producer after this time; a little earlier is safe.

@@ -18,8 +18,8 @@ from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import filters
 from headwater.spark.log.positions import Positions
-from headwater.spark.log.split import OffsetRange, split
-from headwater.spark.log.task import Reading
+from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.task_ranges import OffsetRange, split
 
 _FILTERING_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, BooleanType, DoubleType, StructField, StructType
 
 from headwater.spark.engine.failures import one_line
-from headwater.spark.timelines.farms import FarmPlan
+from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline.law import State
 from headwater.timeline.records import Key
 from headwater.timeline.walker.positions import WalkPositions

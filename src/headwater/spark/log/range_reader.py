@@ -24,8 +24,8 @@ from headwater.spark.archives.reading import ALL, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, filters
 from headwater.spark.log.filters import Condition, rows_where
-from headwater.spark.log.split import OffsetRange
 from headwater.spark.log.target import Target
+from headwater.spark.log.task_ranges import OffsetRange
 
 # The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
 # larger ones leave its caches and hold up the pipe.

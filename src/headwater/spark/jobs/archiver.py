@@ -21,8 +21,8 @@ from headwater.log.extents import Extent
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.writing import Written, write_range
 from headwater.spark.engine.connections import client
-from headwater.spark.log.split import OffsetRange, split
 from headwater.spark.log.target import Target
+from headwater.spark.log.task_ranges import OffsetRange, split
 
 # Does a piece of work for each range, perhaps many at once, and gives the results in their order.
 Do: TypeAlias = "Callable[[Callable[[OffsetRange], Written], Sequence[OffsetRange]], list[Written]]"

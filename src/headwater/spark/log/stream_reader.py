@@ -26,8 +26,8 @@ from headwater.errors import OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log.positions import Positions
-from headwater.spark.log.split import OffsetRange, split
-from headwater.spark.log.task import Reading
+from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.task_ranges import OffsetRange, split
 
 
 class Place(NamedTuple):

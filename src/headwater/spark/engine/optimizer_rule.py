@@ -38,7 +38,7 @@ logger = logging.getLogger("headwater.spark")
 _rules: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
 
-def own_scans(spark: SparkSession) -> None:
+def install_rule(spark: SparkSession) -> None:
     """Give every scan of this session a plan of its own; may be repeated.
 
     Where this Spark lacks a part that the rule needs, filters are not pushed down to Python sources

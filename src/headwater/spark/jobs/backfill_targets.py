@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql import types as t
 
-from headwater.spark.engine.shapes import Taken
+from headwater.spark.engine.accepted_columns import Taken
 from headwater.spark.icks import sink as icks
 from headwater.spark.timelines import sink as timelines
 from headwater.timeline.naming import safe_farm
