@@ -200,10 +200,12 @@ def test_large_messages_are_restored_in_batches_that_the_log_takes(
     stream.write_many([(f"t{n}", bytes([n]) * 30_000) for n in range(20)])
     run_archiver(embedded_url, name, place)
     manifest = Archive(place, name).require()
-    piece = restoring.Piece(Archive(place, name), list(manifest.files), 1, 20, f"{name}-2", "p")
+    piece = restoring.ArchivePiece(
+        Archive(place, name), list(manifest.files), 1, 20, f"{name}-2", "p"
+    )
     moved = restoring.restore_piece(hw_embedded, piece)
     assert len(moved) > 4
-    assert restoring.joined(moved) == [restoring.Moved(f"{name}-2", 1, 20, 1, 20)]
+    assert restoring.joined(moved) == [restoring.MovedRange(f"{name}-2", 1, 20, 1, 20)]
     assert restoring.restore_piece(hw_embedded, piece) == []
     assert pairs(hw_embedded.stream(f"{name}-2").read(1, 100)) == pairs(stream.read(1, 100))
 

@@ -24,7 +24,7 @@ from headwater.log import node
 from headwater.log.keys import stream_key
 from headwater.log.reading import Kept
 from headwater.spark import register
-from headwater.spark.engine.failures import telling
+from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.optimizer_rule import install_rule
 from headwater.spark.log.columns import ALL, arrow_schema, hand_over_nodes, spark_schema
 from tests.support.entries import entries
@@ -224,7 +224,7 @@ def test_a_node_of_an_unknown_version_is_refused_by_the_jvm_too(
     fresh = spark.newSession()
     register(fresh)
     fresh.dataSource.register(source_of(Kept(1, 0, bytes(blob))))
-    with pytest.raises(UnreadableNode) as caught, telling():
+    with pytest.raises(UnreadableNode) as caught, translating_errors():
         fresh.read.format("headwater").load().collect()
     assert str(caught.value) == str(UnreadableNode(why))
 

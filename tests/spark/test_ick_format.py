@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 import headwater
 from examples import spark_search_index
 from headwater import Headwater, InvalidInput, NotAnIck, UnknownIck
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from headwater.spark.icks.sink import by_time
 from headwater.spark.icks.source import IckSource
 from headwater.spark.jobs.backfill import backfill
@@ -197,17 +197,17 @@ def test_what_is_wrong_is_told_in_one_line_on_the_driver(
     for kind in ("ick", "channel"):
         with pytest.raises(PySparkException) as caught:
             look(spark, embedded_url, **{kind: name}).collect()
-        assert isinstance(meaning(caught.value), UnknownIck)
+        assert isinstance(translated(caught.value), UnknownIck)
     embedded.store.command("SET", name, "something else")
     nobody = spark.createDataFrame([("a", 1.0)], "member string, score double")
     with pytest.raises(PySparkException) as caught:
         save(nobody, embedded_url, ick=name)
-    assert isinstance(meaning(caught.value), NotAnIck)
+    assert isinstance(translated(caught.value), NotAnIck)
     embedded.store.command("DEL", name)
     for column, row in (("score", ("a", None)), ("member", (None, 1.0))):
         with pytest.raises(PySparkException) as caught:
             save(spark.createDataFrame([row], nobody.schema), embedded_url, ick=name)
-        assert f"have a {column} that is null" in str(meaning(caught.value))
+        assert f"have a {column} that is null" in str(translated(caught.value))
 
 
 # ── Backfill ─────────────────────────────────────────────────────────────────────────────────

@@ -16,10 +16,10 @@ from pyspark.sql.types import DataType, IntegerType, StringType, StructField, St
 import headwater
 from headwater import Headwater, InvalidInput, Stream, Topic
 from headwater.log.topics import partition_of
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from headwater.spark.log import sink as log_sink
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 from tests.support.stores import Stores
 
 
@@ -164,7 +164,7 @@ def test_a_task_that_fails_leaves_nothing(
 def refusal(attempt: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as caught:
         attempt()
-    return str(meaning(caught.value))
+    return str(translated(caught.value))
 
 
 STRING, INT = StringType(), IntegerType()
@@ -224,7 +224,7 @@ def test_a_log_is_not_overwritten(embedded_url: str) -> None:
 def test_a_row_that_the_log_does_not_take_is_refused_with_a_cure(
     stores: Stores, embedded_url: str, name: str, columns: dict[str, Any], words: str
 ) -> None:
-    sink = log_sink.Sink(Target(embedded_url, name, True), 3)
+    sink = log_sink.LogSink(StreamOrTopic(embedded_url, name, True), 3)
     good = pa.record_batch({"value": ["good"] * 3000})
     with pytest.raises(InvalidInput) as caught:
         log_sink.stage_rows(sink, [good, pa.record_batch(columns)], "a")
@@ -307,4 +307,4 @@ def test_in_a_query_producer_and_sequence_mean_nothing(
     hw.stream(name).write("t", b"1")
     with pytest.raises(PySparkException) as caught:
         copy.run(stream="out", producer="p")
-    assert "means nothing in a streaming query" in str(meaning(caught.value))
+    assert "means nothing in a streaming query" in str(translated(caught.value))

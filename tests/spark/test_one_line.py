@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.errors import HeadwaterError, InvalidInput, WriteRefused
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from tests.support.spark.tables import small_table
 
 HIDE = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
@@ -56,7 +56,7 @@ def test_a_write_that_fails_is_told_in_one_line(
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         save(kind, rows)
-    assert isinstance(meaning(caught.value), error)
+    assert isinstance(translated(caught.value), error)
     assert words in str(caught.value)
     assert "Traceback" not in str(caught.value)
 

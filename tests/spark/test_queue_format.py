@@ -17,10 +17,10 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 
 import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.queues import sink
-from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
+from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter, QueueWriter
 from headwater.spark.queues.source import QueueSource
 from headwater.store.store import Store
 from tests.support.servers import Server, until
@@ -201,7 +201,7 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
 ) -> None:
     monkeypatch.setattr(sink, "PUSH_ROWS", 7)
     monkeypatch.setattr(sink, "query_of_task", lambda: "spark-query")
-    writer, queue = QueueStreamWriter(Place(embedded_url, name)), embedded.queue(name)
+    writer, queue = QueueStreamWriter(QueueAddress(embedded_url, name)), embedded.queue(name)
     epoch = calls = 0
     finished = False
     while not finished:
@@ -233,7 +233,9 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "PUSH_ROWS", 7)
-    writers = [QueueWriter(Place(embedded_url, name), ("p", sequence)) for sequence in (1, 2)]
+    writers = [
+        QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
+    ]
     first = [writers[0].write(iter(batches(range(40), 1)))]
     push_many, left = headwater.Queue.push_many, iter(range(3))
 
@@ -260,7 +262,9 @@ def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink, "PUSH_ROWS", 7)
-    writers = [QueueWriter(Place(embedded_url, name), ("p", sequence)) for sequence in (1, 2)]
+    writers = [
+        QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
+    ]
     first, second = (
         [writer.write(iter(batches(rows, 1)))]
         for writer, rows in zip(writers, (range(40), range(40, 50)), strict=True)
@@ -303,7 +307,7 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
 
         killer = threading.Thread(target=kill_twice)
         killer.start()
-        writer = QueueWriter(Place(server.url, name), None)
+        writer = QueueWriter(QueueAddress(server.url, name), None)
         writer.commit([writer.write(iter([batch])) for batch in batches(range(1, 4001), 2)])
         killer.join(60)
         assert not killer.is_alive()
@@ -313,11 +317,11 @@ def test_a_store_may_die_in_the_middle_of_a_commit(
 def test_of_two_attempts_one_counts_and_a_failed_write_leaves_nothing(
     embedded_url: str, embedded: Headwater, name: str
 ) -> None:
-    writer = QueueWriter(Place(embedded_url, name), None)
+    writer = QueueWriter(QueueAddress(embedded_url, name), None)
     attempts = [writer.write(iter(batches(range(10), 1))) for _ in range(2)]
     writer.commit([attempts[1]])
     assert popped(embedded.queue(name)) == list(range(10))
-    writer = QueueWriter(Place(embedded_url, name), None)
+    writer = QueueWriter(QueueAddress(embedded_url, name), None)
     writer.abort([writer.write(iter(batches(range(10), 1))), None])
     assert embedded.queue(name).pop() == []
     assert intakes(embedded, name) == []
@@ -362,14 +366,14 @@ def test_what_is_wrong_is_told_in_one_line_on_the_driver(
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         look(spark, embedded_url, name).collect()
-    assert isinstance(meaning(caught.value), UnknownQueue)
+    assert isinstance(translated(caught.value), UnknownQueue)
     with pytest.raises(PySparkException) as caught:
         look(spark, embedded_url, name, state="readdy").collect()
-    assert "must name some of ready, delayed" in str(meaning(caught.value))
+    assert "must name some of ready, delayed" in str(translated(caught.value))
     rows = spark.range(1).selectExpr("'a' AS value", "CAST(101 AS int) AS priority")
     with pytest.raises(PySparkException) as caught:
         save(rows, embedded_url, name)
-    assert "priority must be from -100 to 100, not 101" in str(meaning(caught.value))
+    assert "priority must be from -100 to 100, not 101" in str(translated(caught.value))
     assert not embedded.queue(name).stats().exists
 
 

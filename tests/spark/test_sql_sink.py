@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 
 from headwater import Headwater, InvalidInput, StaleSequence, WriteRefused
 from headwater.errors import DatabaseUnreachable, QueryRefused
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
 from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
 from headwater.sql.relations import Relation
@@ -385,10 +385,10 @@ def test_a_batch_of_several_tasks_is_written_at_once(spark: SparkSession, table:
 def test_a_refusal_is_one_line_on_the_driver(spark: SparkSession, table: Table) -> None:
     with pytest.raises(PySparkException) as caught:
         write(spark.sql("SELECT 1 AS speed"), table)
-    assert "no column 'speed'" in str(meaning(caught.value))
+    assert "no column 'speed'" in str(translated(caught.value))
     with pytest.raises(PySparkException) as caught:
         write(spark.sql("SELECT 'r' AS ride UNION ALL SELECT 'r' AS ride"), table)
-    assert isinstance(meaning(caught.value), WriteRefused)
+    assert isinstance(translated(caught.value), WriteRefused)
     assert table.rows() == []
 
 

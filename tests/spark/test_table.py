@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import Filter
 
 from headwater.errors import HeadwaterError, InvalidInput, QueryRefused, ValueMisfit
-from headwater.spark.engine.failures import telling
+from headwater.spark.engine.failures import translating_errors
 from headwater.spark.tables.source import TableSource
 from tests.support.postgres import Postgres
 
@@ -35,7 +35,7 @@ def read(spark: SparkSession, database_url: str) -> Read:
         reader = spark.read.format("headwater_table").option("url", database_url)
         for key, value in options.items():
             reader = reader.option(key, str(value))
-        with telling():
+        with translating_errors():
             return (reader.schema(schema) if schema else reader).load()
 
     return read

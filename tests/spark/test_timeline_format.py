@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 import headwater
 from headwater import InvalidInput
-from headwater.spark.engine.failures import meaning
+from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
 from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource
@@ -160,10 +160,10 @@ def test_what_cannot_be_written_is_told_in_one_line(
     rows = spark.createDataFrame([("k", None, "m")], TRIPLES)
     with pytest.raises(PySparkException) as told:
         save(rows, farm_of(four))
-    assert "score that is null" in str(meaning(told.value))
+    assert "score that is null" in str(translated(told.value))
     with pytest.raises(PySparkException) as told:
         save(rows.na.fill(1), "127.0.0.1:1")
-    assert type(meaning(told.value)) is headwater.QuorumFailed
+    assert type(translated(told.value)) is headwater.QuorumFailed
 
 
 @pytest.mark.parametrize(

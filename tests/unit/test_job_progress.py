@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headwater.spark.jobs.progress import Manner, Report, Summary, counted, deed
+from headwater.spark.jobs.progress import JobReport, Manner, Summary, counted, deed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def test_a_plain_line_comes_now_and_then_and_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    with Report(Manner.PLAIN, clock=clock).step("moving", 4000) as step:
+    with JobReport(Manner.PLAIN, clock=clock).step("moving", 4000) as step:
         for _ in range(8):
             clock.now += 2
             step.advance(500)
@@ -49,7 +49,7 @@ def test_what_is_not_known_yet_is_counted_without_a_share(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    report = Report(Manner.PLAIN, clock=clock)
+    report = JobReport(Manner.PLAIN, clock=clock)
     with report.step("reading", unit="file") as step:
         clock.now = 9
         step.advance(1)
@@ -65,9 +65,9 @@ def test_what_is_not_known_yet_is_counted_without_a_share(
     ]
 
 
-@pytest.mark.parametrize("report", [Report(), Report.of_command(quiet=True)])
+@pytest.mark.parametrize("report", [JobReport(), JobReport.of_command(quiet=True)])
 def test_nobody_is_told_who_does_not_listen(
-    report: Report, capsys: pytest.CaptureFixture[str]
+    report: JobReport, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with report.step("moving", 2) as step:
         step.advance(2)
@@ -76,7 +76,7 @@ def test_nobody_is_told_who_does_not_listen(
 
 
 def test_a_line_that_moves_takes_any_words(capsys: pytest.CaptureFixture[str]) -> None:
-    with Report(Manner.LINE).step("moving [bold]", 2) as step:
+    with JobReport(Manner.LINE).step("moving [bold]", 2) as step:
         step.advance(2)
     out, err = capsys.readouterr()
     assert out == ""
@@ -87,7 +87,7 @@ def test_a_line_that_moves_takes_any_words(capsys: pytest.CaptureFixture[str]) -
 def test_a_step_that_fails_does_not_say_that_it_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(KeyError), Report(Manner.PLAIN).step("moving"):
+    with pytest.raises(KeyError), JobReport(Manner.PLAIN).step("moving"):
         raise KeyError
     assert "done" not in capsys.readouterr().err
 

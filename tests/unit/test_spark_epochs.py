@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import SparkFailed
-from headwater.spark.log.sink import LogStreamWriter, Sink
-from headwater.spark.log.target import Target
-from headwater.spark.queues.sink import Place, QueueStreamWriter
+from headwater.spark.log.sink import LogSink, LogStreamWriter
+from headwater.spark.log.target import StreamOrTopic
+from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlStreamWriter
 from tests.support.spark.tables import small_table
@@ -21,8 +21,8 @@ from tests.support.spark.tables import small_table
 
 def writers(directory: Path, database: str) -> Iterator[DataSourceStreamArrowWriter]:
     url = f"embedded://{directory}"
-    yield LogStreamWriter(Sink(Target(url, "stream", False), 0))
-    yield QueueStreamWriter(Place(url, "queue"))
+    yield LogStreamWriter(LogSink(StreamOrTopic(url, "stream", False), 0))
+    yield QueueStreamWriter(QueueAddress(url, "queue"))
     ids = StructType([StructField("id", LongType())])
     yield SqlStreamWriter(plan_write({"url": database, "table": "t"}, ids, False, streaming=True))
 

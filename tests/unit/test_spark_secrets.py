@@ -6,7 +6,7 @@ import pytest
 
 from headwater.spark.archives.manifest import Archive
 from headwater.spark.icks.target import DirtyList
-from headwater.spark.jobs.backfill_inputs import TableIntake
+from headwater.spark.jobs.backfill_inputs import TableInput
 from headwater.spark.jobs.backfill_targets import (
     DirtyTarget,
     LogTarget,
@@ -14,15 +14,15 @@ from headwater.spark.jobs.backfill_targets import (
     TimelineTarget,
 )
 from headwater.spark.jobs.row_matching import Canon, Sources
-from headwater.spark.log.sink import Sink
-from headwater.spark.log.target import Target
-from headwater.spark.queues.sink import Place, QueueStreamWriter, QueueWriter
+from headwater.spark.log.sink import LogSink
+from headwater.spark.log.target import StreamOrTopic
+from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter, QueueWriter
 from headwater.spark.timelines.target import FarmPlan
 
 URL = "redis://:secret@host"
 
 
-class _Intake(TableIntake):
+class _Intake(TableInput):
     """One whose database is not looked at."""
 
     def __post_init__(self) -> None:
@@ -32,12 +32,12 @@ class _Intake(TableIntake):
 @pytest.mark.parametrize(
     "holder",
     [
-        Target(URL, "name", False, "s3://key:secret@bucket"),
+        StreamOrTopic(URL, "name", False, "s3://key:secret@bucket"),
         Archive("s3://key:secret@bucket", "name"),
-        Sink(Target(URL, "name", True), 3),
-        Place(URL, "name"),
-        QueueWriter(Place(URL, "name"), None),
-        QueueStreamWriter(Place(URL, "name")),
+        LogSink(StreamOrTopic(URL, "name", True), 3),
+        QueueAddress(URL, "name"),
+        QueueWriter(QueueAddress(URL, "name"), None),
+        QueueStreamWriter(QueueAddress(URL, "name")),
         DirtyList(URL, "name", False),
         LogTarget(URL, "stream", "name"),
         QueueTarget(URL, "name"),

@@ -70,8 +70,8 @@ def require_spark() -> None:
 def register(spark: SparkSession) -> None:
     """Make our formats known to a session that was made elsewhere; may be repeated.
 
-    Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``), and lets
-    Spark hide options that may hold passwords in the plans that it prints.
+    Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``),
+    and lets Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
     from headwater.spark.engine.optimizer_rule import install_rule

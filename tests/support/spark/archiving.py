@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headwater.spark.archives.writing import Written
+from headwater.spark.archives.writing import WrittenRange
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.jobs.archiver import Archiver
 from headwater.spark.log.source import HeadwaterSource
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
 
 
@@ -38,8 +38,8 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def one_by_one(
-    work: Callable[[OffsetRange], Written], parts: Sequence[OffsetRange]
-) -> list[Written]:
+    work: Callable[[OffsetRange], WrittenRange], parts: Sequence[OffsetRange]
+) -> list[WrittenRange]:
     return [work(part) for part in parts]
 
 
@@ -47,7 +47,7 @@ def run_archiver(
     url: str, stream: str, place: str, do: Any = one_by_one, *, evict: bool = False
 ) -> Archiver:
     """Archive what is new in a stream, two tasks to a round."""
-    archiver = Archiver(Target(absolute_url(url), stream, is_topic=False), place)
+    archiver = Archiver(StreamOrTopic(absolute_url(url), stream, is_topic=False), place)
     for _ in archiver.run(do, 2):
         pass
     if evict:

@@ -36,7 +36,7 @@ def archive(
     """
     with spark_session("archive", master, conf) as spark:
         from headwater.spark.jobs.archive import archive as run
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
@@ -46,7 +46,7 @@ def archive(
             url=store,
             evict=evict,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     show_summary(done, as_json)
 
@@ -82,7 +82,7 @@ def restore(
     stay when the target is empty, the range begins at 1, and nothing is missing in it.
     """
     with spark_session("restore", master, conf) as spark:
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.restore import restore as run
 
         done = run(
@@ -96,7 +96,7 @@ def restore(
             url=store,
             append=append,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     show_summary(done, as_json)
 

@@ -96,7 +96,7 @@ def backfill(
     options = _pairs(option)
     with spark_session("backfill", master, conf) as spark:
         from headwater.spark.jobs.backfill import backfill as run
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
@@ -121,7 +121,7 @@ def backfill(
             order_by=order_by,
             chunk_rows=chunk_rows,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     show_summary(done, as_json)
 

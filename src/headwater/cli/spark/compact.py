@@ -35,7 +35,7 @@ def compact(
     marker_ms = duration_ms(markers)
     with spark_session("compact", master, conf) as spark:
         from headwater.spark.jobs.compact import compact as run
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
@@ -44,7 +44,7 @@ def compact(
             url=store,
             marker_ms=marker_ms,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     show_summary(done, as_json)
     raise typer.Exit(1 if done.left else 0)

@@ -77,7 +77,7 @@ def reconcile(
     """
     with spark_session("reconcile", master, conf) as spark:
         from headwater.spark.jobs.accounts import Keeping
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.reconcile import reconcile as compare
         from headwater.spark.jobs.row_matching import Canon
 
@@ -95,7 +95,7 @@ def reconcile(
             partitions=partitions,
             fix=fix,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     if as_json:
         output.show_json(found.as_json())

@@ -72,12 +72,12 @@ def spark_session(job: str, master: str | None, conf: list[str] | None) -> Itera
     require_spark()
     from pyspark.sql import SparkSession
 
-    from headwater.spark.engine.failures import telling
+    from headwater.spark.engine.failures import translating_errors
 
     found = SparkSession.getActiveSession()
     spark = found or session(master, app_name=f"headwater {job}", **given)
     try:
-        with telling():
+        with translating_errors():
             yield spark
     finally:
         if found is None:

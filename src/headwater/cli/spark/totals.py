@@ -71,7 +71,7 @@ def totals(
     window_ms, every_ms = duration_ms(window), duration_ms(every)
     with spark_session("totals", master, conf) as spark:
         from headwater.spark.jobs.folding import Shape
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.totals import totals as add_up
         from headwater.stopping import StopSignal
 
@@ -91,7 +91,7 @@ def totals(
                 batch=batch,
                 on_gap=on_gap.value,
                 anew=anew,
-                report=Report.of_command(quiet=as_json),
+                report=JobReport.of_command(quiet=as_json),
                 stop=stop,
             )
     show_summary(done, as_json)

@@ -40,7 +40,7 @@ def walk(
     Exit 1 when something could not be read or written.
     """
     with spark_session("walk", master, conf) as spark:
-        from headwater.spark.jobs.progress import Report
+        from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.walk import walk as run
 
         done = run(
@@ -52,7 +52,7 @@ def walk(
             hash=hash,
             timeout_ms=timeout_ms,
             dry_run=dry_run,
-            report=Report.of_command(quiet=as_json),
+            report=JobReport.of_command(quiet=as_json),
         )
     show_summary(done, as_json)
     raise typer.Exit(0 if done.whole else 1)

@@ -21,7 +21,7 @@ from headwater.spark.archives.reading import offset_at
 TASK_ROWS = 1_000_000
 
 
-class Part(NamedTuple):
+class ArchivePart(NamedTuple):
     """Offsets start..stop-1 of an archive, and the files that hold them."""
 
     start: int
@@ -63,7 +63,7 @@ def _joined(archive: Archive, manifest: Manifest | None, extent: Extent) -> Exte
     return extent._replace(first=min(manifest.first, extent.first))
 
 
-def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[Part], int]:
+def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[ArchivePart], int]:
     """Cut what the archive has of start..stop-1 into parts; say where the log goes on.
 
     At least so many parts, when there are as many offsets; none for offsets without a message.
@@ -75,7 +75,8 @@ def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[
     count = min(max(-(-rows // TASK_ROWS), least), end - start)
     borders = [start + (end - start) * part // count for part in range(count + 1)]
     parts = [
-        Part(low, high, tuple(manifest.between(low, high - 1))) for low, high in pairwise(borders)
+        ArchivePart(low, high, tuple(manifest.between(low, high - 1)))
+        for low, high in pairwise(borders)
     ]
     return [part for part in parts if part.files], end
 

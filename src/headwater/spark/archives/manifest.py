@@ -26,7 +26,7 @@ from headwater.errors import (
     ArchiveTaken,
     UnknownArchive,
 )
-from headwater.spark.archives.place import Directory, Listed, open_directory
+from headwater.spark.archives.place import Directory, ListedFile, open_directory
 
 FORMAT = 1
 _FOLDER = "_manifest"
@@ -166,10 +166,10 @@ class Archive:
 
 
 # The newest version that this process has read of each archive, and the file it was.
-_read: dict[Archive, tuple[Listed, Manifest]] = {}
+_read: dict[Archive, tuple[ListedFile, Manifest]] = {}
 
 
-def _versions(directory: Directory) -> list[Listed]:
+def _versions(directory: Directory) -> list[ListedFile]:
     """List the versions that are there, the newest last; other files are none of ours."""
     return [one for one in directory.listing(_FOLDER) if _VERSION.fullmatch(one.name)]
 

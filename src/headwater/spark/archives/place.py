@@ -57,7 +57,7 @@ def stream_folder(stream: str) -> str:
     return name
 
 
-class Listed(NamedTuple):
+class ListedFile(NamedTuple):
     """A file as its folder lists it; another file of the same name differs in the rest."""
 
     name: str
@@ -77,13 +77,13 @@ class Directory:
         """Give the full path of a file."""
         return f"{self.path}/{name}"
 
-    def listing(self, folder: str) -> list[Listed]:
+    def listing(self, folder: str) -> list[ListedFile]:
         """List what lies in a folder, sorted; nothing when there is no such folder."""
         found = self.filesystem.get_file_info(
             pafs.FileSelector(self.within(folder), allow_not_found=True)
         )
         return sorted(
-            Listed(one.base_name, one.size or 0, one.mtime_ns or 0)
+            ListedFile(one.base_name, one.size or 0, one.mtime_ns or 0)
             for one in found
             if not one.base_name.startswith(_NEW)
         )

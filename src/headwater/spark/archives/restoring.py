@@ -21,7 +21,7 @@ BATCH_ROWS = 50_000
 BATCH_BYTES = 16 * 1024 * 1024
 
 
-class Moved(NamedTuple):
+class MovedRange(NamedTuple):
     """Messages ``first`` to ``last`` of an archive, which lie at ``to_first`` to ``to_last`` now.
 
     Where the spans differ, what was compacted away or evicted between them is closed up.
@@ -34,7 +34,7 @@ class Moved(NamedTuple):
     to_last: int
 
 
-class Piece(NamedTuple):
+class ArchivePiece(NamedTuple):
     """What one task restores: first..last of an archive, out of these files, into a stream."""
 
     archive: Archive
@@ -45,13 +45,13 @@ class Piece(NamedTuple):
     producer: str
 
 
-def restore_piece(hw: Headwater, piece: Piece) -> list[Moved]:
+def restore_piece(hw: Headwater, piece: ArchivePiece) -> list[MovedRange]:
     """Append the messages of a piece that are not in the target yet; say where they went."""
     stream = hw.stream(piece.into)
     done = stream.newest_sequence(piece.producer) or 0
     directory = piece.archive.directory
     files = [file for file in piece.files if file.last > done]
-    moved: list[Moved] = []
+    moved: list[MovedRange] = []
     for batch in _batches(scan(directory, files, Wanted(piece.first, piece.last))):
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -59,7 +59,7 @@ def restore_piece(hw: Headwater, piece: Piece) -> list[Moved]:
             there = stream.append(
                 batch.drop_columns("offset"), producer=piece.producer, sequence=last
             )
-            moved.append(Moved(piece.into, first, last, there.start, there.stop - 1))
+            moved.append(MovedRange(piece.into, first, last, there.start, there.stop - 1))
     return moved
 
 
@@ -74,9 +74,9 @@ def _batches(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def joined(moves: list[Moved]) -> list[Moved]:
+def joined(moves: list[MovedRange]) -> list[MovedRange]:
     """Join neighbours that moved by the same distance and have no holes."""
-    found: list[Moved] = []
+    found: list[MovedRange] = []
     for move in moves:
         before = found[-1] if found else None
         if (

@@ -22,7 +22,7 @@ PIECE_ROWS = 512_000
 PIECE_BYTES = 64 * 1024 * 1024
 
 
-class Written(NamedTuple):
+class WrittenRange(NamedTuple):
     """A range of a stream that is in files now, but for what was evicted too early."""
 
     first: int
@@ -31,7 +31,9 @@ class Written(NamedTuple):
     gaps: list[tuple[int, int]]
 
 
-def write_range(hw: Headwater, archive: Archive, created: int, first: int, last: int) -> Written:
+def write_range(
+    hw: Headwater, archive: Archive, created: int, first: int, last: int
+) -> WrittenRange:
     """Write the messages first..last of a stream to files of its archive.
 
     Raises ArchiveMismatch when the stream is another one than that of ``created``.
@@ -54,7 +56,7 @@ def write_range(hw: Headwater, archive: Archive, created: int, first: int, last:
             size = sum(rest.nbytes for rest in held)
     if held:
         files += parquet.write_files(directory, pa.Table.from_batches(held))
-    return Written(first, last, files, gaps)
+    return WrittenRange(first, last, files, gaps)
 
 
 def _messages(

@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructType
 from headwater.errors import InvalidInput
 
 
-def check_source(schema: StructType, ours: StructType, what: str) -> None:
+def refuse_other_schema(schema: StructType, ours: StructType, what: str) -> None:
     """Refuse a schema of the user's own: what comes can be selected and cast afterwards."""
     if schema != ours:
         raise InvalidInput(
@@ -20,7 +20,7 @@ def check_source(schema: StructType, ours: StructType, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedColumns:
     """The columns that a sink takes: the types of each, and which must be there."""
 
     what: str
@@ -53,7 +53,7 @@ class Taken:
                 )
 
 
-def check_append(overwrite: bool, what: str) -> None:
+def refuse_overwrite(overwrite: bool, what: str) -> None:
     """Refuse to write over what is there."""
     if overwrite:
         raise InvalidInput(

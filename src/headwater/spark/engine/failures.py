@@ -1,7 +1,8 @@
 """What a failed piece of Spark's work means: the error of ours within, or Spark's own in one line.
 
 Errors that are raised in a task, in a plan or in the function of a micro-batch reach the driver as
-text inside an error of Spark. ``one_line`` keeps that text short, ``telling`` brings them back.
+text inside an error of Spark. ``one_line`` keeps that text short, ``translating_errors`` turns it
+back into the error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CALLED = re.compile(r"^An error occurred while calling \S+\.\s*:\s*")
 _SPARKS_OWN = re.compile(r"\s*(?:SQLSTATE: \w+|\n===|\n\s+at |JVM stacktrace).*", re.DOTALL)
 
 
-def meaning(error: BaseException) -> HeadwaterError:
+def translated(error: BaseException) -> HeadwaterError:
     """Give the error that is told to whoever asked for the work."""
     if isinstance(error, HeadwaterError):
         return error
@@ -60,9 +61,9 @@ def one_line() -> Iterator[None]:
 
 
 @contextmanager
-def telling() -> Iterator[None]:
+def translating_errors() -> Iterator[None]:
     """Raise what an error of Spark means in its place."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise meaning(error) from error
+        raise translated(error) from error

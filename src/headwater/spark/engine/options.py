@@ -18,7 +18,7 @@ _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 
 
-class Options:
+class SourceOptions:
     """What was given by ``option(...)``, out of the ``known`` names; others are refused."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from headwater.errors import InvalidInput, SparkFailed
 from headwater.inputs import check_name
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 
 # Spark hands these on to the sink of a streaming query.
-SPARKS_OWN = ("checkpointLocation", "path")
+SPARK_OPTIONS = ("checkpointLocation", "path")
 # As long as the producers of all queries are.
-A_QUERY = "spark-00000000-0000-0000-0000-000000000000"
+SAMPLE_QUERY = "spark-00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def queries_of(messages: Iterable[WriterCommitMessage | None]) -> set[str]:
     return {query for query in found if query is not None}
 
 
-def producer_of(options: Options) -> tuple[str, int] | None:
+def producer_of(options: SourceOptions) -> tuple[str, int] | None:
     """Give the producer and sequence by which a batch write may be repeated."""
     producer, sequence = options.text("producer"), options.number("sequence", 0)
     if (producer is None) != (sequence is None):
@@ -58,7 +58,7 @@ def producer_of(options: Options) -> tuple[str, int] | None:
     return check_name(producer, "producer"), sequence
 
 
-def refuse_producer(options: Options) -> None:
+def refuse_producer(options: SourceOptions) -> None:
     """Refuse to be told a producer in a streaming query, which has its own."""
     for name in ("producer", "sequence"):
         if name in options:

@@ -50,7 +50,7 @@ _ARROW = pa.schema(
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class IckPart(InputPartition):
     """What one task looks at: some sets of an Ick, or of a shard in a layout of a channel."""
 
     places: tuple[Place, ...]
@@ -70,16 +70,16 @@ class DirtyReader(DataSourceReader):
         if not self._dirty.exists():
             raise UnknownIck(self._dirty.name)
         if not self._dirty.is_channel:
-            return [Part((place,)) for place in single.PLACES]
+            return [IckPart((place,)) for place in single.PLACES]
         found = self._dirty.hw.store.run(channels.parts(self._channel(), None))
         return [
-            Part(channels.PLACES, epoch, shard)
+            IckPart(channels.PLACES, epoch, shard)
             for epoch, shard in dict.fromkeys((epoch, shard) for epoch, shard, _ in found)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Hand over the rows of one task."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, IckPart)
         held: list[Listed] = []
         with one_line():
             for place in partition.places:
@@ -94,7 +94,9 @@ class DirtyReader(DataSourceReader):
             if held:
                 yield to_batch(held)
 
-    def _page(self, part: Part, place: Place, cursor: str) -> Operation[tuple[list[Listed], str]]:
+    def _page(
+        self, part: IckPart, place: Place, cursor: str
+    ) -> Operation[tuple[list[Listed], str]]:
         if self._dirty.is_channel:
             return channels.scan_page(self._channel(), part.epoch, part.shard, place, cursor)
         one_server = self._dirty.hw.store.kind != "cluster"

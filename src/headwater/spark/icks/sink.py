@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.spark.engine.accepted_columns import Taken
+from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.engine.failures import one_line
 from headwater.spark.icks.target import DirtyList
 
@@ -42,8 +42,8 @@ _KINDS: dict[str, tuple[type[DataType], ...]] = {
     "member": (StringType, BinaryType),
     "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
 }
-TAKEN = Taken("an Ick", _KINDS, ["member", "score"])
-TAKEN_BY_CHANNEL = Taken(
+ACCEPTED = AcceptedColumns("an Ick", _KINDS, ["member", "score"])
+ACCEPTED_BY_CHANNEL = AcceptedColumns(
     "a channel", {**_KINDS, "not_before": (TimestampType, LongType)}, ["member", "score"]
 )
 

@@ -12,13 +12,13 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import InvalidInput
 from headwater.ick.limits import MAX_SHARDS
-from headwater.spark.engine.accepted_columns import check_append, check_source
+from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
-from headwater.spark.engine.write_identity import SPARKS_OWN
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.write_identity import SPARK_OPTIONS
 from headwater.spark.icks.reader import COLUMNS, DirtyReader
-from headwater.spark.icks.sink import TAKEN, TAKEN_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
+from headwater.spark.icks.sink import ACCEPTED, ACCEPTED_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
 from headwater.spark.icks.target import DirtyList
 
 READ_OPTIONS = ("url", "ick", "channel")
@@ -36,29 +36,29 @@ class IckSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Give the columns of the members."""
-        _dirty_list(Options(self.options, READ_OPTIONS))
+        _dirty_list(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a look at the list; nothing of it is changed or reserved."""
-        check_source(schema, COLUMNS, "a dirty list")
-        return DirtyReader(_dirty_list(Options(self.options, READ_OPTIONS)))
+        refuse_other_schema(schema, COLUMNS, "a dirty list")
+        return DirtyReader(_dirty_list(SourceOptions(self.options, READ_OPTIONS)))
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        options = Options(self.options, WRITE_OPTIONS)
+        options = SourceOptions(self.options, WRITE_OPTIONS)
         return DirtyWriter(_write_to(options, schema, overwrite))
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
+        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
         return DirtyStreamWriter(_write_to(options, schema, overwrite))
 
 
-def _dirty_list(options: Options) -> DirtyList:
+def _dirty_list(options: SourceOptions) -> DirtyList:
     ick, channel = options.text("ick"), options.text("channel")
     if (ick is None) == (channel is None):
         raise InvalidInput("name a dirty list by one of the options 'ick' and 'channel'")
@@ -69,10 +69,10 @@ def _dirty_list(options: Options) -> DirtyList:
     return DirtyList(url, ick or channel or "", channel is not None, shards)
 
 
-def _write_to(options: Options, schema: StructType, overwrite: bool) -> DirtyList:
-    check_append(overwrite, "a dirty list")
+def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> DirtyList:
+    refuse_overwrite(overwrite, "a dirty list")
     found = _dirty_list(options)
-    (TAKEN_BY_CHANNEL if found.is_channel else TAKEN).check(schema)
+    (ACCEPTED_BY_CHANNEL if found.is_channel else ACCEPTED).check(schema)
     # Tells now if the name is none, or something else lies there.
     found.exists()
     return found

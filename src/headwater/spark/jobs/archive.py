@@ -17,9 +17,9 @@ from headwater.inputs import check_name
 from headwater.spark.archives.place import absolute_place, safe_place
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.jobs.archiver import Archiver
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 
 # So many tasks for each that runs at a time make a round, which ends with a version.
 _TASKS_OF_A_ROUND = 2
@@ -69,7 +69,7 @@ def archive(
     url: str | None = None,
     evict: bool = False,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> Archived:
     """Archive all that a stream, or each partition of a topic, holds beyond its archive.
 
@@ -82,7 +82,7 @@ def archive(
     if (stream is None) == (topic is None):
         raise InvalidInput("name either a stream or a topic to archive")
     name = check_name(stream or topic or "", "stream" if stream else "topic")
-    target, place = Target(absolute_url(url), name, topic is not None), absolute_place(to)
+    target, place = StreamOrTopic(absolute_url(url), name, topic is not None), absolute_place(to)
     archiver = Archiver(target, place)
     streams = archiver.streams
     found = Archived(
@@ -96,12 +96,12 @@ def archive(
     if dry_run:
         evicted = sum(each.would_evict(target.hw) for each in streams) if evict else 0
     else:
-        found = _run(spark, archiver, found, report or Report())
+        found = _run(spark, archiver, found, report or JobReport())
         evicted = sum(each.evict(target.hw) for each in streams) if evict else 0
     return replace(found, evicted=evicted, seconds=time.monotonic() - began)
 
 
-def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: Report) -> Archived:
+def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: JobReport) -> Archived:
     tasks = _TASKS_OF_A_ROUND * tasks_at_once(spark)
     with report.step(f"archiving {found.name}", found.offsets, "offset") as step:
         for offsets in archiver.run(partial(in_tasks, spark), tasks):

@@ -19,13 +19,14 @@ from typing import TypeAlias
 from headwater.client import Headwater
 from headwater.log.extents import Extent
 from headwater.spark.archives.manifest import Archive, Manifest
-from headwater.spark.archives.writing import Written, write_range
+from headwater.spark.archives.writing import WrittenRange, write_range
 from headwater.spark.engine.connections import client
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange, split
 
-# Does a piece of work for each range, perhaps many at once, and gives the results in their order.
-Do: TypeAlias = "Callable[[Callable[[OffsetRange], Written], Sequence[OffsetRange]], list[Written]]"
+WriteRange: TypeAlias = "Callable[[OffsetRange], WrittenRange]"
+# Calls a function for each range, perhaps for many at once, and returns the results in their order.
+Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange]]"
 
 
 def reader_name(place: str) -> str:
@@ -63,7 +64,7 @@ class StreamArchiver:
         """Tell the log what this archiver needs next."""
         hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
 
-    def commit(self, hw: Headwater, written: Sequence[Written]) -> None:
+    def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
         """Make the next version: what was missing before, and what is written now."""
         gaps = [*self.missing(), *(gap for part in written for gap in part.gaps)]
         files = [file for part in written for file in part.files]
@@ -92,7 +93,7 @@ class Archiver:
     Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveDamaged.
     """
 
-    def __init__(self, target: Target, place: str) -> None:
+    def __init__(self, target: StreamOrTopic, place: str) -> None:
         self.target = target
         self.place = place
         self.streams = self._look()
@@ -142,7 +143,7 @@ class Archiver:
                 stream.commit(hw, [])
 
 
-def _write(url: str, place: str, part: OffsetRange) -> Written:
+def _write(url: str, place: str, part: OffsetRange) -> WrittenRange:
     """Do what a task does."""
     archive = Archive(place, part.stream)
     return write_range(client(url), archive, part.created, part.start, part.stop - 1)

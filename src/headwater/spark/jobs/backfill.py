@@ -17,17 +17,17 @@ from pyspark.sql import SparkSession
 from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
 from headwater.spark.engine.connections import absolute_url, client
-from headwater.spark.engine.failures import telling
-from headwater.spark.jobs.backfill_inputs import FilesIntake, Intake, TableIntake
-from headwater.spark.jobs.backfill_journal import Journal, Plan
+from headwater.spark.engine.failures import translating_errors
+from headwater.spark.jobs.backfill_inputs import BackfillInput, FilesInput, TableInput
+from headwater.spark.jobs.backfill_journal import BackfillPlan, Journal
 from headwater.spark.jobs.backfill_targets import (
+    BackfillTarget,
     DirtyTarget,
     LogTarget,
     QueueTarget,
-    Target,
     TimelineTarget,
 )
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.timelines.target import absolute_farm
 
 CHUNK_ROWS = 500_000
@@ -76,7 +76,7 @@ def backfill(
     order_by: str | None = None,
     chunk_rows: int = CHUNK_ROWS,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> Backfilled:
     """Write every row of a table, a query or files to one place, once.
 
@@ -102,8 +102,8 @@ def backfill(
     names = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
     names["timelines"] = timelines
     target = _target(absolute_url(url), names, tag, value, score)
-    report = report or Report()
-    with telling():
+    report = report or JobReport()
+    with translating_errors():
         intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
         _check_columns(intake.columns(), {"tag": tag, "value": value, "score": score})
         journal = Journal(client(target.url), name)
@@ -111,7 +111,7 @@ def backfill(
         plan = journal.read()
         if plan is None:
             with report.tasks(spark, f"cutting {intake.describe()} into chunks"):
-                plan = Plan(facts, intake.cut(chunk_rows))
+                plan = BackfillPlan(facts, intake.cut(chunk_rows))
             plan = plan if dry_run else journal.begin(plan)
         journal.check(plan, facts)
         found = Backfilled(
@@ -128,13 +128,13 @@ def backfill(
 
 def _run(
     found: Backfilled,
-    plan: Plan,
+    plan: BackfillPlan,
     journal: Journal,
-    intake: Intake,
-    target: Target,
+    intake: BackfillInput,
+    target: BackfillTarget,
     tag: str | None,
     value: str | None,
-    report: Report,
+    report: JobReport,
 ) -> Backfilled:
     """Write the chunks that are not done, in order."""
     to_do = [place for place in range(len(plan.chunks)) if place not in journal.done]
@@ -154,7 +154,7 @@ def _run(
 
 def _target(
     url: str, names: Mapping[str, str | None], tag: str | None, value: str | None, score: str | None
-) -> Target:
+) -> BackfillTarget:
     """Find out where rows go, and whether all that was said means something there."""
     given = {kind: name for kind, name in names.items() if name is not None}
     if len(given) != 1:
@@ -194,17 +194,17 @@ def _intake(
     schema: str | None,
     options: Mapping[str, str] | None,
     order_by: str | None,
-) -> Intake:
+) -> BackfillInput:
     """Find out what is to be read."""
     job = f"backfill {name!r}"
     named = table is not None or query is not None
     if named == bool(paths):
         raise InvalidInput("name what to read: a table or a query of a database, or files")
     if paths:
-        return FilesIntake(spark, job, kind, paths, order_by, schema, options or {})
+        return FilesInput(spark, job, kind, paths, order_by, schema, options or {})
     if db is None:
         raise InvalidInput("name the database of the table by db, as sqlite:///file")
-    return TableIntake(spark, job, db, table, query, order_by)
+    return TableInput(spark, job, db, table, query, order_by)
 
 
 def _check_columns(names: list[str], wanted: Mapping[str, str | None]) -> None:

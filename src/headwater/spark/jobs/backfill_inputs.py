@@ -42,7 +42,7 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[str, ...] = ()
 
 
-class Intake(Protocol):
+class BackfillInput(Protocol):
     """An input of a backfill."""
 
     def describe(self) -> str:
@@ -62,7 +62,7 @@ class Intake(Protocol):
 
 
 @dataclass(slots=True)
-class TableIntake:
+class TableInput:
     """A table or query of SQLite or Postgres, in the order of a column."""
 
     spark: SparkSession
@@ -86,11 +86,11 @@ class TableIntake:
         self._key = _checked_key(key, self._schema)
 
     def describe(self) -> str:
-        """See Intake."""
+        """See BackfillInput."""
         return str(Relation.of(self.table, self.query))
 
     def facts(self) -> dict[str, Any]:
-        """See Intake."""
+        """See BackfillInput."""
         return {
             "database": open_database(self.url).where,
             "table": self.table,
@@ -100,15 +100,15 @@ class TableIntake:
         }
 
     def columns(self) -> list[str]:
-        """See Intake."""
+        """See BackfillInput."""
         return self._schema.names
 
     def cut(self, rows: int) -> list[Chunk]:
-        """See Intake."""
+        """See BackfillInput."""
         return cut_by_key(self._load(self._keys(), **self._spread({})), self._key, rows)
 
     def read(self, chunk: Chunk) -> DataFrame:
-        """See Intake."""
+        """See BackfillInput."""
         within = within_chunk(chunk, self._key, self._schema[self._key].dataType)
         found = self._load(self._keys()).where(within).count()
         if found != chunk.rows:
@@ -146,7 +146,7 @@ class TableIntake:
 
 
 @dataclass(slots=True)
-class FilesIntake:
+class FilesInput:
     """Files of a kind that Spark reads; in the order of a column if that is asked for."""
 
     spark: SparkSession
@@ -170,11 +170,11 @@ class FilesIntake:
             _checked_key(self.order_by, self._found)
 
     def describe(self) -> str:
-        """See Intake."""
+        """See BackfillInput."""
         return f"{len(self._files)} {self.kind} files"
 
     def facts(self) -> dict[str, Any]:
-        """See Intake; files are known by path, size and time."""
+        """See BackfillInput; files are known by path, size and time."""
         digest = hashlib.sha256(json.dumps(self._files).encode()).hexdigest()
         return {
             "format": self.kind,
@@ -186,11 +186,11 @@ class FilesIntake:
         }
 
     def columns(self) -> list[str]:
-        """See Intake."""
+        """See BackfillInput."""
         return self._found.names
 
     def cut(self, rows: int) -> list[Chunk]:
-        """See Intake; without an order files are taken as they are, each whole."""
+        """See BackfillInput; without an order files are taken as they are, each whole."""
         frame = self._load(self.paths, self._found)
         if self.order_by is not None:
             return cut_by_key(frame.select(_quoted(self.order_by)), self.order_by, rows)
@@ -208,7 +208,7 @@ class FilesIntake:
         return [*chunks, Chunk(gathered, files=tuple(files))] if files else chunks
 
     def read(self, chunk: Chunk) -> DataFrame:
-        """See Intake."""
+        """See BackfillInput."""
         if chunk.files:
             return self._load(chunk.files, self._found)
         assert self.order_by is not None

@@ -22,7 +22,7 @@ _PLAN, _BEGUN, _DONE = "plan", "begun", "done"
 FORGOTTEN_MS = PRODUCER_MS - 3600 * 1000
 
 
-class Plan(msgspec.Struct, frozen=True):
+class BackfillPlan(msgspec.Struct, frozen=True):
     """What a backfill set out to do: what must stay the same, and the chunks."""
 
     facts: dict[str, Any]
@@ -45,18 +45,18 @@ class Journal:
         self.done: set[int] = set()
         self._begun: set[int] = set()
 
-    def read(self) -> Plan | None:
+    def read(self) -> BackfillPlan | None:
         """Give the plan if there is one, and see what is done."""
         plan = None
         for batch in self.stream.scan():
             for row in batch.to_pylist():
                 if row["tag"] == _PLAN:
-                    plan = msgspec.json.decode(row["value"], type=Plan)
+                    plan = msgspec.json.decode(row["value"], type=BackfillPlan)
                 else:
                     (self.done if row["tag"] == _DONE else self._begun).add(int(row["value"]))
         return plan
 
-    def begin(self, plan: Plan) -> Plan:
+    def begin(self, plan: BackfillPlan) -> BackfillPlan:
         """Keep a plan; gives the one that counts, which is another's if that was faster."""
         entry = (_PLAN, msgspec.json.encode(plan))
         self.stream.write_many([entry], producer=_PLAN, sequence=1)
@@ -64,7 +64,7 @@ class Journal:
         assert kept is not None
         return kept
 
-    def check(self, plan: Plan, facts: dict[str, Any]) -> None:
+    def check(self, plan: BackfillPlan, facts: dict[str, Any]) -> None:
         """See whether a plan can go on. Raises InputChanged, JobForgotten.
 
         A chunk that was begun long ago may be in the log, and the log may not know it any more.

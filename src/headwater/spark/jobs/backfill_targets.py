@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql import types as t
 
-from headwater.spark.engine.accepted_columns import Taken
+from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.icks import sink as icks
 from headwater.spark.timelines import sink as timelines
 from headwater.timeline.naming import safe_farm
@@ -17,7 +17,7 @@ from headwater.timeline.naming import safe_farm
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
 
 
-class Target(Protocol):
+class BackfillTarget(Protocol):
     """A place to write to, of a store."""
 
     @property
@@ -51,16 +51,16 @@ class LogTarget:
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """See Target."""
+        """See BackfillTarget."""
         return {self.kind: self.name}
 
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """See Target: the columns tag and value."""
+        """See BackfillTarget: the columns tag and value."""
         tags = F.lit("") if tag is None else _column(rows, tag).cast("string")
         return rows.select(tags.alias("tag"), _value(rows, value).alias("value"))
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """See Target."""
+        """See BackfillTarget."""
         options = {"url": self.url, self.kind: self.name}
         options |= {"producer": producer, "sequence": str(sequence)}
         rows.write.format("headwater").options(**options).mode("append").save()
@@ -75,15 +75,15 @@ class QueueTarget:
     kind: str = "queue"
 
     def facts(self) -> dict[str, Any]:
-        """See Target."""
+        """See BackfillTarget."""
         return {"queue": self.name}
 
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
-        """See Target: the column value."""
+        """See BackfillTarget: the column value."""
         return rows.select(_value(rows, value).alias("value"))
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:
-        """See Target."""
+        """See BackfillTarget."""
         options = {"url": self.url, "queue": self.name}
         options |= {"producer": producer, "sequence": str(sequence)}
         rows.write.format("headwater_queue").options(**options).mode("append").save()
@@ -99,17 +99,17 @@ class DirtyTarget:
     score: str | None
 
     def facts(self) -> dict[str, Any]:
-        """See Target."""
+        """See BackfillTarget."""
         return {self.kind: self.name, "score": self.score}
 
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:  # noqa: ARG002
-        """See Target: the columns member and score."""
+        """See BackfillTarget: the columns member and score."""
         assert tag is not None
-        score = F.lit(0.0) if self.score is None else _score(rows, self.score, icks.TAKEN)
+        score = F.lit(0.0) if self.score is None else _score(rows, self.score, icks.ACCEPTED)
         return rows.select(_bytes(rows, tag).alias("member"), score.alias("score"))
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
-        """See Target: to add again what was added changes nothing, whoever says it."""
+        """See BackfillTarget: to add again what was added changes nothing, whoever says it."""
         options = {"url": self.url, self.kind: self.name}
         rows.write.format("headwater_ick").options(**options).mode("append").save()
 
@@ -124,23 +124,23 @@ class TimelineTarget:
 
     @property
     def kind(self) -> str:
-        """See Target."""
+        """See BackfillTarget."""
         return "timelines"
 
     @property
     def name(self) -> str:
-        """See Target: the farm, without passwords."""
+        """See BackfillTarget: the farm, without passwords."""
         return safe_farm(self.instances)
 
     def facts(self) -> dict[str, Any]:
-        """See Target."""
+        """See BackfillTarget."""
         return {self.kind: self.name, "score": self.score}
 
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
-        """See Target: the columns key, score and member."""
+        """See BackfillTarget: the columns key, score and member."""
         assert tag is not None
         assert value is not None
-        score = _score(rows, self.score, timelines.TAKEN)
+        score = _score(rows, self.score, timelines.ACCEPTED)
         return rows.select(
             _bytes(rows, tag).alias("key"),
             score.alias("score"),
@@ -148,7 +148,7 @@ class TimelineTarget:
         )
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
-        """See Target: to insert again what was inserted changes nothing."""
+        """See BackfillTarget: to insert again what was inserted changes nothing."""
         writer = rows.write.format("headwater_timeline").option("instances", self.instances)
         writer.mode("append").save()
 
@@ -157,7 +157,7 @@ def _column(rows: DataFrame, name: str) -> Column:
     return rows["`" + name.replace("`", "``") + "`"]
 
 
-def _score(rows: DataFrame, name: str, taken: Taken) -> Column:
+def _score(rows: DataFrame, name: str, taken: AcceptedColumns) -> Column:
     """Give a score as it is where the sink takes it, which refuses what would be rounded."""
     as_it_is = isinstance(rows.schema[name].dataType, taken.kinds["score"])
     return _column(rows, name) if as_it_is else _column(rows, name).cast("double")

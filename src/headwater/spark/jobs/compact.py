@@ -28,11 +28,11 @@ from headwater.log.compaction import MARKER_MS
 from headwater.log.extents import borders_call, borders_of
 from headwater.log.handles import StreamHandle
 from headwater.spark.engine.connections import absolute_url, client
-from headwater.spark.engine.failures import telling
-from headwater.spark.jobs.compact_marks import Part, read_marks
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.engine.failures import translating_errors
+from headwater.spark.jobs.compact_marks import CompactPart, read_marks
+from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import TASK_NODES
 
 _ATTEMPTS = 3
@@ -69,7 +69,7 @@ def compact(
     url: str | None = None,
     marker_ms: int = MARKER_MS,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> Compacted:
     """Keep the last message of every tag of a stream, or of each partition of a topic.
 
@@ -81,12 +81,12 @@ def compact(
     if (stream is None) == (topic is None):
         raise InvalidInput("name either a stream or a topic to compact")
     name = check_name(stream or topic or "", "stream" if stream else "topic")
-    target = Target(absolute_url(url), name, topic is not None)
+    target = StreamOrTopic(absolute_url(url), name, topic is not None)
     parts = _parts(target, marker_ms, tasks_at_once(spark), sealing=not dry_run)
-    report = report or Report()
+    report = report or JobReport()
     found = Compacted(name=name, parts=len(parts), dry_run=dry_run)
     if parts:
-        with telling():
+        with translating_errors():
             last = _last_of_tags(spark, target.url, parts)
             if dry_run:
                 with report.tasks(spark, f"looking at {name!r}"):
@@ -96,10 +96,12 @@ def compact(
     return replace(found, seconds=time.monotonic() - began)
 
 
-def _parts(target: Target, marker_ms: int, least: int, *, sealing: bool) -> list[Part]:
+def _parts(
+    target: StreamOrTopic, marker_ms: int, least: int, *, sealing: bool
+) -> list[CompactPart]:
     """Survey every stream, and cut it where nodes end. Raises UnknownStream, UnknownTopic."""
     run = target.hw.store.run
-    parts: list[Part] = []
+    parts: list[CompactPart] = []
     streams = target.streams()
     known = 0
     for place, stream in streams.items():
@@ -110,7 +112,7 @@ def _parts(target: Target, marker_ms: int, least: int, *, sealing: bool) -> list
         call = borders_call(stream, rule.first, rule.last + 1, TASK_NODES, least)
         _, borders = borders_of(target.hw.store.ask_all([call])[0])
         cuts = [rule.first - 1, *(b for b in borders if rule.first <= b < rule.last), rule.last]
-        parts += [Part(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
+        parts += [CompactPart(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
     if not known and not (target.is_topic and streams):
         raise target.unknown()
     return parts
@@ -120,7 +122,7 @@ def _handle(stream: str) -> StreamHandle:
     return StreamHandle(stream, set())
 
 
-def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[Part]) -> DataFrame:
+def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
     """Give a row for every tag of every stream: n messages, the mark of the last, its part."""
     found = read_marks(spark, url, parts).groupBy("stream", "tag")
     top = F.max(F.struct("mark", "part")).alias("top")
@@ -139,11 +141,11 @@ def _counted(found: Compacted, last: DataFrame) -> Compacted:
 
 def _rewrite(
     spark: SparkSession,
-    target: Target,
+    target: StreamOrTopic,
     found: Compacted,
-    parts: Sequence[Part],
+    parts: Sequence[CompactPart],
     last: DataFrame,
-    report: Report,
+    report: JobReport,
 ) -> Compacted:
     """Rewrite all parts, then, if nobody was in the way, take out the markers that may go."""
     rewritten = _without_older(spark, target.url, parts, last).persist(StorageLevel.DISK_ONLY)
@@ -166,7 +168,7 @@ def _rewrite(
 
 
 def _without_older(
-    spark: SparkSession, url: str, parts: Sequence[Part], last: DataFrame
+    spark: SparkSession, url: str, parts: Sequence[CompactPart], last: DataFrame
 ) -> DataFrame:
     """Take out what is not the last of its tag; a row for each part, with the markers in it."""
 
@@ -194,7 +196,7 @@ def _without_older(
     return marks.select(work("part", "marks").alias("done")).select("done.*")
 
 
-def _without_markers(url: str, parts: Sequence[Part], rewritten: DataFrame) -> DataFrame:
+def _without_markers(url: str, parts: Sequence[CompactPart], rewritten: DataFrame) -> DataFrame:
     """Take out the markers that may go, part by part."""
 
     def remove(number: int, markers: list[int]) -> _Row:

@@ -32,7 +32,7 @@ _SCHEMA = pa.schema(
 )
 
 
-class Part(NamedTuple):
+class CompactPart(NamedTuple):
     """The nodes of a stream that lie in first..last; ``place`` numbers the streams of a topic."""
 
     place: int
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     last: int
 
 
-def read_marks(spark: SparkSession, url: str, parts: Sequence[Part]) -> DataFrame:
+def read_marks(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
     """Give rows of stream, part, tag, mark, n: the last of ``n`` messages of a tag in a part.
 
     ``mark`` is twice its offset, and one more when it is a marker that may go.
@@ -76,7 +76,7 @@ class _Place(InputPartition):
 class MarksReader(DataSourceReader):
     """One reading of all parts."""
 
-    def __init__(self, url: str, parts: list[Part]) -> None:
+    def __init__(self, url: str, parts: list[CompactPart]) -> None:
         self._url = url
         self._parts = parts
 

@@ -2,7 +2,7 @@
 
 On a terminal, progress is one line that moves; elsewhere a plain line now and then, so that a log
 file stays readable; a job that nobody watches says nothing. All of it goes to standard error:
-standard output is for the summary. A job is a function that takes a ``Report`` and returns a
+standard output is for the summary. A job is a function that takes a ``JobReport`` and returns a
 ``Summary``; it prints nothing itself.
 """
 
@@ -72,7 +72,7 @@ class Manner(Enum):
     QUIET = "not at all"
 
 
-class Step(Protocol):
+class JobStep(Protocol):
     """One part of a job, while it runs."""
 
     def advance(self, count: int) -> None:
@@ -82,7 +82,7 @@ class Step(Protocol):
         """Say how much there is to do in all, once it is known."""
 
 
-class Report:
+class JobReport:
     """Where a job says how far it is; the default says nothing."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Report:
         self.clock = clock
 
     @classmethod
-    def of_command(cls, *, quiet: bool) -> Report:
+    def of_command(cls, *, quiet: bool) -> JobReport:
         """Give the report that fits the standard error of a command."""
         if quiet:
             return cls(Manner.QUIET)
@@ -104,7 +104,7 @@ class Report:
             _write(text)
 
     @contextmanager
-    def step(self, what: str, total: int | None = None, unit: str = "row") -> Iterator[Step]:
+    def step(self, what: str, total: int | None = None, unit: str = "row") -> Iterator[JobStep]:
         """Show a part of the job while it runs; ``unit`` is the singular of what is counted."""
         if self.manner is Manner.LINE:
             with _line(what, total, unit) as step:
@@ -140,7 +140,7 @@ class Report:
                 context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
-def _watch(tracker: Any, group: str, step: Step, ended: threading.Event) -> None:
+def _watch(tracker: Any, group: str, step: JobStep, ended: threading.Event) -> None:
     """Follow the stages of a group of Spark's jobs until the work has ended."""
     done = 0
     last_look = False
@@ -158,14 +158,14 @@ def _watch(tracker: Any, group: str, step: Step, ended: threading.Event) -> None
 class _Counting:
     """A step that writes a plain line now and then, or none."""
 
-    def __init__(self, report: Report, what: str, total: int | None, unit: str) -> None:
+    def __init__(self, report: JobReport, what: str, total: int | None, unit: str) -> None:
         self._report = report
         self._what, self._total, self._unit = what, total, unit
         self._done = 0
         self._began = self._told = report.clock()
 
     def advance(self, count: int) -> None:
-        """See Step."""
+        """See JobStep."""
         self._done += count
         now = self._report.clock()
         if now - self._told >= PLAIN_SECONDS:
@@ -173,7 +173,7 @@ class _Counting:
             self._report.note(f"{self._what}: {self._so_far()}")
 
     def expect(self, total: int) -> None:
-        """See Step."""
+        """See JobStep."""
         self._total = total
 
     def end(self) -> None:
@@ -191,7 +191,7 @@ class _Counting:
 
 
 @contextmanager
-def _line(what: str, total: int | None, unit: str) -> Iterator[Step]:
+def _line(what: str, total: int | None, unit: str) -> Iterator[JobStep]:
     """Show a step as a line that moves, with a bar when its end is known."""
     from rich.console import Console
     from rich.progress import (
@@ -212,7 +212,7 @@ def _line(what: str, total: int | None, unit: str) -> Iterator[Step]:
     with Progress(*columns, console=Console(stderr=True, highlight=False)) as progress:
         task = progress.add_task(what.replace("[", "\\["), total=total, shown=f"0 {unit}s")
 
-        class Line:
+        class _MovingLine:
             def advance(self, count: int) -> None:
                 progress.update(task, advance=count)
                 done = int(progress.tasks[task].completed)
@@ -221,7 +221,7 @@ def _line(what: str, total: int | None, unit: str) -> Iterator[Step]:
             def expect(self, total: int) -> None:
                 progress.update(task, total=total)
 
-        yield Line()
+        yield _MovingLine()
 
 
 def _write(text: str) -> None:

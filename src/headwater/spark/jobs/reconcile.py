@@ -29,8 +29,8 @@ from headwater.client import Headwater
 from headwater.errors import InvalidInput
 from headwater.outbox import write_reset
 from headwater.outbox.schema import outbox_table
-from headwater.spark.engine.failures import telling
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.failures import translating_errors
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.accounts import (
     Account,
     Keeping,
@@ -39,7 +39,7 @@ from headwater.spark.jobs.accounts import (
     read_accounts,
     total_of,
 )
-from headwater.spark.jobs.progress import Report, Summary, counted
+from headwater.spark.jobs.progress import JobReport, Summary, counted
 from headwater.spark.jobs.row_matching import (
     Canon,
     Placed,
@@ -49,7 +49,7 @@ from headwater.spark.jobs.row_matching import (
     kept,
     some_keys,
 )
-from headwater.spark.log.target import Target, target_of
+from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.sql.engines import open_engine
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def reconcile(
     partitions: int = 1,
     fix: bool = False,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> Reconciled:
     """Compare ``consumers``, or all there are, with the table; ``fix`` writes reset records.
 
@@ -161,15 +161,15 @@ def reconcile(
         raise InvalidInput("a reset is about one stream, not a topic; reconcile without fix")
     named = {"url": url, "stream": stream, "topic": topic, "archive": archive}
     said = {name: text for name, text in named.items() if text is not None}
-    target = target_of(Options(said, named))
+    target = target_of(SourceOptions(said, named))
     streams = _streams(target)
     hw = target.hw
     said |= {"url": target.url, "columns": "stream,offset,tag,value"}
     sources = Sources(spark, said, db, streams, canon or Canon(), partitions)
     keeping = keeping or Keeping()
-    comparison = Comparison(hw, sources, open_engine(db), report or Report())
+    comparison = Comparison(hw, sources, open_engine(db), report or JobReport())
     engine = open_engine(consumers_db) if consumers_db else comparison.database
-    with telling():
+    with translating_errors():
         accounts = read_accounts(engine, streams, keeping, consumers)
         found = comparison.of(accounts)
     if fix or dry_run:
@@ -177,7 +177,7 @@ def reconcile(
     return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)
 
 
-def _streams(target: Target) -> tuple[str, ...]:
+def _streams(target: StreamOrTopic) -> tuple[str, ...]:
     """Name the streams that are compared; raises UnknownStream, UnknownTopic."""
     names = tuple(target.streams().values())
     if not any(extent.created for extent in target.extents(names)):
@@ -188,7 +188,9 @@ def _streams(target: Target) -> tuple[str, ...]:
 class Comparison:
     """One reading of table, log and outbox; ``right`` is what is right at the end of the log."""
 
-    def __init__(self, hw: Headwater, sources: Sources, database: Engine, report: Report) -> None:
+    def __init__(
+        self, hw: Headwater, sources: Sources, database: Engine, report: JobReport
+    ) -> None:
         self.database = database
         self.right: dict[str, Sum] = {}
         self._hw = hw

@@ -23,9 +23,9 @@ from headwater.log.limits import check_offset
 from headwater.spark.archives.history import archived_partitions
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place, archived_streams, safe_place
-from headwater.spark.archives.restoring import Moved, Piece, joined, restore_piece
+from headwater.spark.archives.restoring import ArchivePiece, MovedRange, joined, restore_piece
 from headwater.spark.engine.connections import absolute_url, client
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks
 
 # So many offsets of each stream make a round, after which the job says how far it is.
@@ -45,7 +45,7 @@ class Restored(Summary):
     resumed: bool = False
     # Offsets of the archive that were evicted before they could be archived, by stream.
     gaps: tuple[tuple[str, int, int], ...] = ()
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedRange, ...] = ()
 
     @property
     def same_offsets(self) -> bool:
@@ -85,7 +85,7 @@ def restore(
     url: str | None = None,
     append: bool = False,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> Restored:
     """Bring offsets ``first`` to ``last`` of a stream's archive, or all of it, into ``into``.
 
@@ -121,7 +121,7 @@ def restore(
     if not dry_run:
         if partitions:
             hw.topic(into, partitions)
-        found = _run(spark, store, found, ways, report or Report())
+        found = _run(spark, store, found, ways, report or JobReport())
     return replace(found, seconds=time.monotonic() - began)
 
 
@@ -135,7 +135,7 @@ class _Way:
     first: int
     last: int
     at: int
-    moved: list[Moved] = field(default_factory=list)
+    moved: list[MovedRange] = field(default_factory=list)
 
     @property
     def producer(self) -> str:
@@ -148,12 +148,12 @@ class _Way:
         """What was evicted before it could be archived."""
         return self.manifest.gaps_between(self.first, self.last)
 
-    def piece(self) -> Piece:
+    def piece(self) -> ArchivePiece:
         """Give what the next round restores; rounds begin at the same offsets in every run."""
         start = self.at - (self.at - self.first) % ROUND_OFFSETS
         end = min(start + ROUND_OFFSETS - 1, self.last)
         files = self.manifest.between(start, end)
-        return Piece(self.archive, files, start, end, self.target, self.producer)
+        return ArchivePiece(self.archive, files, start, end, self.target, self.producer)
 
 
 def _of_topic(hw: Headwater, place: str, topic: str, into: str) -> tuple[dict[str, str], int]:
@@ -198,7 +198,7 @@ def _way(
 
 
 def _run(
-    spark: SparkSession, store: str, found: Restored, ways: list[_Way], report: Report
+    spark: SparkSession, store: str, found: Restored, ways: list[_Way], report: JobReport
 ) -> Restored:
     work = partial(_restore, store)
     with report.step(f"restoring {found.name}", found.offsets, "offset") as step:
@@ -213,6 +213,6 @@ def _run(
     return replace(found, messages=messages, moved=tuple(moved))
 
 
-def _restore(store: str, piece: Piece) -> list[Moved]:
+def _restore(store: str, piece: ArchivePiece) -> list[MovedRange]:
     """Do what a task does."""
     return restore_piece(client(store), piece)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import BinaryType
 
-from headwater.spark.engine.failures import telling
+from headwater.spark.engine.failures import translating_errors
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,7 +26,7 @@ def in_tasks(spark: SparkSession, work: Callable[[T], R], items: Sequence[T]) ->
         return []
     function = udf(lambda place: pickle.dumps(work(items[place])), BinaryType(), useArrow=False)
     places = spark.range(0, len(items), 1, len(items))
-    with telling():
+    with translating_errors():
         rows = places.select("id", function.asNondeterministic()("id").alias("result")).collect()
     return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.id)]
 

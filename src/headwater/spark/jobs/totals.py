@@ -36,12 +36,12 @@ from headwater.errors import (
 )
 from headwater.inputs import check_name
 from headwater.outages import Outage, store_may_recover
-from headwater.spark.engine.failures import meaning
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.failures import translated
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Extent, Ledger, Standing
-from headwater.spark.jobs.progress import Report, Step, Summary, counted
-from headwater.spark.log.target import Target, target_of
+from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted
+from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.sql.engines import open_engine
 from headwater.stopping import StopSignal
 
@@ -91,7 +91,7 @@ def totals(
     batch: int = 200_000,
     on_gap: OnGap = "stop",
     anew: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
     stop: StopSignal | None = None,
     steps: Callable[[str], None] | None = None,
 ) -> Totaled:
@@ -110,12 +110,12 @@ def totals(
     given = {name: text for name, text in named.items() if text is not None}
     query = TotalsQuery(
         spark,
-        target_of(Options(given, named)),
+        target_of(SourceOptions(given, named)),
         Ledger(open_engine(db, new=True), check_name(job, "job")),
         shape or Shape(),
         {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
         {"availableNow": True} if available_now else {"processingTime": f"{every_ms} milliseconds"},
-        report or Report(),
+        report or JobReport(),
         stop or StopSignal(),
         steps or (lambda _: None),
     )
@@ -128,12 +128,12 @@ class TotalsQuery:
     def __init__(
         self,
         spark: SparkSession,
-        target: Target,
+        target: StreamOrTopic,
         ledger: Ledger,
         shape: Shape,
         options: Mapping[str, str],
         trigger: Mapping[str, Any],
-        report: Report,
+        report: JobReport,
         stop: StopSignal,
         steps: Callable[[str], None],
     ) -> None:
@@ -172,7 +172,7 @@ class TotalsQuery:
                 except (HeadwaterError, PySparkException) as error:
                     tries = 1 if self._added > added else tries + 1
                     added = self._added
-                    why = meaning(error)
+                    why = translated(error)
                     if not _may_pass(why, tries):
                         raise why from error
                     self._stop.wait(self._outage.meet(why))
@@ -203,7 +203,7 @@ class TotalsQuery:
                 raise StreamReplaced(name)
         self._standing = standing
 
-    def _follow(self, progress: Step) -> None:
+    def _follow(self, progress: JobStep) -> None:
         """Run one query, until it ends, fails, or is asked to stop."""
         self._error = None
         shown = self._added

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headwater.inputs import check_int
-from headwater.spark.jobs.progress import Report, Summary, counted, deed
+from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
 from headwater.spark.timelines.reader import Share, shares
 from headwater.spark.timelines.target import FarmPlan, absolute_farm
@@ -67,7 +67,7 @@ def walk(
     hash: str = "murmur3",
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
     dry_run: bool = False,
-    report: Report | None = None,
+    report: JobReport | None = None,
 ) -> SparkWalked:
     """Compare all timelines of a farm on all clusters, and repair what differs.
 
@@ -78,7 +78,7 @@ def walk(
     plan = FarmPlan(absolute_farm(instances), max_size, horizon, hash, timeout_ms)
     parts = shares(plan)
     each = max(1, rate // max(1, min(len(parts), tasks_at_once(spark))))
-    report = report or Report()
+    report = report or JobReport()
     with report.tasks(spark, "walking through timelines"):
         found = in_tasks(spark, _Work(plan, each, dry_run), parts)
     behind: dict[str, int] = {}

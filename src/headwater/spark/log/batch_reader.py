@@ -17,8 +17,8 @@ from headwater.errors import InvalidInput
 from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import filters
-from headwater.spark.log.positions import Positions
-from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.positions import PositionOption
+from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
 
 _FILTERING_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -29,9 +29,9 @@ class BatchReader(DataSourceReader):
 
     def __init__(
         self,
-        reading: Reading,
-        starting: Positions,
-        ending: Positions,
+        reading: RangeReader,
+        starting: PositionOption,
+        ending: PositionOption,
         min_partitions: int,
         group: str | None,
     ) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from headwater.errors import InvalidInput, OffsetOutOfRange
 from headwater.inputs import MAX_EXACT, to_ms
 from headwater.log.extents import Extent
-from headwater.spark.engine.options import Options
-from headwater.spark.log.target import Target
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.log.target import StreamOrTopic
 
 WORDS: tuple[Literal["earliest", "latest"], ...] = ("earliest", "latest")
 
@@ -30,7 +30,7 @@ class Time(NamedTuple):
 Position: TypeAlias = "Literal['earliest', 'latest'] | int | Time"
 
 
-class Positions(NamedTuple):
+class PositionOption(NamedTuple):
     """What an option says: one position for all partitions, or one for each of them."""
 
     option: str
@@ -55,7 +55,7 @@ class Positions(NamedTuple):
                 f"{partitions}, counted from 0"
             )
 
-    def resolve(self, partition: int, target: Target, stream: str, extent: Extent) -> int:
+    def resolve(self, partition: int, target: StreamOrTopic, stream: str, extent: Extent) -> int:
         """Give the offset that is meant in one partition.
 
         Raises OffsetOutOfRange when the stream ends before it. An offset that was evicted is given
@@ -73,18 +73,18 @@ class Positions(NamedTuple):
         return position
 
 
-def positions(options: Options, which: Literal["starting", "ending"]) -> Positions:
+def position_option(options: SourceOptions, which: Literal["starting", "ending"]) -> PositionOption:
     """Read the options for the begin or the end of a query."""
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
     if offsets in options and timestamp in options:
         raise InvalidInput(f"give one of the options {offsets!r} and {timestamp!r}, not both")
     if (text := options.text(timestamp)) is not None:
-        return Positions(timestamp, _time(text, timestamp), {})
+        return PositionOption(timestamp, _time(text, timestamp), {})
     text = options.text(offsets, "earliest" if which == "starting" else "latest")
     assert text is not None
     if text.lstrip().startswith("{"):
-        return Positions(offsets, None, _each(options.parsed(offsets), offsets))
-    return Positions(offsets, _position(text.strip(), offsets), {})
+        return PositionOption(offsets, None, _each(options.parsed(offsets), offsets))
+    return PositionOption(offsets, _position(text.strip(), offsets), {})
 
 
 def _each(found: Any, option: str) -> dict[int, Position]:

@@ -24,7 +24,7 @@ from headwater.spark.archives.reading import ALL, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, filters
 from headwater.spark.log.filters import Condition, rows_where
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
 
 # The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
@@ -36,10 +36,10 @@ logger = logging.getLogger("headwater.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RangeReader:
     """How tasks read: from where, which columns, which rows, and whether a loss is an error."""
 
-    target: Target
+    target: StreamOrTopic
     schema: pa.Schema
     fail_on_loss: bool
     conditions: tuple[Condition, ...] = ()

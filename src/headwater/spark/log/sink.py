@@ -29,9 +29,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_BATCH_BYTES, NODE_MESSAGES
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import (
-    SPARKS_OWN,
+    SPARK_OPTIONS,
     FromTask,
     producer_of,
     queries_of,
@@ -39,7 +39,7 @@ from headwater.spark.engine.write_identity import (
     refuse_producer,
 )
 from headwater.spark.log.messages import place_rows
-from headwater.spark.log.target import Target, target_of
+from headwater.spark.log.target import StreamOrTopic, target_of
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
 # What a task gathers for a stream before it stages it in one call.
@@ -53,10 +53,10 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class LogSink:
     """Where rows go; goes to tasks, so it holds names only. ``partitions`` is 0 for a stream."""
 
-    target: Target
+    target: StreamOrTopic
     partitions: int
 
     def stream_of(self, place: int) -> str:
@@ -65,7 +65,7 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Staged(FromTask):
+class StagedRows(FromTask):
     """What a task has staged: under which name, and for which partitions."""
 
     staging: str
@@ -76,7 +76,7 @@ class Staged(FromTask):
 # ── On the driver: what is refused before anything runs ──────────────────────────────────────
 
 
-def sink_of(options: Options, schema: StructType, overwrite: bool) -> Sink:
+def sink_of(options: SourceOptions, schema: StructType, overwrite: bool) -> LogSink:
     """Check what a query wants to write, and where. Raises InvalidInput, PartitionMismatch."""
     if overwrite:
         raise InvalidInput(
@@ -88,9 +88,9 @@ def sink_of(options: Options, schema: StructType, overwrite: bool) -> Sink:
     if not target.is_topic:
         if "partitions" in options:
             raise InvalidInput("option 'partitions' is for a topic; leave it out for a stream")
-        return Sink(target, 0)
+        return LogSink(target, 0)
     topic = target.hw.topic(target.name, options.number("partitions"))
-    return Sink(target, topic.partitions())
+    return LogSink(target, topic.partitions())
 
 
 def _check_columns(schema: StructType, is_topic: bool) -> None:
@@ -127,20 +127,20 @@ def _unknown_column(name: str, schema: StructType, is_topic: bool) -> str:
     )
 
 
-def batch_writer(given: Options, schema: StructType, overwrite: bool) -> LogWriter:
+def batch_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogWriter:
     """Plan a batch write."""
     return LogWriter(sink_of(given, schema, overwrite), producer_of(given))
 
 
-def stream_writer(given: Options, schema: StructType, overwrite: bool) -> LogStreamWriter:
+def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogStreamWriter:
     """Plan a streaming query's writes."""
     refuse_producer(given)
     return LogStreamWriter(sink_of(given, schema, overwrite))
 
 
-def write_options(given: Mapping[str, str]) -> Options:
+def write_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of a write."""
-    return Options(given, (*WRITE_OPTIONS, *SPARKS_OWN))
+    return SourceOptions(given, (*WRITE_OPTIONS, *SPARK_OPTIONS))
 
 
 # ── In tasks ─────────────────────────────────────────────────────────────────────────────────
@@ -174,8 +174,8 @@ class _Gathered:
 
 
 def stage_rows(
-    sink: Sink, batches: Iterable[pa.RecordBatch], staging: str, query: str | None = None
-) -> Staged:
+    sink: LogSink, batches: Iterable[pa.RecordBatch], staging: str, query: str | None = None
+) -> StagedRows:
     """Stage all rows of a task; what it has staged is dropped when it fails."""
     gathered: dict[int, _Gathered] = {}
     rows = 0
@@ -193,12 +193,14 @@ def stage_rows(
                 _stage(sink, place, waiting, staging, everything=True)
     except BaseException:
         with contextlib.suppress(HeadwaterError):
-            drop(sink, [Staged(query, staging, tuple(gathered), rows)])
+            drop(sink, [StagedRows(query, staging, tuple(gathered), rows)])
         raise
-    return Staged(query, staging, tuple(sorted(gathered)), rows)
+    return StagedRows(query, staging, tuple(sorted(gathered)), rows)
 
 
-def _stage(sink: Sink, place: int, waiting: _Gathered, staging: str, *, everything: bool) -> None:
+def _stage(
+    sink: LogSink, place: int, waiting: _Gathered, staging: str, *, everything: bool
+) -> None:
     stream = sink.target.hw.stream(sink.stream_of(place))
     waiting.place = stream.stage(waiting.take(everything), staging, place=waiting.place)
 
@@ -218,12 +220,12 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def publish(
-    sink: Sink, messages: Iterable[WriterCommitMessage | None], producer: str, sequence: int
+    sink: LogSink, messages: Iterable[WriterCommitMessage | None], producer: str, sequence: int
 ) -> None:
     """Publish what tasks have staged, in their order, in each partition."""
     stagings: dict[int, list[str]] = {}
     for message in messages:
-        assert isinstance(message, Staged)
+        assert isinstance(message, StagedRows)
         for place in message.places:
             stagings.setdefault(place, []).append(message.staging)
     for place, names in sorted(stagings.items()):
@@ -231,10 +233,10 @@ def publish(
         stream.publish(*names, producer=producer, sequence=sequence)
 
 
-def drop(sink: Sink, messages: Iterable[WriterCommitMessage | None]) -> None:
+def drop(sink: LogSink, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Forget what tasks have staged, unless it is being published already."""
     for message in messages:
-        if isinstance(message, Staged):
+        if isinstance(message, StagedRows):
             for place in message.places:
                 sink.target.hw.stream(sink.stream_of(place)).unstage(message.staging)
 
@@ -242,7 +244,7 @@ def drop(sink: Sink, messages: Iterable[WriterCommitMessage | None]) -> None:
 class LogWriter(DataSourceArrowWriter):
     """A batch write: all rows are in the log when it succeeds, and none when a task fails."""
 
-    def __init__(self, sink: Sink, producer: tuple[str, int] | None) -> None:
+    def __init__(self, sink: LogSink, producer: tuple[str, int] | None) -> None:
         self._sink = sink
         self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
 
@@ -265,7 +267,7 @@ class LogWriter(DataSourceArrowWriter):
 class LogStreamWriter(DataSourceStreamArrowWriter):
     """The writes of a streaming query: each epoch is in the log once."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: LogSink) -> None:
         self._sink = sink
 
     @one_line()

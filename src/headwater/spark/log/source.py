@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.log import columns, sink
 from headwater.spark.log.batch_reader import reader_class
-from headwater.spark.log.positions import positions
-from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.positions import position_option
+from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.stream_reader import StreamReader
 from headwater.spark.log.target import target_of
 
@@ -62,8 +62,8 @@ class HeadwaterSource(DataSource):
         _refuse(options, _STREAM_ONLY, "a batch read")
         return reader_class()(
             self._reading(options, schema),
-            positions(options, "starting"),
-            positions(options, "ending"),
+            position_option(options, "starting"),
+            position_option(options, "ending"),
             options.number("minPartitions") or 1,
             _group(options),
         )
@@ -75,7 +75,7 @@ class HeadwaterSource(DataSource):
         _refuse(options, _BATCH_ONLY, "a streaming query")
         return StreamReader(
             self._reading(options, schema),
-            positions(options, "starting"),
+            position_option(options, "starting"),
             options.number("minPartitions") or 1,
             options.number("maxOffsetsPerTrigger"),
             _group(options),
@@ -93,21 +93,21 @@ class HeadwaterSource(DataSource):
         options = sink.write_options(self.options)
         return sink.stream_writer(options, schema, overwrite)
 
-    def _options(self) -> Options:
-        return Options(self.options, READ_OPTIONS)
+    def _options(self) -> SourceOptions:
+        return SourceOptions(self.options, READ_OPTIONS)
 
-    def _reading(self, options: Options, schema: StructType) -> Reading:
-        return Reading(
+    def _reading(self, options: SourceOptions, schema: StructType) -> RangeReader:
+        return RangeReader(
             target_of(options), columns.arrow_schema(schema), options.flag("failOnDataLoss", True)
         )
 
 
-def _refuse(options: Options, names: tuple[str, ...], where: str) -> None:
+def _refuse(options: SourceOptions, names: tuple[str, ...], where: str) -> None:
     for name in names:
         if name in options:
             raise InvalidInput(f"option {name!r} means nothing in {where}; leave it out")
 
 
-def _group(options: Options) -> str | None:
+def _group(options: SourceOptions) -> str | None:
     group = options.text("groupId")
     return None if group is None else check_name(group, "reader")

@@ -25,27 +25,27 @@ from pyspark.sql.streaming.datasource import (
 from headwater.errors import OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
-from headwater.spark.log.positions import Positions
-from headwater.spark.log.range_reader import Reading
+from headwater.spark.log.positions import PositionOption
+from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
 
 
-class Place(NamedTuple):
+class PartitionPosition(NamedTuple):
     """Where a query stands in a partition; ``created`` is 0 while the stream is not there yet."""
 
     next: int
     created: int
 
 
-Places = dict[int, Place]
+QueryPosition = dict[int, PartitionPosition]
 
 
-def _dump(places: Places) -> dict[str, Any]:
+def _dump(places: QueryPosition) -> dict[str, Any]:
     return {str(partition): place._asdict() for partition, place in sorted(places.items())}
 
 
-def _load(offset: dict[str, Any]) -> Places:
-    return {int(partition): Place(**place) for partition, place in offset.items()}
+def _load(offset: dict[str, Any]) -> QueryPosition:
+    return {int(partition): PartitionPosition(**place) for partition, place in offset.items()}
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -53,8 +53,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        reading: Reading,
-        starting: Positions,
+        reading: RangeReader,
+        starting: PositionOption,
         min_partitions: int,
         max_offsets: int | None,
         group: str | None,
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if extents:
             self.starting.check(len(extents))
         places = {
-            place: Place(
+            place: PartitionPosition(
                 self.starting.resolve(place, target, self._stream(place).name, extent),
                 extent.created,
             )
@@ -105,7 +105,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         if isinstance(limit, ReadMaxRows):
             ends = _share(places, extents, ends, limit.max_rows)
-        return _dump({place: Place(end, extents[place].created) for place, end in ends.items()})
+        return _dump(
+            {place: PartitionPosition(end, extents[place].created) for place, end in ends.items()}
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Give what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
@@ -113,7 +115,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Give the end of the log as it was last seen, for the progress of the query."""
-        return _dump({p: Place(seen.last + 1, seen.created) for p, seen in self._seen.items()})
+        return _dump(
+            {p: PartitionPosition(seen.last + 1, seen.created) for p, seen in self._seen.items()}
+        )
 
     @one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -138,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins, ranges = _load(start), []
         for place, (stop, created) in _load(end).items():
             name = self._stream(place).name
-            begin = begins.get(place, Place(1, created)).next
+            begin = begins.get(place, PartitionPosition(1, created)).next
             seen = self._seen.get(place)
             if seen is not None and begin < min(stop, seen.first):
                 self.reading.lost(name, begin, min(stop, seen.first) - 1)
@@ -167,12 +171,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._streams = self._streams or target.streams()
         return target.hw.stream(self._streams.get(place, f"{target.name}/{place}"))
 
-    def _known(self, start: dict[str, Any], extents: dict[int, Extent]) -> Places:
+    def _known(self, start: dict[str, Any], extents: dict[int, Extent]) -> QueryPosition:
         """Give where the query stands, also in what came into being since."""
         places = _load(start)
-        return {place: places.get(place, Place(1, 0)) for place in (*extents, *places)}
+        return {place: places.get(place, PartitionPosition(1, 0)) for place in (*extents, *places)}
 
-    def _check(self, places: Places, extents: dict[int, Extent]) -> None:
+    def _check(self, places: QueryPosition, extents: dict[int, Extent]) -> None:
         """Refuse to go on where the log is no longer the one that was read."""
         for partition, (begin, created) in places.items():
             name = self._stream(partition).name
@@ -184,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin < extent.first and self.reading.fail_on_loss:
                 self.reading.lost(name, begin, extent.first - 1)
 
-    def _register(self, places: Places) -> None:
+    def _register(self, places: QueryPosition) -> None:
         """Tell the log what the query needs next, when it has a name to be known by."""
         if self.group is None:
             return
@@ -195,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _share(
-    places: Places, extents: dict[int, Extent], ends: dict[int, int], most: int
+    places: QueryPosition, extents: dict[int, Extent], ends: dict[int, int], most: int
 ) -> dict[int, int]:
     """Cut what may be read to ``most`` offsets, each partition in proportion to what it has."""
     begins = {

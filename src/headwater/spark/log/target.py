@@ -13,11 +13,11 @@ from headwater.spark.archives.history import archived_partitions, first_at, whol
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place
 from headwater.spark.engine.connections import absolute_url, client
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StreamOrTopic:
     """A stream or topic of a store; goes to tasks, so it holds names only."""
 
     url: str = field(repr=False)
@@ -67,7 +67,7 @@ class Target:
         return first_at(Archive(self.archive, stream), time_ms, in_log)
 
 
-def target_of(options: Options) -> Target:
+def target_of(options: SourceOptions) -> StreamOrTopic:
     """Find out what the options ``url``, ``stream`` and ``topic`` name. Raises InvalidInput."""
     stream, topic = options.text("stream"), options.text("topic")
     if stream is not None and topic is not None:
@@ -77,7 +77,7 @@ def target_of(options: Options) -> Target:
         raise InvalidInput("nothing to read is named; add .option('stream', ...) or 'topic'")
     check_name(name, "topic" if topic else "stream")
     archive = options.text("archive")
-    return Target(
+    return StreamOrTopic(
         absolute_url(options.text("url")),
         name,
         topic is not None,

@@ -16,7 +16,7 @@ from headwater.log.extents import borders_call, borders_of
 from headwater.log.limits import NODE_MESSAGES
 from headwater.spark.archives.history import divide
 from headwater.spark.archives.manifest import File
-from headwater.spark.log.target import Target
+from headwater.spark.log.target import StreamOrTopic
 
 # About a million messages: some tenths of a second, against milliseconds to start a task.
 TASK_NODES = 1000
@@ -40,7 +40,7 @@ class OffsetRange(InputPartition):
         return self.stop - self.start
 
 
-def split(target: Target, ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
+def split(target: StreamOrTopic, ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
     """Cut ranges into tasks, at least so many when there are as many offsets.
 
     One round trip to each server; none when there is nothing to cut.
@@ -75,7 +75,7 @@ def split(target: Target, ranges: Sequence[OffsetRange], least: int) -> list[Off
 
 
 def _of_archive(
-    target: Target, span: OffsetRange, least: int
+    target: StreamOrTopic, span: OffsetRange, least: int
 ) -> tuple[list[OffsetRange], OffsetRange]:
     """Give what is read from the archive, cut into tasks, and what is left to the log."""
     manifest = target.manifest(span.stream)

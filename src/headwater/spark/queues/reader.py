@@ -29,7 +29,7 @@ from headwater.queue.inspecting import Spot, page, spots_of
 from headwater.queue.types import QueueItem, State
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log.columns import TIME
-from headwater.spark.queues.sink import Place
+from headwater.spark.queues.sink import QueueAddress
 from headwater.store.call import Call, Operation
 
 # So many messages of a list are a task's share, and so many rows a batch.
@@ -65,7 +65,7 @@ _ARROW = pa.schema(
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class QueuePart(InputPartition):
     """What one task looks at: a spot, up to the message of that number."""
 
     spot: Spot
@@ -75,7 +75,7 @@ class Part(InputPartition):
 class QueueReader(DataSourceReader):
     """Plans a look at a queue, and is sent to every task of it."""
 
-    def __init__(self, place: Place, states: tuple[State, ...], least: int) -> None:
+    def __init__(self, place: QueueAddress, states: tuple[State, ...], least: int) -> None:
         self._place = place
         self._states = states
         self._least = least
@@ -87,7 +87,7 @@ class QueueReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Hand over the rows of one task."""
-        assert isinstance(partition, Part)
+        assert isinstance(partition, QueuePart)
         held: list[QueueItem] = []
         size = 0
         with one_line():
@@ -102,7 +102,7 @@ class QueueReader(DataSourceReader):
             if held:
                 yield to_batch(held)
 
-    def _items(self, part: Part) -> Iterator[QueueItem]:
+    def _items(self, part: QueuePart) -> Iterator[QueueItem]:
         run, handle = self._place.hw.store.run, self._handle()
         rest = [part.spot]
         while rest:
@@ -130,7 +130,7 @@ def parts_of(
     parts: list[InputPartition] = []
     for spot in spots:
         if spot.part != "ready" or shares < 2:
-            parts.append(Part(spot))
+            parts.append(QueuePart(spot))
             continue
         items, _ = yield from page(queue, [spot], 1)
         oldest = int(items[0].id or newest) if items else newest
@@ -138,7 +138,9 @@ def parts_of(
         borders = [oldest + (newest - oldest) * i // shares for i in range(1, shares)]
         ends = sorted({-1, *(border for border in borders if border < newest), _EVER})
         for after, upto in pairwise(ends):
-            parts.append(Part(spot._replace(after=b"" if after < 0 else b"%016d" % after), upto))
+            parts.append(
+                QueuePart(spot._replace(after=b"" if after < 0 else b"%016d" % after), upto)
+            )
     return parts
 
 

@@ -39,18 +39,18 @@ from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
 from headwater.queue.keys import queue_key
 from headwater.queue.limits import MAX_PRIORITY
-from headwater.spark.engine.accepted_columns import Taken
+from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.engine.connections import client
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.write_identity import queries_of, query_of_task
 from headwater.spark.log import sink as log_sink
-from headwater.spark.log.sink import Sink, Staged, fresh_name
-from headwater.spark.log.target import Target
+from headwater.spark.log.sink import LogSink, StagedRows, fresh_name
+from headwater.spark.log.target import StreamOrTopic
 
 # What one push takes at most: enough to be quick, and milliseconds for the server.
 PUSH_ROWS = 5000
 PUSH_BYTES = 8 * 1024 * 1024
-TAKEN = Taken(
+ACCEPTED = AcceptedColumns(
     "a queue",
     {
         "value": (BinaryType, StringType),
@@ -70,7 +70,7 @@ _BOUNDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueueAddress:
     """A queue of a store; goes to tasks, so it holds names only."""
 
     url: str = field(repr=False)
@@ -81,9 +81,9 @@ class Place:
         """This process's client of the store."""
         return client(self.url)
 
-    def intake(self, producer: str) -> Sink:
+    def intake(self, producer: str) -> LogSink:
         """Give the stream beside which a producer stages."""
-        return Sink(Target(self.url, intake_name(self.queue, producer), False), 0)
+        return LogSink(StreamOrTopic(self.url, intake_name(self.queue, producer), False), 0)
 
 
 def intake_name(queue: str, producer: str) -> str:
@@ -101,8 +101,8 @@ def intake_name(queue: str, producer: str) -> str:
 
 
 def stage(
-    place: Place, producer: str, batches: Iterable[pa.RecordBatch], query: str | None = None
-) -> Staged:
+    place: QueueAddress, producer: str, batches: Iterable[pa.RecordBatch], query: str | None = None
+) -> StagedRows:
     """Stage the rows of a task beside the intake."""
     rows = (to_messages(batch) for batch in batches if batch.num_rows)
     return log_sink.stage_rows(place.intake(producer), rows, fresh_name(), query)
@@ -146,13 +146,13 @@ class Push(NamedTuple):
 
 
 def commit(
-    place: Place,
+    place: QueueAddress,
     messages: Iterable[WriterCommitMessage | None],
     producer: str,
     sequence: int,
 ) -> None:
     """Bring what tasks have staged into the queue; a repeat goes on with the first commit."""
-    staged = [m.staging for m in messages if isinstance(m, Staged) and m.places]
+    staged = [m.staging for m in messages if isinstance(m, StagedRows) and m.places]
     if not staged:
         return
     intake = place.hw.stream(intake_name(place.queue, producer))
@@ -165,7 +165,7 @@ def commit(
     intake.evict(found.last)
 
 
-def bring_over(place: Place, intake: Stream, stop: int) -> None:
+def bring_over(place: QueueAddress, intake: Stream, stop: int) -> None:
     """Push what lies in the intake before an offset, from where the queue has it on."""
     run, queue = place.hw.store.run, place.hw.queue(place.queue)
     # One that was deleted and began anew counts its offsets anew, so that it is another producer.
@@ -205,7 +205,7 @@ def pushes(batches: Iterable[pa.RecordBatch]) -> Iterator[Push]:
 class QueueWriter(DataSourceArrowWriter):
     """A batch write; with a producer it may be repeated."""
 
-    place: Place
+    place: QueueAddress
     given: tuple[str, int] | None
     # Names the write for all its tasks, when nobody else does.
     own: str = field(default_factory=lambda: f"spark-{secrets.token_hex(12)}")
@@ -238,7 +238,7 @@ class QueueWriter(DataSourceArrowWriter):
 class QueueStreamWriter(DataSourceStreamArrowWriter):
     """The writes of a streaming query: each epoch is in the queue once."""
 
-    place: Place
+    place: QueueAddress
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -15,13 +15,24 @@ from pyspark.sql.types import StructType
 from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.queue.types import State
-from headwater.spark.engine.accepted_columns import check_append, check_source
+from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
-from headwater.spark.engine.write_identity import A_QUERY, SPARKS_OWN, producer_of, refuse_producer
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.write_identity import (
+    SAMPLE_QUERY,
+    SPARK_OPTIONS,
+    producer_of,
+    refuse_producer,
+)
 from headwater.spark.queues.reader import COLUMNS, QueueReader
-from headwater.spark.queues.sink import TAKEN, Place, QueueStreamWriter, QueueWriter, intake_name
+from headwater.spark.queues.sink import (
+    ACCEPTED,
+    QueueAddress,
+    QueueStreamWriter,
+    QueueWriter,
+    intake_name,
+)
 
 READ_OPTIONS = ("url", "queue", "state", "minPartitions")
 WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
@@ -38,47 +49,47 @@ class QueueSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Give the columns of the messages."""
-        _place(Options(self.options, READ_OPTIONS))
+        _place(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a look at the queue; nothing of it is changed or taken."""
-        options = Options(self.options, READ_OPTIONS)
-        check_source(schema, COLUMNS, "a queue")
+        options = SourceOptions(self.options, READ_OPTIONS)
+        refuse_other_schema(schema, COLUMNS, "a queue")
         return QueueReader(_place(options), _states(options), options.number("minPartitions") or 1)
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        options = Options(self.options, WRITE_OPTIONS)
+        options = SourceOptions(self.options, WRITE_OPTIONS)
         place = _write_to(options, schema, overwrite)
         producer = producer_of(options)
-        intake_name(place.queue, A_QUERY if producer is None else producer[0])
+        intake_name(place.queue, SAMPLE_QUERY if producer is None else producer[0])
         return QueueWriter(place, producer)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
+        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
         refuse_producer(options)
         place = _write_to(options, schema, overwrite)
-        intake_name(place.queue, A_QUERY)
+        intake_name(place.queue, SAMPLE_QUERY)
         return QueueStreamWriter(place)
 
 
-def _place(options: Options) -> Place:
+def _place(options: SourceOptions) -> QueueAddress:
     queue = check_name(options.required("queue"), "queue")
-    return Place(absolute_url(options.text("url")), queue)
+    return QueueAddress(absolute_url(options.text("url")), queue)
 
 
-def _write_to(options: Options, schema: StructType, overwrite: bool) -> Place:
-    check_append(overwrite, "a queue")
-    TAKEN.check(schema)
+def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> QueueAddress:
+    refuse_overwrite(overwrite, "a queue")
+    ACCEPTED.check(schema)
     return _place(options)
 
 
-def _states(options: Options) -> tuple[State, ...]:
+def _states(options: SourceOptions) -> tuple[State, ...]:
     known: tuple[State, ...] = get_args(State)
     words = [word.lower() for word in options.words("state")]
     for word in words:

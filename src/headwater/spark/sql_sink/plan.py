@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.spark.engine.options import Options
-from headwater.spark.engine.write_identity import SPARKS_OWN, producer_of, refuse_producer
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.write_identity import SPARK_OPTIONS, producer_of, refuse_producer
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
 from headwater.sql.relations import Relation
 
@@ -57,7 +57,7 @@ def plan_write(
     given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
 ) -> Plan:
     """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-    options = Options(given, (*WRITE_OPTIONS, *SPARKS_OWN))
+    options = SourceOptions(given, (*WRITE_OPTIONS, *SPARK_OPTIONS))
     mode = options.choice("mode", MODES, "append")
     _check_overwrite(overwrite, mode, streaming)
     epoch = _epoch(options, streaming)
@@ -86,7 +86,7 @@ def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:
     )
 
 
-def _epoch(options: Options, streaming: bool) -> Epoch | None:
+def _epoch(options: SourceOptions, streaming: bool) -> Epoch | None:
     if streaming:
         refuse_producer(options)
         return None
@@ -129,7 +129,7 @@ def _check_columns(
 
 
 def _check_keys(
-    options: Options, mode: str, relation: Relation, found: Described, schema: t.StructType
+    options: SourceOptions, mode: str, relation: Relation, found: Described, schema: t.StructType
 ) -> tuple[str, ...]:
     if mode == "append":
         if "keys" in options:

@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 from headwater.spark.tables.database import Column, Database, open_database
 from headwater.spark.tables.filters import Pushdown
 from headwater.spark.tables.fitting import arrow_type, fit
@@ -45,7 +45,7 @@ class TableSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Give the columns with their own types; ``columns`` chooses among them."""
-        options = Options(self.options, OPTIONS)
+        options = SourceOptions(self.options, OPTIONS)
         database = open_database(options.required("url"), options.text("snapshot"))
         relation = Relation.of(options.text("table"), options.text("query"))
         columns = _chosen(database.columns(relation), options.words("columns"), relation)
@@ -54,7 +54,7 @@ class TableSource(DataSource):
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read; ``schema`` may be the user's own: other types, or fewer columns."""
-        return TableReader(Options(self.options, OPTIONS), schema)
+        return TableReader(SourceOptions(self.options, OPTIONS), schema)
 
 
 class Range(InputPartition):
@@ -67,7 +67,7 @@ class Range(InputPartition):
 class TableReader(DataSourceReader):
     """One read of a table, on the driver and, pickled, in its tasks."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._database = open_database(options.required("url"), options.text("snapshot"))
         self._relation = Relation.of(options.text("table"), options.text("query"))
         found = {column.name: column for column in self._database.columns(self._relation)}
@@ -146,7 +146,7 @@ def _no_column(name: str, names: list[str], relation: Relation) -> InvalidInput:
 
 
 def _ranges(
-    options: Options, database: Database, relation: Relation, found: dict[str, Column]
+    options: SourceOptions, database: Database, relation: Relation, found: dict[str, Column]
 ) -> list[str]:
     """Cut the relation as the options ask for; without any of them it is one range."""
     name = options.text("partitionColumn")

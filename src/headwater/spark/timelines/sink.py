@@ -29,12 +29,12 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.spark.engine.accepted_columns import Taken
+from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
 
-TAKEN = Taken(
+ACCEPTED = AcceptedColumns(
     "timelines",
     {
         "key": (StringType, BinaryType),
@@ -58,7 +58,7 @@ def write_rows(plan: FarmPlan, batches: Iterable[pa.RecordBatch]) -> WriterCommi
 
 def operations_of(batch: pa.RecordBatch) -> Iterator[Operation]:
     """Give the operations that rows stand for. Raises InvalidInput."""
-    for name in TAKEN.needed:
+    for name in ACCEPTED.needed:
         if nulls := batch.column(name).null_count:
             raise InvalidInput(
                 f"{nulls} of the rows have a {name} that is null; drop them by "

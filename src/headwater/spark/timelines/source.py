@@ -10,12 +10,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.spark.engine.accepted_columns import check_append, check_source
+from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.options import Options
-from headwater.spark.engine.write_identity import SPARKS_OWN
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.write_identity import SPARK_OPTIONS
 from headwater.spark.timelines.reader import COLUMNS, TimelineReader
-from headwater.spark.timelines.sink import TAKEN, TimelineStreamWriter, TimelineWriter
+from headwater.spark.timelines.sink import ACCEPTED, TimelineStreamWriter, TimelineWriter
 from headwater.spark.timelines.target import OPTIONS, FarmPlan, plan_of
 
 READ_OPTIONS = (*OPTIONS, "deleted")
@@ -33,29 +33,31 @@ class TimelineSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Give the columns of the elements."""
-        plan_of(Options(self.options, READ_OPTIONS))
+        plan_of(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a look at all timelines; nothing is changed or repaired."""
-        check_source(schema, COLUMNS, "a farm of timelines")
-        options = Options(self.options, READ_OPTIONS)
+        refuse_other_schema(schema, COLUMNS, "a farm of timelines")
+        options = SourceOptions(self.options, READ_OPTIONS)
         return TimelineReader(plan_of(options), options.flag("deleted", False))
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        return TimelineWriter(_write_to(Options(self.options, WRITE_OPTIONS), schema, overwrite))
+        return TimelineWriter(
+            _write_to(SourceOptions(self.options, WRITE_OPTIONS), schema, overwrite)
+        )
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = Options(self.options, (*WRITE_OPTIONS, *SPARKS_OWN))
+        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
         return TimelineStreamWriter(_write_to(options, schema, overwrite))
 
 
-def _write_to(options: Options, schema: StructType, overwrite: bool) -> FarmPlan:
-    check_append(overwrite, "a farm of timelines")
-    TAKEN.check(schema)
+def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> FarmPlan:
+    refuse_overwrite(overwrite, "a farm of timelines")
+    ACCEPTED.check(schema)
     return plan_of(options)

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.connections import absolute_url
-from headwater.spark.engine.options import Options
+from headwater.spark.engine.options import SourceOptions
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.farm.options import (
     DEFAULT_QUORUM,
@@ -82,7 +82,7 @@ def absolute_farm(instances: str | None) -> str:
     return ";".join(",".join(cluster) for cluster in clusters)
 
 
-def plan_of(options: Options) -> FarmPlan:
+def plan_of(options: SourceOptions) -> FarmPlan:
     """Find out which farm the options name. Raises InvalidInput."""
     horizon = options.text("horizon")
     try:
