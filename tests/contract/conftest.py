@@ -1,16 +1,19 @@
-"""Clients of both kinds for tests that start servers of their own."""
+"""Clients and farms of both kinds for tests that start servers of their own."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 import headwater
+from headwater.timeline import Farm
 from tests.support import blocking
 from tests.support.consumers import Desk
+from tests.support.farms import OpenFarm, Replica, open_farm, replicas
+from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
@@ -38,3 +41,52 @@ def desk(request: pytest.FixtureRequest, stores: Stores, database_url: str) -> I
     loop = request.getfixturevalue("loop") if request.param == "async" else None
     with contextlib.closing(Desk(request.param, stores.url("plain"), database_url, loop)) as desk:
         yield desk
+
+
+@pytest.fixture(scope="module", params=["plain", "redis"])
+def farm_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    binary = redis_binary() if request.param == "redis" else None
+    if request.param == "redis" and binary is None:
+        pytest.skip("no redis-server 7.0 or later on the PATH")
+    with Server(binary) as server:
+        yield server
+
+
+@pytest.fixture
+def three(farm_server: Server) -> list[Replica]:
+    """Three empty instances."""
+    return replicas(farm_server, 3)
+
+
+@pytest.fixture(params=["sync", "async"])
+def open_(
+    request: pytest.FixtureRequest, loop: blocking.Loop, three: list[Replica]
+) -> Iterator[OpenFarm]:
+    """Open farms, by default one of three clusters; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def open_(urls: str | None = None, **words: Any) -> Farm:
+            urls = urls or ";".join(replica.url for replica in three)
+            farm = open_farm(request.param, loop, urls, **words)
+            opened.callback(farm.close)
+            return farm
+
+        yield open_
+
+
+@pytest.fixture
+def farm(open_: OpenFarm) -> Farm:
+    return open_()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Server]:
+    """Start a server of the test module's own."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def eight(valkey: Server) -> list[Replica]:
+    """Empty eight instances, for farms of every shape."""
+    return replicas(valkey, 8)

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import itertools
 import math
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from headwater import AllReplicasFailed, InvalidInput, QuorumFailed
+from headwater import InvalidInput
 from headwater import timeline as public
-from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Tally, Written
-from headwater.timeline.metrics import COUNTERS, DURATIONS
+from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Written
 from headwater.timeline.pool.hashing import murmur3
-from tests.support import blocking
-from tests.support.farms import Replica, open_farm, replicas
-from tests.support.servers import Server, redis_binary
-
-Open = Callable[..., Farm]
-DEAD = "127.0.0.1:1"
-
-
-@pytest.fixture(scope="module", params=["plain", "redis"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    binary = redis_binary() if request.param == "redis" else None
-    if request.param == "redis" and binary is None:
-        pytest.skip("no redis-server 7.0 or later on the PATH")
-    with Server(binary) as server:
-        yield server
-
-
-@pytest.fixture
-def three(server: Server) -> list[Replica]:
-    """Three empty instances."""
-    return replicas(server, 3)
-
-
-@pytest.fixture(params=["sync", "async"])
-def open_(
-    request: pytest.FixtureRequest, loop: blocking.Loop, three: list[Replica]
-) -> Iterator[Open]:
-    """Open farms, by default one of three clusters; closed after the test."""
-    with contextlib.ExitStack() as opened:
-
-        def open_(urls: str | None = None, **words: Any) -> Farm:
-            urls = urls or ";".join(replica.url for replica in three)
-            farm = open_farm(request.param, loop, urls, **words)
-            opened.callback(farm.close)
-            return farm
-
-        yield open_
-
-
-@pytest.fixture
-def farm(open_: Open) -> Farm:
-    return open_()
-
-
-def members(farm: Farm, key: str = "k", **words: Any) -> list[Any]:
-    return [record.member for record in farm.select([key], **words)[key]]
-
+from tests.support.farms import OpenFarm, Replica, members
 
 # What is there, what is done, and what is there then: seed for the law, where a delete wins ties.
 TABLE = [
@@ -218,7 +166,9 @@ def test_a_page_that_cannot_be_is_refused(farm: Farm, words: dict[str, Any]) -> 
         farm.select("k")
 
 
-def test_a_key_is_on_the_instance_that_roshi_would_ask(open_: Open, three: list[Replica]) -> None:
+def test_a_key_is_on_the_instance_that_roshi_would_ask(
+    open_: OpenFarm, three: list[Replica]
+) -> None:
     """Clusters may have different numbers of instances; the last one here is half of a cluster."""
     urls = [replica.url for replica in three]
     farm = open_(f"{urls[0]},{urls[1]};{urls[2]}")
@@ -253,7 +203,7 @@ def test_large_batches_go_in_bounded_calls(farm: Farm) -> None:
     assert len(farm.select(many)) == 3000
 
 
-def test_a_full_key_keeps_the_newest_deletes_counted(open_: Open, three: list[Replica]) -> None:
+def test_a_full_key_keeps_the_newest_deletes_counted(open_: OpenFarm, three: list[Replica]) -> None:
     farm = open_(max_size=3)
     farm.insert([("k", score, f"m{score}") for score in (1, 2, 3)])
     assert farm.delete([("k", 5, "x")]) == Written(applied=1, trimmed=1)
@@ -268,7 +218,7 @@ def test_a_full_key_keeps_the_newest_deletes_counted(open_: Open, three: list[Re
     assert all(len(replica.states(b"k")) == 3 for replica in three)
 
 
-def test_a_batch_larger_than_a_key_leaves_its_newest(open_: Open) -> None:
+def test_a_batch_larger_than_a_key_leaves_its_newest(open_: OpenFarm) -> None:
     farm = open_(max_size=100)
     done = farm.insert([("k", i * 7 % 5000, f"m{i * 7 % 5000:04}") for i in range(5000)])
     assert (done.applied + done.rejected, done.trimmed) == (5000, done.applied - 100)
@@ -277,7 +227,7 @@ def test_a_batch_larger_than_a_key_leaves_its_newest(open_: Open) -> None:
     assert members(farm, offset=100) == []
 
 
-def test_below_the_horizon_nothing_is_kept_or_taken(open_: Open, three: list[Replica]) -> None:
+def test_below_the_horizon_nothing_is_kept_or_taken(open_: OpenFarm, three: list[Replica]) -> None:
     horizon = 0.0
     farm = open_(horizon=lambda: horizon)
     farm.insert([("k", score, f"m{score}") for score in (-1, 0, 1, 2, 3)])
@@ -295,248 +245,6 @@ def test_below_the_horizon_nothing_is_kept_or_taken(open_: Open, three: list[Rep
         assert replica.states(b"k").keys() == {b"m1", b"m2", b"m3"}
 
 
-STRATEGIES = [
-    "SendOneReadOne",
-    "SendAllReadAll",
-    "SendAllReadFirstLinger",
-    "SendVarReadFirstLinger",
-]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_read_strategy_gives_the_same_of_clusters_that_agree(
-    open_: Open, strategy: str
-) -> None:
-    farm = open_(read_strategy=strategy.lower())
-    farm.insert([("k", i, f"m{i}") for i in range(20)] + [("j", 1, "a")])
-    farm.settle()
-    found = farm.select(["k", "j", "none"], offset=2, limit=3)
-    assert [record.member for record in found["k"]] == ["m17", "m16", "m15"]
-    assert (found["j"], found["none"], found.partial) == ([], [], False)
-    found = farm.select_range(["k"], start=(15, "m15"), stop=(11, "m11"), limit=9)
-    assert [record.member for record in found["k"]] == ["m14", "m13", "m12"]
-
-
-def test_a_read_that_asks_all_shows_no_element_that_a_cluster_knows_to_be_deleted(
-    open_: Open, three: list[Replica]
-) -> None:
-    """However many are: pages are read on until they are full, and all clusters are repaired."""
-    first = open_(three[0].url)
-    first.insert([("k", i, f"m{i:02}") for i in range(40)])
-    open_(three[1].url).delete([("k", i, f"m{i:02}") for i in range(10, 40)])
-    open_(three[2].url).insert([("k", 50, "m05")])
-    farm = open_()
-    found = [(r.score, r.member) for r in farm.select(["k"], limit=8)["k"]]
-    assert found == [(50.0, "m05"), *((float(i), f"m{i:02}") for i in (9, 8, 7, 6, 4, 3, 2))]
-    assert members(farm, offset=8, limit=9) == ["m01", "m00"]
-    farm.settle()
-    assert members(open_(three[0].url, read_strategy="SendOneReadOne"), limit=3) == [
-        "m05",
-        "m09",
-        "m08",
-    ]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_reads_repair_what_they_see_to_differ(
-    open_: Open, three: list[Replica], strategy: str
-) -> None:
-    """Ties, negative scores and deletes alike; nothing comes back."""
-    one, two = open_(three[0].url), open_(three[1].url)
-    one.insert([("k", -1, "neg"), ("k", 7, "tie"), ("k", 3, "gone"), ("k", 2, "behind")])
-    two.delete([("k", 7, "tie"), ("k", 4, "gone")])
-    two.insert([("k", 5, "behind")])
-    farm = open_(read_strategy=strategy)
-    farm.select(["k"])
-    farm.settle()
-    truth = {
-        b"neg": State(-1, False),
-        b"tie": State(7, True),
-        b"gone": State(4, True),
-        b"behind": State(5, False),
-    }
-    assert [replica.states(b"k") for replica in three] == [truth] * 3
-
-
-def test_an_element_that_newer_ones_push_out_goes_with_the_next_repair(
-    open_: Open, three: list[Replica]
-) -> None:
-    """A cluster that lost everything takes an insert that the others know to be too old."""
-    farm = open_(max_size=3)
-    farm.delete([("k", 1, "old"), ("k", 2, "x"), ("k", 3, "y")])
-    farm.insert([("k", 4, "m")])
-    farm.settle()
-    three[2].client.flushdb()
-    open_(three[2].url, max_size=3).insert([("k", 1, "old")])
-    assert members(farm) == ["m"]
-    assert farm.score([("k", "old")]) == {("k", "old"): None}
-    farm.settle()
-    assert three[2].states(b"k") == three[0].states(b"k")
-
-
-def test_repair_of_a_key_brings_tombstones_that_no_read_sees(
-    open_: Open, three: list[Replica]
-) -> None:
-    open_(three[0].url).delete([("k", 1, f"m{i}") for i in range(2500)])
-    farm = open_()
-    assert farm.repair(["k", "none"]) == (2, 2500, 2500, 5000, 0)
-    assert farm.repair(["k", "none"]) == (2, 2500, 0, 0, 0)
-    assert three[2].states(b"k") == three[0].states(b"k")
-
-
-def test_repairs_can_be_left_out_or_limited(open_: Open, three: list[Replica]) -> None:
-    open_(three[0].url).insert([("k", i, f"m{i}") for i in range(10)])
-    for strategy, left, rate in (("NoRepairs", 0, 9), ("RateLimitedRepairs", 4, 4)):
-        tally = Tally()
-        farm = open_(repair_strategy=strategy, repair_rate=rate, metrics=tally)
-        assert len(members(farm)) == 10
-        farm.settle()
-        assert len(three[1].states(b"k")) == left
-        assert tally.counts["repair_discarded"] == 10 - left
-        assert tally.counts["select_repair_needed"] == 10
-        assert tally.counts["repair_write_success"] == 2 * left
-
-
-def test_a_write_needs_its_quorum(open_: Open, three: list[Replica]) -> None:
-    urls = [replica.url for replica in three]
-    farm = open_(f"{urls[0]};{DEAD};{DEAD}")
-    with pytest.raises(QuorumFailed) as failed:
-        farm.insert([("k", 1, "m")])
-    assert (failed.value.answered, failed.value.needed, failed.value.clusters) == (1, 2, 3)
-    assert "127.0.0.1:1" in str(failed.value)
-    assert open_(f"{urls[0]};{urls[1]};{DEAD}").insert([("k", 1, "n")]).applied == 1
-    assert open_(f"{urls[0]};{DEAD};{DEAD}", write_quorum=1).insert([("k", 1, "o")]).applied == 1
-
-
-def test_a_quorum_is_counted_for_each_key(open_: Open, three: list[Replica]) -> None:
-    """Each cluster lacks another instance; yet every key is on two of three clusters."""
-    a, b, _ = (replica.url for replica in three)
-    keys = [(f"key-{i}", 1, "m") for i in range(20)]
-    farm = open_(f"{a},{DEAD};{DEAD},{b};{a},{b}")
-    farm.insert(keys)
-    assert all(farm.select([key])[key] for key, _, _ in keys)
-    with pytest.raises(QuorumFailed):
-        open_(f"{a},{DEAD};{DEAD},{b};{a},{b}", write_quorum=3).insert(keys)
-
-
-def test_an_answer_tells_which_keys_lack_a_cluster(open_: Open, three: list[Replica]) -> None:
-    a, b, _ = (replica.url for replica in three)
-    farm = open_(f"{a};{b},{DEAD}", write_quorum=1)
-    keys = [f"key-{i}" for i in range(20)]
-    farm.insert([(key, 1, "m") for key in keys])
-    farm.settle()
-    # Half of them differ, so that clusters are asked twice.
-    for key in keys[::2]:
-        three[0].client.zadd(f"{key}+", {"n": 2})
-    lacking = {key for key in keys if murmur3(key.encode()) % 2 == 1}
-    found = farm.select(keys)
-    assert found.partial_keys == lacking
-    assert len(found.failures) == 1
-    assert not farm.select([key for key in keys if key not in lacking]).partial
-
-
-def test_an_answer_without_all_clusters_is_marked_and_one_without_any_is_an_error(
-    open_: Open, three: list[Replica]
-) -> None:
-    one = open_(f"{three[0].url};{DEAD}", write_quorum=1)
-    one.insert([("k", 1, "m")])
-    found = one.select(["k"])
-    assert (found["k"], found.partial) == ([("k", 1.0, "m")], True)
-    assert "127.0.0.1:1" in str(found.failures[0])
-    for strategy in STRATEGIES:
-        none = open_(f"{DEAD};{DEAD}", read_strategy=strategy)
-        with pytest.raises(AllReplicasFailed) as failed:
-            none.select(["k"])
-        assert failed.value.keys == [b"k"]
-        with pytest.raises(AllReplicasFailed):
-            none.score([("k", "m")])
-
-
-def test_a_write_only_cluster_is_written_and_repaired_but_not_read(
-    open_: Open, three: list[Replica]
-) -> None:
-    a, b, c = (replica.url for replica in three)
-    open_(a).insert([("k", 1, "before")])
-    open_(c).insert([("k", 9, "unread")])
-    farm = open_(f"{a};{b};{c},WRITEONLY")
-    farm.insert([("k", 2, "m")])
-    assert members(farm) == ["m", "before"]
-    farm.settle()
-    assert three[2].states(b"k").keys() == {b"m", b"before", b"unread"}
-
-
-def test_every_figure_is_counted(open_: Open, three: list[Replica]) -> None:
-    tally, horizon = Tally(), -5.0
-    words: dict[str, Any] = {"metrics": tally, "max_size": 3, "horizon": lambda: horizon}
-    a, b, _ = (replica.url for replica in three)
-    open_(a, max_size=3).insert([("k", i, f"m{i}") for i in (1, 2, 3)])
-    farm = open_(**words)
-    farm.select(["k", "j"])
-    farm.settle()
-    assert tally.counts["repair_write_success"] == 6
-    horizon = 3.0
-    farm.insert([("k", 9, "n"), ("k", 9, "n"), ("k", 1, "o")])
-    farm.insert([("k", i, f"n{i}") for i in (10, 11, 12)])
-    farm.delete([("k", 12, "n12")])
-    farm.repair(["k"])
-    farm.settle()
-    lone = open_(f"{a};{DEAD}", write_quorum=2, **words)
-    for verb in (lone.insert, lone.delete):
-        with pytest.raises(QuorumFailed):
-            verb([("k", 20, "x")])
-    lone.select(["k"])
-    lone.repair(["k"])
-    lone.insert([])
-    open_(a, **words).insert([("k", 30, "y")])
-    open_(f"{a};{b}", repair_strategy="NoRepairs", **words).select(["k"])
-    for rate in (0, 9):
-        # The one cluster that may be asked is down.
-        farm = open_(DEAD, read_strategy="SendVarReadFirstLinger", read_rate=rate, **words)
-        with pytest.raises(AllReplicasFailed):
-            farm.select(["k"])
-    rare = {"repair_write_failure", "repair_check_redundant"}
-    assert {name for name in COUNTERS if not tally.counts[name]} == rare
-    assert [name for name in DURATIONS if not tally.times[name][0]] == []
-    found = {name: tally.counts[name] for name in ("insert_record_count", "write_rejected")}
-    assert found == {"insert_record_count": 8, "write_rejected": 1}
-
-
-def test_other_things_under_a_key_harm_that_key_alone(open_: Open, three: list[Replica]) -> None:
-    farm = open_()
-    for replica in three:
-        replica.client.set("k+", "something else")
-    with pytest.raises(QuorumFailed, match="WRONGTYPE"):
-        farm.insert([("k", 1, "m")])
-    with pytest.raises(AllReplicasFailed, match="WRONGTYPE"):
-        farm.select(["k"])
-    farm.insert([("j", 1, "m")])
-    assert members(farm, "j") == ["m"]
-
-
-def test_the_keys_of_an_instance_are_read_at_one_moment(open_: Open, three: list[Replica]) -> None:
-    # Longer than what a server takes in at once, so that a write may come in between.
-    keys = [f"{n:03d}-{'long' * 50}" for n in range(200)]
-    reader, writer = open_(three[0].url), open_(three[0].url)
-    writer.insert([(key, 0, "m") for key in keys])
-    stop = threading.Event()
-
-    def write() -> None:
-        for score in itertools.count(1):
-            if stop.is_set():
-                return
-            writer.insert([(key, score, "m") for key in keys])
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            for _ in range(100):
-                found = reader.select(keys, limit=1)
-                assert len({found[key][0].score for key in keys}) == 1
-        finally:
-            stop.set()
-        writing.result(20)
-
-
 def test_functions_that_are_lost_come_back(farm: Farm, three: list[Replica]) -> None:
     farm.insert([("k", 1, "m")])
     three[0].client.execute_command("FUNCTION", "FLUSH")
@@ -545,7 +253,7 @@ def test_functions_that_are_lost_come_back(farm: Farm, three: list[Replica]) -> 
 
 
 def test_both_farms_have_the_same_names_and_parameters() -> None:
-    names = {name for name in vars(Farm) if not name.startswith("_")}
+    names = {name for name in dir(Farm) if not name.startswith("_")}
     for name in names:
         ours, theirs = (
             inspect.signature(getattr(Farm, name)),
@@ -557,7 +265,7 @@ def test_both_farms_have_the_same_names_and_parameters() -> None:
     assert sorted(public.__all__) == public.__all__
 
 
-def test_a_closed_farm_says_so(open_: Open) -> None:
+def test_a_closed_farm_says_so(open_: OpenFarm) -> None:
     farm = open_()
     farm.insert([("k", 1, "m")])
     farm.close()

@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater import AllReplicasFailed, InvalidInput, QuorumFailed, ReshardRefused
+from headwater import AllReplicasFailed, QuorumFailed
 from headwater.timeline import Farm
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.options import parse_farm
-from headwater.timeline.law import States, kept, merge
 from headwater.timeline.pool.pool import Pool
-from headwater.timeline.resharding.resharder import Estimate, Resharder, ReshardResult
-from headwater.timeline.walker import scanning
-from headwater.timeline.walker.walker import WalkProgress
-from tests.support.commands import run
-from tests.support.farms import Replica, replicas
-from tests.support.servers import Server
-
-KEYS = [f"key-{n}" for n in range(60)]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def eight(server: Server) -> list[Replica]:
-    return replicas(server, 8)
-
-
-def farm_of(replicas: list[Replica], text: str) -> str:
-    """Turn "01;23" into the farm of two clusters with two instances each."""
-    return ";".join(",".join(replicas[int(n)].url for n in part) for part in text.split(";"))
-
-
-def reshard(
-    old: str,
-    new: str,
-    act: Callable[[Resharder], Any] = lambda resharder: resharder.run(),
-    **words: Any,
-) -> Any:
-    async def work() -> Any:
-        resharder = Resharder(old, new, rate=1_000_000, **words)
-        try:
-            return await act(resharder)
-        finally:
-            await resharder.close()
-
-    return asyncio.run(work())
-
-
-def fill(farm: Farm, chance: random.Random) -> None:
-    for write in (farm.insert, farm.delete):
-        write([(key, chance.randint(-5, 5), f"m{chance.randint(0, 6)}") for key in KEYS * 3])
-    farm.settle()
-
-
-def truth(replicas: list[Replica], farm: str) -> dict[str, States]:
-    """Merge what all instances of a farm hold, wherever it is."""
-    urls = {url for plan in parse_farm(farm) for url in plan.urls}
-    using = [replica for replica in replicas if replica.url in urls]
-    return {
-        key: kept(merge(replica.states(key.encode()) for replica in using), 10_000) for key in KEYS
-    }
-
-
-def assert_lies(replicas: list[Replica], farm: str, expected: dict[str, States]) -> None:
-    """Every cluster has all of every key, where its hash says, and nothing anywhere else."""
-    held: dict[str, set[bytes]] = {replica.url: set() for replica in replicas}
-    for plan in parse_farm(farm):
-        pool = Pool(plan.urls, "murmur3", 1000)
-        for key, states in expected.items():
-            url = plan.urls[pool.index(key.encode())]
-            (replica,) = [one for one in replicas if one.url == url]
-            assert replica.states(key.encode()) == states
-            held[url].add(key.encode())
-    for plan in parse_farm(farm):
-        for url in plan.urls:
-            (replica,) = [one for one in replicas if one.url == url]
-            found = {name[:-1] for name in replica.client.scan_iter(_type="zset")}
-            assert found <= held[url]
-
+from headwater.timeline.resharding.resharder import ReshardResult
+from tests.support.farms import Replica
+from tests.support.resharding import (
+    KEYS,
+    assert_lies,
+    farm_of,
+    fill,
+    reshard,
+    truth,
+)
 
 MOVES = [
     ("01;23", "014;235"),  # one more instance for each cluster
@@ -216,133 +148,6 @@ def test_whoever_dies_is_followed_by_another_who_goes_on(
         assert_lies(eight, after, expected)
 
 
-def stop_behind(old: str, new: str, keys: int, state: Path | None = None) -> None:
-    """Begin a move, and stop when so many timelines are copied."""
-    stop = asyncio.Event()
-
-    def tell(progress: WalkProgress) -> None:
-        if progress.repaired.keys >= keys:
-            stop.set()
-
-    assert reshard(old, new, lambda resharder: resharder.run(stop), tell=tell, state=state) is None
-
-
-def test_a_move_that_was_stopped_is_gone_on_with(eight: list[Replica]) -> None:
-    before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
-        fill(farm, random.Random(4))
-    expected = truth(eight, before)
-    stop_behind(before, after, 1)
-    assert 0 < len(eight[1].client.keys()) < len(eight[0].client.keys())
-    with pytest.raises(ReshardRefused, match="under way"):
-        reshard(before, farm_of(eight, "2"))
-    reshard(before, after)
-    assert_lies(eight, after, expected)
-
-
-@pytest.mark.parametrize("forgotten", [True, False], ids=["abort-with-state", "abort-without"])
-def test_a_move_is_not_gone_on_with_where_another_was(
-    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgotten: bool
-) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
-    before, after = farm_of(eight, "0"), farm_of(eight, "2")
-    state = tmp_path / "move.json"
-    with Farm.open(before) as farm:
-        fill(farm, random.Random(6))
-    expected = truth(eight, before)
-    stop_behind(before, farm_of(eight, "1"), 40, state)
-    words = {"state": state} if forgotten else {}
-    reshard(before, farm_of(eight, "1"), lambda resharder: resharder.abort(), **words)
-    assert state.exists() != forgotten
-    moved: ReshardResult = reshard(before, after, state=state)
-    assert moved.repaired.keys == len(KEYS)
-    assert_lies(eight, after, expected)
-    assert not state.exists()
-
-
-def test_a_move_with_a_state_is_gone_on_with_where_it_was(
-    eight: list[Replica], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(scanning, "POOL", 10)
-    monkeypatch.setattr(scanning, "STEP", 5)
-    before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
-        fill(farm, random.Random(6))
-    expected = truth(eight, before)
-    secret = after.replace("unix://", "unix://default:secret@")
-    state = tmp_path / "move.json"
-    stop_behind(before, secret, 40, state)
-    assert "secret" not in state.read_text()
-    told: list[WalkProgress] = []
-    reshard(before, secret, tell=told.append, state=state)
-    assert told[0].repaired.keys > 20
-    assert_lies(eight, after, expected)
-
-
-def test_a_file_that_is_no_state_is_refused_before_anything_is_changed(
-    eight: list[Replica], tmp_path: Path
-) -> None:
-    before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    state = tmp_path / "other.json"
-    state.write_text("something else")
-    with Farm.open(before) as farm:
-        farm.insert([("k", 1.0, "m")])
-    with pytest.raises(InvalidInput, match="not the state"):
-        reshard(before, after, state=state)
-    assert set(eight[0].client.scan_iter()) == {b"k+"}
-    reshard(before, after, begin)
-    with pytest.raises(InvalidInput, match="not the state"):
-        reshard(before, after, lambda resharder: resharder.abort(), state=state)
-    assert state.read_text() == "something else"
-
-
-async def begin(resharder: Resharder) -> None:
-    """Announce a move, and stop before anything is copied."""
-    stop = asyncio.Event()
-    stop.set()
-    assert await resharder.run(stop) is None
-
-
-def test_a_refused_move_tells_of_the_other_without_its_password(eight: list[Replica]) -> None:
-    before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
-        farm.insert([("k", 1.0, "m")])
-    reshard(before, after.replace("unix://", "unix://default:secret@"), begin)
-    with pytest.raises(ReshardRefused) as refused:
-        reshard(before, farm_of(eight, "2"))
-    assert f"a move to {after!r} is under way" in str(refused.value)
-    assert "secret" not in str(refused.value)
-
-
-def test_a_move_can_be_given_up(eight: list[Replica]) -> None:
-    before, after = farm_of(eight, "01"), farm_of(eight, "012")
-    with Farm.open(before) as farm:
-        fill(farm, random.Random(5))
-        expected = truth(eight, before)
-        with pytest.raises(ReshardRefused, match="no move"):
-            reshard(before, after, lambda resharder: resharder.abort())
-        reshard(before, after, begin)
-        reshard(before, after, lambda resharder: resharder.abort())
-        farm.select(KEYS)
-        assert_lies(eight, before, expected)
-        eight[2].client.flushdb()
-        reshard(before, after)
-        assert_lies(eight, after, expected)
-
-
-def test_what_would_do_harm_is_refused_before_anything_is_changed(eight: list[Replica]) -> None:
-    before = farm_of(eight, "0")
-    with Farm.open(before) as farm:
-        farm.insert([("k", 1.0, "m")])
-    eight[1].client.set("something", "else")
-    with pytest.raises(ReshardRefused, match="empty it"):
-        reshard(before, farm_of(eight, "1"))
-    with pytest.raises(ReshardRefused, match="all instances"):
-        reshard(before, f"{before};127.0.0.1:1")
-    assert set(eight[0].client.scan_iter()) == {b"k+"}
-
-
 def test_who_slept_through_a_move_is_refused_by_the_instance_and_follows(
     eight: list[Replica],
 ) -> None:
@@ -359,34 +164,6 @@ def test_who_slept_through_a_move_is_refused_by_the_instance_and_follows(
     with Farm.open(before) as farm:
         farm.insert([("k", 3.0, "m")])
     assert eight[1].states(b"k")[b"m"].score == 3.0
-
-
-def test_a_dry_run_estimates_and_changes_nothing(eight: list[Replica]) -> None:
-    before = farm_of(eight, "01")
-    with Farm.open(before) as farm:
-        farm.insert([(key, 1.0, "m") for key in KEYS])
-    estimate: Estimate = reshard(before, farm_of(eight, "2"), lambda r: r.estimate())
-    assert estimate == Estimate(len(KEYS), len(KEYS), 1.0, len(KEYS) / 1_000_000)
-    assert reshard(before, before, lambda r: r.estimate()).copied == 0
-    some: Estimate = reshard(before, farm_of(eight, "012"), lambda r: r.estimate())
-    assert 0 < some.copied < len(KEYS)
-    assert not eight[0].client.exists("hw:{timelines}")
-
-
-def test_the_command_moves_and_tells(eight: list[Replica]) -> None:
-    before, after = farm_of(eight, "0"), farm_of(eight, "1")
-    with Farm.open(before) as farm:
-        farm.insert([(key, 1.0, "m") for key in KEYS])
-    words = ["timeline", "reshard", "--instances", before, "--to", after]
-    dry = run(None, *words, "--dry-run")
-    assert dry.out == "about 60 timelines to compare, about 60 of them to copy (100%), about 0 s\n"
-    assert run(None, *words, "--dry-run", "--abort").code == 1
-    assert run(None, *words, "--abort").code == 1
-    moved = run(None, *words, "--rate", "100000")
-    assert moved.code == 0
-    assert moved.out.startswith("compared 60 timelines, copied 60 elements, cleaned 0")
-    assert "is no longer used" in moved.out
-    assert run(None, *words, "--json").row["keys"] == 0
 
 
 def test_a_farm_that_does_not_serve_where_it_went_is_an_error(eight: list[Replica]) -> None:

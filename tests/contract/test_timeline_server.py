@@ -33,12 +33,6 @@ from tests.support.timeline_http import Answer, Client, LocalServer, b64, elemen
 DEAD = "127.0.0.1:1"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
 def three(valkey: Server) -> list[Replica]:
     return replicas(valkey, 3)

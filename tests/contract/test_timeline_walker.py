@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,9 @@ from tests.support.servers import Server
 DEAD = "127.0.0.1:1"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
-def three(server: Server) -> list[Replica]:
-    return replicas(server, 3)
+def three(valkey: Server) -> list[Replica]:
+    return replicas(valkey, 3)
 
 
 def scatter(three: list[Replica], count: int, chance: random.Random) -> set[bytes]:

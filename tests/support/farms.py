@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import redis
 
@@ -11,6 +12,11 @@ from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.law import State, States
 from tests.support import blocking
 from tests.support.servers import Server
+
+# Opens a farm of both kinds of client; see the fixture ``open_``.
+OpenFarm: TypeAlias = Callable[..., Farm]
+# An instance that is not there.
+DEAD = "127.0.0.1:1"
 
 
 class Replica(NamedTuple):
@@ -68,3 +74,8 @@ def open_farm(manner: str, loop: blocking.Loop, urls: str, **words: Any) -> Farm
     if manner == "sync":
         return Farm.open(urls, **words)
     return cast("Farm", BlockingFarm(loop, AsyncFarm.open(urls, **words)))
+
+
+def members(farm: Farm, key: str = "k", **words: Any) -> list[Any]:
+    """Select the members of a key."""
+    return [record.member for record in farm.select([key], **words)[key]]

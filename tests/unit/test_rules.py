@@ -28,8 +28,6 @@ STILL_LARGE = {
     "tests/contract/test_ick.py",
     "tests/contract/test_queue.py",
     # Timelines.
-    "tests/contract/test_timeline.py",
-    "tests/contract/test_timeline_reshard.py",
     "tests/contract/test_timeline_server.py",
     # The outbox.
     "tests/contract/test_consumer.py",

@@ -14,7 +14,7 @@ from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Cursor, Farm, Record
 from headwater.timeline.cluster.calls import columns_of
 from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quorum
-from headwater.timeline.farm.rates import Bucket
+from headwater.timeline.farm.repairing import Bucket
 from headwater.timeline.layout import COPYING, FarmLayout
 from headwater.timeline.naming import safe_farm
 from headwater.timeline.records import check_place, check_score

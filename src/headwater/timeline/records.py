@@ -1,8 +1,8 @@
 """What goes into a timeline and comes out: keys, members, scores, records, cursors; checked here.
 
-Keys and members are bytes. A str stands for its UTF-8 bytes. Who asks for a key as bytes gets its
-members as bytes; who asks for it as str gets members as str where they are UTF-8, and else as
-bytes. So whatever comes out can be given again, and no two keys or members fall together.
+Keys and members are bytes. A str stands for its UTF-8 bytes. A key asked for as bytes returns its
+members as bytes; one asked for as str returns members as str where they are UTF-8, and else as
+bytes. So whatever comes out can be given again, and no two keys or members become the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import binascii
 import math
 import struct
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
@@ -20,9 +21,9 @@ from headwater.inputs import check_int
 Key: TypeAlias = "str | bytes"
 Member: TypeAlias = "str | bytes"
 Tuple: TypeAlias = "tuple[Key, float, Member]"
-# The same as it is sent: the score spelled, all of it checked.
+# The same as it is sent: the score as text, all of it checked.
 Spelled: TypeAlias = "tuple[bytes, str, bytes]"
-# A member with its score, as a server gives it.
+# A member with its score, as a server returns it.
 Row: TypeAlias = "tuple[bytes, float]"
 # Members, and their scores: rows without an object for each.
 Columns: TypeAlias = "tuple[list[bytes], list[float]]"
@@ -42,7 +43,7 @@ class Record(NamedTuple):
 
 
 class Selected(dict[Key, list[Record]]):
-    """Elements by key, as it was asked for; a key without elements has an empty list.
+    """Elements by key, as the key was given; a key without elements has an empty list.
 
     ``failures`` are the errors of clusters that could not answer when others could: such an answer
     is ``partial``, and ``partial_keys`` may lack elements that only those clusters have.
@@ -77,12 +78,12 @@ class Cursor(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> Cursor:
-        """Give the cursor of a record: a page that starts there goes on behind it."""
+        """Return the cursor of a record: a page that starts there continues behind it."""
         return cls(record.score, encode(record.member, "member"))
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Read a cursor's text; raises InvalidInput when it is none."""
+        """Return the cursor that a text spells; raises InvalidInput when it is none."""
         bits, mark, member = text.partition("A") if isinstance(text, str) else ("", "", "")
         try:
             if not (mark and bits.isascii() and bits.isdecimal()):
@@ -134,11 +135,12 @@ class Repaired(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a batch, as the cluster counted it that applied the most.
+    """What became of a batch, as counted by the cluster that applied the most of it.
 
-    ``applied`` changed something, ``unchanged`` came too late to or again, ``rejected`` are older
-    than all that is kept: these three count operations. ``trimmed`` are elements that went because
-    their key was over its size, ``forgotten`` those that went because they are below the horizon.
+    ``applied`` changed something, ``unchanged`` did not because a newer or the same operation is
+    known, ``rejected`` are older than all that is kept: these three count operations. ``trimmed``
+    are elements removed because their key was over its size, ``forgotten`` those removed because
+    they are below the horizon.
     """
 
     applied: int = 0
@@ -166,9 +168,9 @@ class Compared(NamedTuple):
 
 
 class InstanceStatus(NamedTuple):
-    """How an instance is: whether it serves, and what it holds; ``keys`` counts its sorted sets.
+    """Whether an instance serves, and what it holds; ``keys`` counts its sorted sets.
 
-    ``cluster`` counts from 1. ``fault`` says why one does not serve.
+    ``cluster`` counts from 1. ``fault`` says why an instance does not serve.
     """
 
     instance: str
@@ -180,7 +182,7 @@ class InstanceStatus(NamedTuple):
 
 
 def encode(text: str | bytes, what: str) -> bytes:
-    """Spell a key or member as the bytes that it is."""
+    """Return the bytes of a key or member; raises InvalidInput."""
     most = MAX_KEY_BYTES if what == "key" else MAX_MEMBER_BYTES
     if isinstance(text, str):
         try:
@@ -197,7 +199,7 @@ def encode(text: str | bytes, what: str) -> bytes:
 
 
 def decode(member: bytes) -> Member:
-    """Give a member as text, or as it is when it is not UTF-8."""
+    """Return a member as text, or as it is when it is not UTF-8."""
     try:
         return member.decode()
     except UnicodeDecodeError:
@@ -205,7 +207,7 @@ def decode(member: bytes) -> Member:
 
 
 def check_score(score: float) -> float:
-    """Accept a number that a double holds exactly; minus zero is zero."""
+    """Return a number that a double holds exactly; minus zero is zero. Raises InvalidInput."""
     if type(score) is float and math.isfinite(score):
         return score + 0.0
     if isinstance(score, bool) or not isinstance(score, int | float):
@@ -225,8 +227,8 @@ def check_score(score: float) -> float:
 
 
 def spell(key: Key, score: float, member: Member) -> Spelled:
-    """Accept a tuple; raises InvalidInput."""
-    # Most are as they should be, and are many: nothing is called for them.
+    """Check a tuple and return it as it is sent; raises InvalidInput."""
+    # Most are many and as they should be: no further function is called for them.
     if type(key) is not bytes or len(key) > MAX_KEY_BYTES:
         key = encode(key, "key")
     if type(member) is not bytes or len(member) > MAX_MEMBER_BYTES:
@@ -235,5 +237,50 @@ def spell(key: Key, score: float, member: Member) -> Spelled:
 
 
 def check_max_size(max_size: int) -> int:
-    """Accept how many elements a key keeps."""
+    """Return how many elements a key keeps; raises InvalidInput."""
     return check_int(max_size, "max_size", 1, MAX_SIZE)
+
+
+def check_tuples(tuples: Iterable[Tuple]) -> list[Spelled]:
+    """Check (key, score, member) tuples and return each as it is sent; raises InvalidInput."""
+    spelled: list[Spelled] = []
+    for item in tuples:
+        try:
+            key, score, member = item
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"a tuple is (key, score, member), not {item!r}; give a list of them"
+            ) from None
+        spelled.append(spell(key, score, member))
+    return spelled
+
+
+def check_keys(keys: Iterable[Key]) -> dict[Key, bytes]:
+    """Check keys and return the bytes of each; raises InvalidInput."""
+    if isinstance(keys, str | bytes):
+        raise InvalidInput(f"keys are given as a list; write [{keys!r}]")
+    return {key: encode(key, "key") for key in keys}
+
+
+def check_pairs(
+    pairs: Iterable[tuple[Key, Member]],
+) -> dict[tuple[Key, Member], tuple[bytes, bytes]]:
+    """Check (key, member) pairs and return the bytes of each; raises InvalidInput."""
+    asked: dict[tuple[Key, Member], tuple[bytes, bytes]] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidInput(f"a pair is (key, member), not {pair!r}; give a list of them")
+        asked[pair] = (encode(pair[0], "key"), encode(pair[1], "member"))
+    return asked
+
+
+def records_of(asked: dict[Key, bytes], columns: dict[bytes, Columns]) -> dict[Key, list[Record]]:
+    """Make records, with members as str for a key that was given as str."""
+    found: dict[Key, list[Record]] = {}
+    for key, raw in asked.items():
+        members, scores = columns.get(raw, ([], []))
+        shown = members if isinstance(key, bytes) else map(decode, members)
+        # As Record(...) does, without a call of Python for each: most of what a large answer costs.
+        tuples = zip(repeat(key), scores, shown, strict=False)
+        found[key] = list(map(tuple.__new__, repeat(Record), tuples))
+    return found

@@ -18,8 +18,8 @@ from headwater.serve.timeline.prometheus import CONTENT_TYPE, Figures
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
-from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.reading import Answer
+from headwater.timeline.farm.writing import Background
 from headwater.timeline.records import Spelled, Written
 
 log = logging.getLogger("headwater.timeline")

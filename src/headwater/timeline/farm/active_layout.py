@@ -1,29 +1,28 @@
-"""What a farm stands on by one layout: whom it writes to, whom it reads, and who repairs.
+"""The layout in force: which clusters a farm writes to, which it reads, and what repairs them.
 
-Most farms are never moved, and have one group of clusters. While one is moved it has two, and a
-write is done when a quorum of each has it.
+Most farms are never moved, and have one group of clusters. A farm that is being moved has two, and
+a write is done when a quorum of each group has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.errors import StoreError
 from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.options import FarmOptions, parse_farm, parse_quorum
 from headwater.timeline.farm.reading import Reader
 from headwater.timeline.farm.repairing import Repairer
-from headwater.timeline.farm.writing import write
+from headwater.timeline.farm.writing import Background, write
 from headwater.timeline.layout import SETTLED, SWITCHING, FarmLayout
 from headwater.timeline.records import Written
 
 
 class ClusterGroup(NamedTuple):
-    """Clusters with copies of the same, those of them that are read, and their quorum."""
+    """Clusters with copies of the same timelines, those of them that are read, and their quorum."""
 
     clusters: list[Cluster]
     readable: list[Cluster]
@@ -48,7 +47,6 @@ class ActiveLayout:
         self,
         layout: FarmLayout,
         options: FarmOptions,
-        horizon: Callable[[], float],
         background: Background,
     ) -> None:
         self.layout = layout
@@ -58,14 +56,14 @@ class ActiveLayout:
         self.readable = tuple(read.readable)
         self.clusters = tuple(c for group in self._groups for c in group.clusters)
         self.source = tuple(self._groups[0].clusters)
-        self._horizon = horizon
+        self._horizon = options.horizon
         self._background = background
-        self.repairer = Repairer(self.clusters, options, horizon)
+        self.repairer = Repairer(self.clusters, options)
         self.reader = Reader(read.readable, options, self.repairer, background)
 
     @property
     def outdated(self) -> bool:
-        """Whether an instance has said that there is a newer layout."""
+        """Whether an instance has refused a call because there is a newer layout."""
         return any(cluster.outdated for cluster in self.clusters)
 
     async def write(self, changes: Changes) -> Written:
@@ -79,13 +77,13 @@ class ActiveLayout:
         return (await asyncio.gather(first, *others))[0]
 
     async def newer(self) -> FarmLayout | None:
-        """Find a newer layout, as the instances know it; None when there is none to be found."""
+        """Return a newer layout that an instance knows, or None."""
         found = await asyncio.gather(*(cluster.layouts() for cluster in self.clusters))
         newest = newest_of([layout for of_cluster in found for layout in of_cluster])
         if newest is not None and newest.epoch > self.layout.epoch:
             return newest
         for cluster in self.clusters:
-            # Whoever said so is away by now.
+            # The instance that refused the call is unreachable by now.
             cluster.outdated = False
         return None
 
@@ -97,5 +95,5 @@ class ActiveLayout:
 
 
 def newest_of(found: Sequence[FarmLayout | StoreError | None]) -> FarmLayout | None:
-    """Choose the layout of the highest epoch among what instances said."""
+    """Return the layout of the highest epoch that instances know."""
     return max((item for item in found if isinstance(item, FarmLayout)), default=None)

@@ -1,7 +1,7 @@
 """AsyncFarm: several clusters, each a copy of all timelines, behind one set of verbs.
 
-It belongs to the event loop it is first used in; its tasks may all use it at once. What it
-promises stands at Farm, which drives it from any thread.
+It belongs to the event loop it is first used in; the tasks of that loop may all use it at once.
+Farm runs it for programs without an event loop, and its docstrings say what each method promises.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from headwater.errors import QuorumFailed, TimelineError
@@ -17,7 +16,6 @@ from headwater.inputs import check_int
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
-from headwater.timeline.farm.background import Background
 from headwater.timeline.farm.disputes import Failures
 from headwater.timeline.farm.full_repair import (
     compare_whole,
@@ -25,26 +23,13 @@ from headwater.timeline.farm.full_repair import (
     repair_whole,
     size_of,
 )
-from headwater.timeline.farm.options import (
-    DEFAULT_QUORUM,
-    DEFAULT_TIMEOUT_MS,
-    MAX_RATE,
-    MAX_TIMEOUT_MS,
-    READ_STRATEGIES,
-    REPAIR_STRATEGIES,
-    FarmOptions,
-    Horizon,
-    RisingHorizon,
-    parse_strategy,
-)
-from headwater.timeline.farm.reading import Answer, SelectQuery
-from headwater.timeline.farm.scoring import score_of
-from headwater.timeline.farm.shaping import check_keys, check_pairs, check_tuples, group, shape
+from headwater.timeline.farm.opening import OpenedFarm
+from headwater.timeline.farm.options import FarmOptions
+from headwater.timeline.farm.reading import Answer, SelectQuery, read_scores
+from headwater.timeline.farm.writing import Background, changes_of
 from headwater.timeline.law import State
 from headwater.timeline.layout import SETTLED, FarmLayout
-from headwater.timeline.metrics import Metrics, NoMetrics
 from headwater.timeline.records import (
-    DEFAULT_SIZE,
     MAX_SIZE,
     Compared,
     InstanceStatus,
@@ -56,8 +41,11 @@ from headwater.timeline.records import (
     Spelled,
     Tuple,
     Written,
-    check_max_size,
+    check_keys,
+    check_pairs,
     check_place,
+    check_tuples,
+    records_of,
 )
 
 T = TypeVar("T")
@@ -66,19 +54,19 @@ T = TypeVar("T")
 _MOST_MOVES: Final = 5
 
 
-class AsyncFarm:
-    """A farm of clusters for asyncio; see Farm for what it promises."""
+class AsyncFarm(OpenedFarm):
+    """A farm of clusters for asyncio; Farm says what it promises."""
 
-    def __init__(self, farm: str, options: FarmOptions, horizon: Horizon) -> None:
+    def __init__(self, farm: str, options: FarmOptions) -> None:
         self._options = options
         self._metrics = options.metrics
-        self._horizon = RisingHorizon(horizon)
+        self._horizon = options.horizon
         self._background = Background()
         self._following = asyncio.Lock()
         self._active = self._activate(FarmLayout(0, SETTLED, "", farm))
 
     def _activate(self, layout: FarmLayout) -> ActiveLayout:
-        return ActiveLayout(layout, self._options, self._horizon, self._background)
+        return ActiveLayout(layout, self._options, self._background)
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:
@@ -92,43 +80,11 @@ class AsyncFarm:
 
     @property
     def layout(self) -> FarmLayout:
-        """How the farm lies, as far as is known here."""
+        """The layout of the farm, as far as is known here."""
         return self._active.layout
 
-    @classmethod
-    def open(
-        cls,
-        farm: str,
-        *,
-        write_quorum: int | str = DEFAULT_QUORUM,
-        read_strategy: str = "SendAllReadAll",
-        repair_strategy: str = "AllRepairs",
-        max_size: int = DEFAULT_SIZE,
-        horizon: Horizon = None,
-        hash: str = "murmur3",
-        read_rate: int = 2000,
-        promote_after_ms: int = 50,
-        repair_rate: int = 1000,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        metrics: Metrics | None = None,
-    ) -> AsyncFarm:
-        """See Farm.open; nothing is sent yet."""
-        options = FarmOptions(
-            write_quorum=write_quorum,
-            hash=hash,
-            read_strategy=parse_strategy(read_strategy, READ_STRATEGIES, "read_strategy"),
-            repair_strategy=parse_strategy(repair_strategy, REPAIR_STRATEGIES, "repair_strategy"),
-            max_size=check_max_size(max_size),
-            read_rate=check_int(read_rate, "read_rate", 0, MAX_RATE),
-            promote_after_ms=check_int(promote_after_ms, "promote_after_ms", 0, MAX_TIMEOUT_MS),
-            repair_rate=check_int(repair_rate, "repair_rate", 0, MAX_RATE),
-            timeout_ms=check_int(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
-            metrics=NoMetrics() if metrics is None else metrics,
-        )
-        return cls(farm, options, horizon)
-
     async def _by_layout(self, work: Callable[[ActiveLayout], Awaitable[T]]) -> T:
-        """Do something by the present layout, and again by the next should the farm have moved.
+        """Do something by the present layout, and again by the next if the farm has moved.
 
         Whatever was done in part by an old layout does no harm.
         """
@@ -147,7 +103,7 @@ class AsyncFarm:
         return await work(self._active)
 
     async def follow(self, active: ActiveLayout | None = None) -> None:
-        """Look whether the farm has moved from a active, the present one if not said."""
+        """Learn whether the farm has moved away from a layout; by default, from the present one."""
         active = active or self._active
         async with self._following:
             if self._active is not active:
@@ -158,16 +114,16 @@ class AsyncFarm:
                 self._background.start(active.close())
 
     async def insert(self, tuples: Iterable[Tuple]) -> Written:
-        """See Farm.insert."""
+        """Insert (key, score, member) tuples; returns when a quorum of clusters has them all."""
         return await self.write("insert", check_tuples(tuples))
 
     async def delete(self, tuples: Iterable[Tuple]) -> Written:
-        """See Farm.delete."""
+        """Delete (key, score, member) tuples: inserts up to that score lose."""
         return await self.write("delete", check_tuples(tuples))
 
     async def write(self, verb: str, operations: Sequence[Spelled]) -> Written:
-        """Insert or delete what was checked already."""
-        changes = group(operations, deleted=verb == "delete")
+        """Insert or delete operations that were checked already."""
+        changes = changes_of(operations, deleted=verb == "delete")
         count = len(operations)
         began = time.perf_counter()
         self._metrics.count(f"{verb}_call")
@@ -189,7 +145,7 @@ class AsyncFarm:
         return written
 
     async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
-        """See Farm.select."""
+        """Return records of each key, newest first, from rank ``offset`` on."""
         check_int(offset, "offset", 0, MAX_SIZE)
         return await self._select(keys, Window(offset, check_int(limit, "limit", 1, MAX_SIZE)))
 
@@ -200,7 +156,7 @@ class AsyncFarm:
         stop: Place = None,
         limit: int = 10,
     ) -> Selected:
-        """See Farm.select_range."""
+        """Return records of each key behind ``start`` and before ``stop``, newest first."""
         check_int(limit, "limit", 1, MAX_SIZE)
         window = Window(0, limit, check_place(start, "start"), check_place(stop, "stop"))
         return await self._select(keys, window)
@@ -208,10 +164,11 @@ class AsyncFarm:
     async def _select(self, keys: Iterable[Key], window: Window) -> Selected:
         asked = check_keys(keys)
         answer = await self.read(asked.values(), window)
-        return shape(asked, answer.columns, answer.failures)
+        partial = {key for key, raw in asked.items() if raw in answer.failures.keys}
+        return Selected(records_of(asked, answer.columns), answer.failures.errors, partial)
 
     async def read(self, keys: Iterable[bytes], window: Window) -> Answer:
-        """Select what was checked already; a key that has nothing may be left out."""
+        """Select keys that were checked already; a key without elements may be left out."""
         asked = list(dict.fromkeys(keys))
         limit = min(window.limit, self._options.max_size - window.offset)
         if not asked or limit <= 0:
@@ -222,14 +179,14 @@ class AsyncFarm:
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]
     ) -> dict[tuple[Key, Member], State | None]:
-        """See Farm.score."""
+        """Return the newest operation on each (key, member), or None."""
         asked = check_pairs(pairs)
         return await self._by_layout(
-            lambda active: score_of(active.readable, asked, self._horizon())
+            lambda active: read_scores(active.readable, asked, self._horizon())
         )
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
-        """See Farm.repair."""
+        """Bring keys as a whole, deletes included, to one state on all clusters that serve."""
         asked = list(dict.fromkeys(check_keys(keys).values()))
         size, metrics = self._options.max_size, self._metrics
         return await self._by_layout(
@@ -237,7 +194,7 @@ class AsyncFarm:
         )
 
     async def compare(self, keys: Iterable[Key]) -> Compared:
-        """See Farm.compare."""
+        """Return how far each cluster is behind; changes nothing."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         size, metrics = self._options.max_size, self._metrics
@@ -251,7 +208,7 @@ class AsyncFarm:
         return Compared(behind, figures.elements, figures.differing, figures.failures)
 
     async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
-        """See Farm.states."""
+        """Return all that is known of keys, deletes included, by the merge law."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
         size = self._options.max_size
@@ -261,27 +218,22 @@ class AsyncFarm:
         return {key: found[one] for key, one in asked.items()}
 
     async def status(self) -> list[InstanceStatus]:
-        """See Farm.status."""
+        """Return for each instance whether it serves, and how much it holds."""
         found = await asyncio.gather(*(cluster.look() for cluster in self.clusters))
         return [s._replace(cluster=n) for n, cluster in enumerate(found, 1) for s in cluster]
 
     async def settle(self) -> None:
-        """See Farm.settle."""
+        """Wait until writes and repairs in the background are done."""
         await self._background.finish()
         await self._active.repairer.finish()
 
     async def close(self) -> None:
-        """See Farm.close."""
+        """Wait for writes that are under way, drop queued repairs, and close all connections."""
         await self._background.finish()
         await self._active.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -1,4 +1,8 @@
-"""Uniting the answers of clusters that differ: asks what is known of disputed members.
+"""What several clusters answered for a key, united by the merge law.
+
+Pages show inserted members only, and end somewhere. An element is *agreed* when every cluster shows
+it with one score; else it is *disputed*: a cluster may lack it, or know that it was deleted, which
+its page does not show. Below the end of any page that is not whole nothing is certain.
 
 An answer in which all clusters agree costs nothing. For disputed members every cluster that
 answered is asked once more, for their scores, tombstones included; and where deletes shorten a
@@ -8,14 +12,80 @@ page, for more of it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
-from headwater.timeline.cluster.calls import Known, ReadBatch, TimelinePage, Window
+from headwater.timeline.cluster.calls import Known, ReadBatch, TimelinePage, Window, columns_of
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.union import Union, newest_first, unite, verdict, within
-from headwater.timeline.law import State
-from headwater.timeline.records import Columns, Cursor
+from headwater.timeline.law import Place, State, newest
+from headwater.timeline.records import Columns, Cursor, Row
+
+
+class Union(NamedTuple):
+    """Agreed elements, newest first, disputed members with their highest score, and the bound.
+
+    Both are complete down to ``bound``, itself included; without a bound they are all there is.
+    """
+
+    agreed: Columns
+    disputed: dict[bytes, float]
+    bound: Place | None
+
+
+def unite(pages: Sequence[TimelinePage]) -> Union:
+    """Compare the pages that clusters gave of one window."""
+    first = pages[0]
+    ends = [(float(page.raw[-1]), page.raw[-2]) for page in pages if not page.whole]
+    bound = max(ends, default=None)
+    if all(page == first for page in pages[1:]):
+        return Union(columns_of(first.raw), {}, bound)
+    scores = [dict(page.rows) for page in pages]
+    highest: dict[bytes, float] = {}
+    for shown in scores:
+        for member, score in shown.items():
+            highest[member] = max(score, highest.get(member, score))
+    agreed: list[Row] = []
+    disputed: dict[bytes, float] = {}
+    for member, score in highest.items():
+        if bound is not None and (score, member) < bound:
+            continue
+        if all(shown.get(member) == score for shown in scores):
+            agreed.append((member, score))
+        else:
+            disputed[member] = score
+    return Union(newest_first(agreed), disputed, bound)
+
+
+def newest_first(rows: list[Row]) -> Columns:
+    """Sort rows by score, equal ones by member, both descending."""
+    rows = sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
+    return [member for member, _ in rows], [score for _, score in rows]
+
+
+def verdict(members: Sequence[bytes], known: Sequence[Known]) -> list[State | None]:
+    """Return the true state of members, out of what each cluster that could be asked knows.
+
+    It is None for a member that is not in the key: no cluster knows it, or it is below the floor of
+    a full key, where enough newer elements push it out wherever it still is.
+    """
+    floor = max((replica.floor for replica in known if replica.floor is not None), default=None)
+    truths: list[State | None] = []
+    for place, member in enumerate(members):
+        truth = newest(replica.states[place] for replica in known)
+        lost = truth is not None and floor is not None and (truth.score, member) < floor
+        truths.append(None if lost else truth)
+    return truths
+
+
+def within(row: Row, window: Window, bound: Place | None) -> bool:
+    """Return whether an element lies in a window and above the bound of what is certain."""
+    place = (row[1], row[0])
+    return (
+        (bound is None or place >= bound)
+        and (window.start is None or place < tuple(window.start))
+        and (window.stop is None or place > tuple(window.stop))
+    )
 
 
 class Failures:
@@ -32,7 +102,7 @@ class Failures:
             self.errors.append(error)
 
     def copy(self) -> Failures:
-        """Give what is known so far, as more may come."""
+        """Return a copy of what is known so far, as more may come."""
         copied = Failures()
         copied.errors, copied.keys = self.errors.copy(), self.keys.copy()
         return copied
@@ -45,7 +115,7 @@ class Answers(NamedTuple):
     failures: Failures
 
 
-class Uniting:
+class Disputes:
     """Turns the answers to one query into rows that obey the merge law."""
 
     def __init__(self, answers: Answers, window: Window, horizon: float) -> None:
@@ -61,12 +131,12 @@ class Uniting:
         return {key: list(members) for key, members in self._settled.items() if members}
 
     def differences(self) -> dict[bytes, list[bytes]]:
-        """Find the members on which clusters differ, by key, and ask nobody."""
+        """Return the members on which clusters differ, by key; asks no cluster."""
         found = {key: list(unite([*p.values()]).disputed) for key, p in self._pages.items()}
         return {key: members for key, members in found.items() if members}
 
     async def columns(self) -> dict[bytes, Columns]:
-        """Give what is in every key's window; raises AllReplicasFailed."""
+        """Return what is in the window of every key; raises AllReplicasFailed."""
         found: dict[bytes, Columns] = {}
         keys = list(self._pages)
         while keys:
@@ -94,7 +164,7 @@ class Uniting:
         return newest_first(rows)
 
     async def _settle(self, unions: dict[bytes, Union]) -> None:
-        """Learn the truth about members that are disputed and not settled yet."""
+        """Ask for the scores of members that are disputed and not settled yet."""
         asked: dict[bytes, list[bytes]] = {}
         for key, union in unions.items():
             settled = self._settled.setdefault(key, {})
@@ -139,7 +209,7 @@ class Uniting:
 
 
 def _shown(page: TimelinePage, members: list[bytes]) -> Known:
-    """Say what a page alone tells of members: those it shows are inserted."""
+    """Return what a page alone says of members: those it shows are inserted."""
     scores = dict(page.rows)
     states = [State(scores[m], False) if m in scores else None for m in members]
     return Known(None, states)

@@ -1,4 +1,4 @@
-"""How a farm is told what it is to be: clusters, quorum, strategies, horizon; checked at once."""
+"""The options of a farm, and how their texts are read: clusters, quorum, horizon."""
 
 from __future__ import annotations
 
@@ -18,13 +18,6 @@ from headwater.timeline.records import check_score
 
 Horizon: TypeAlias = "float | Callable[[], float] | None"
 
-READ_STRATEGIES: Final = (
-    "SendOneReadOne",
-    "SendAllReadAll",
-    "SendAllReadFirstLinger",
-    "SendVarReadFirstLinger",
-)
-REPAIR_STRATEGIES: Final = ("AllRepairs", "NoRepairs", "RateLimitedRepairs")
 DEFAULT_QUORUM: Final = "51%"
 DEFAULT_TIMEOUT_MS: Final = 3000
 MAX_TIMEOUT_MS: Final = 60_000
@@ -40,7 +33,7 @@ class ClusterPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FarmOptions:
-    """How a farm works; see Farm.open for what each means."""
+    """Options that were checked; Farm.open says what each means."""
 
     write_quorum: int | str
     hash: str
@@ -51,6 +44,7 @@ class FarmOptions:
     promote_after_ms: int
     repair_rate: int
     timeout_ms: int
+    horizon: RisingHorizon
     metrics: Metrics
 
 
@@ -77,7 +71,7 @@ def parse_farm(text: str) -> list[ClusterPlan]:
 
 
 def parse_quorum(quorum: int | str, clusters: int) -> int:
-    """Read how many clusters must take a write: a number, or a percentage, rounded up."""
+    """Return how many clusters must take a write: a number, or a percentage, rounded up."""
     if isinstance(quorum, str):
         percent = re.fullmatch(r"(\d+(?:\.\d+)?)%", quorum.strip())
         if percent and 0 < Fraction(percent[1]) <= 100:
@@ -91,19 +85,11 @@ def parse_quorum(quorum: int | str, clusters: int) -> int:
     return check_int(quorum, "write_quorum", 1, clusters)
 
 
-def parse_strategy(name: str, known: tuple[str, ...], what: str) -> str:
-    """Read the name of a strategy, in whatever case."""
-    found = {strategy.lower(): strategy for strategy in known}
-    if not isinstance(name, str) or name.lower() not in found:
-        raise InvalidInput(f"{what} must be one of {', '.join(known)}, not {name!r}")
-    return found[name.lower()]
-
-
 class RisingHorizon:
-    """The horizon of a farm, now: a number, or what a function says, but never less than before.
+    """The horizon of a farm: a number, or what a function returns, but never less than before.
 
-    A tombstone below a horizon is forgotten; were the horizon to fall, older inserts of it would be
-    taken again.
+    A tombstone below a horizon is forgotten; if the horizon fell, inserts that it had beaten would
+    be accepted again.
     """
 
     def __init__(self, horizon: Horizon) -> None:
@@ -113,7 +99,7 @@ class RisingHorizon:
             self._highest = check_score(horizon)
 
     def __call__(self) -> float:
-        """Give the horizon as of now."""
+        """Return the horizon as of now; raises InvalidInput for one that is no score."""
         if self._source is not None:
             self._highest = max(self._highest, check_score(self._source()))
         return self._highest

@@ -1,13 +1,14 @@
-"""How a farm reads: whom it asks, whose answers it waits for, and how it unites them.
+"""How a farm reads: which clusters it asks, whose answers it waits for, and how it unites them.
 
     SendOneReadOne           one cluster, at random; no union, no repair
     SendAllReadAll           all clusters; the union of all answers by the merge law
     SendAllReadFirstLinger   all clusters; the first answer for each key, while the others are
-                             waited for in the background and compared
-    SendVarReadFirstLinger   the same for up to so many keys a second; beyond that one cluster, and
-                             all of them when it fails or takes too long
+                             awaited in the background and compared
+    SendVarReadFirstLinger   the same for up to ``read_rate`` keys a second; beyond that one
+                             cluster, and all of them when it fails or takes too long
 
-A key for which no cluster could answer is an error, never an empty answer.
+READ_STRATEGIES has them by name. A key for which no cluster could answer is an error, never an
+empty answer.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from headwater.errors import AllReplicasFailed
-from headwater.timeline.cluster.calls import Found, ReadBatch, TimelinePage, Window, columns_of
+from headwater.errors import AllReplicasFailed, StoreError
+from headwater.timeline.cluster.calls import (
+    Found,
+    Known,
+    ReadBatch,
+    TimelinePage,
+    Window,
+    columns_of,
+)
 from headwater.timeline.cluster.cluster import Cluster
-from headwater.timeline.farm.background import Background
-from headwater.timeline.farm.disputes import Answers, Failures, Uniting
+from headwater.timeline.farm.disputes import Answers, Disputes, Failures, verdict
 from headwater.timeline.farm.options import FarmOptions
-from headwater.timeline.farm.rates import Bucket
-from headwater.timeline.farm.repairing import Repairer
-from headwater.timeline.law import NO_HORIZON
-from headwater.timeline.records import Columns
+from headwater.timeline.farm.repairing import Bucket, Repairer
+from headwater.timeline.farm.writing import Background
+from headwater.timeline.law import NO_HORIZON, State
+from headwater.timeline.records import Columns, Key, Member
 
 
 class SelectQuery(NamedTuple):
@@ -39,12 +46,12 @@ class SelectQuery(NamedTuple):
 
     @property
     def full_window(self) -> Window:
-        """The window from its beginning: ranks differ where clusters do, so none is passed over."""
+        """The window from its first rank: ranks differ where clusters do, so none is skipped."""
         return self.window._replace(offset=0, limit=self.window.offset + self.window.limit)
 
 
 class Answer(NamedTuple):
-    """Elements by key, clusters that did not answer, and how long was waited for all."""
+    """Elements by key, clusters that did not answer, and how long clusters were waited for."""
 
     columns: dict[bytes, Columns]
     failures: Failures
@@ -69,6 +76,7 @@ class Reader:
         self._background = background
         self._choose = choose
         self._permits = Bucket(options.read_rate)
+        self._strategy = READ_STRATEGIES[options.read_strategy]
 
     async def read(self, query: SelectQuery) -> Answer:
         """Answer a query; raises AllReplicasFailed."""
@@ -76,7 +84,7 @@ class Reader:
         self._metrics.count("select_call")
         self._metrics.count("select_keys", len(query.keys))
         try:
-            answer = await self._by_strategy(query)
+            answer = await self._strategy(self, query)
         finally:
             elapsed = time.perf_counter() - began
             self._metrics.time("select_duration", elapsed)
@@ -85,42 +93,42 @@ class Reader:
         self._metrics.count("select_returned", sum(len(c[0]) for c in answer.columns.values()))
         return answer
 
-    async def _by_strategy(self, query: SelectQuery) -> Answer:
-        strategy = self._options.read_strategy
-        if strategy == "SendOneReadOne":
-            return await self._read_one(query)
-        if strategy == "SendAllReadAll":
-            return await self._read_all(query)
-        if strategy == "SendAllReadFirstLinger":
-            return await self._read_first(query, send_all=True)
-        granted = self._permits.take(len(query.keys))
-        word = "granted" if granted else "rejected"
-        self._metrics.count(f"select_send_all_permit_{word}")
-        return await self._read_first(query, send_all=granted)
-
-    async def _read_one(self, query: SelectQuery) -> Answer:
-        wait = _Waiting(self, query, query.window)
+    async def send_one_read_one(self, query: SelectQuery) -> Answer:
+        """Ask one cluster, at random, and return its answer."""
+        wait = _PendingAnswers(self, query, query.window)
         wait.send([self._choose(self._clusters)], query.keys)
         await wait.finish()
         answers = wait.answers()
         columns = _first_of(answers, query.window._replace(offset=0))
         return Answer(columns, answers.failures, wait.blocked_s)
 
-    async def _read_all(self, query: SelectQuery) -> Answer:
-        wait = _Waiting(self, query, query.full_window)
+    async def send_all_read_all(self, query: SelectQuery) -> Answer:
+        """Ask all clusters, and return the union of their answers."""
+        wait = _PendingAnswers(self, query, query.full_window)
         wait.send(self._clusters, query.keys)
         await wait.finish()
         agreed = wait.agreed()
         if agreed is not None:
             return Answer(_cut(agreed, query.window), Failures(), wait.blocked_s)
         answers = wait.answers()
-        uniting = Uniting(answers, query.full_window, query.horizon)
-        columns = _cut(await uniting.columns(), query.window)
-        self._ask_for_repairs(uniting.disputed)
+        disputes = Disputes(answers, query.full_window, query.horizon)
+        columns = _cut(await disputes.columns(), query.window)
+        self._ask_for_repairs(disputes.disputed)
         return Answer(columns, answers.failures, wait.blocked_s)
 
+    async def send_all_read_first_linger(self, query: SelectQuery) -> Answer:
+        """Ask all clusters, and return the first answer for each key."""
+        return await self._read_first(query, send_all=True)
+
+    async def send_var_read_first_linger(self, query: SelectQuery) -> Answer:
+        """Ask all clusters while the rate allows it, else one; return the first answers."""
+        granted = self._permits.take(len(query.keys))
+        word = "granted" if granted else "rejected"
+        self._metrics.count(f"select_send_all_permit_{word}")
+        return await self._read_first(query, send_all=granted)
+
     async def _read_first(self, query: SelectQuery, *, send_all: bool) -> Answer:
-        wait = _Waiting(self, query, query.full_window)
+        wait = _PendingAnswers(self, query, query.full_window)
         chosen = self._clusters if send_all else [self._choose(self._clusters)]
         wait.send(chosen, query.keys)
         if not send_all:
@@ -135,10 +143,10 @@ class Reader:
         columns = _first_of(answers, query.window)
         return Answer(columns, answers.failures.copy(), blocked_s)
 
-    async def _linger(self, wait: _Waiting, horizon: float) -> None:
-        """Wait for the answers that nobody waits for, and compare them all."""
+    async def _linger(self, wait: _PendingAnswers, horizon: float) -> None:
+        """Wait for the answers that the caller did not wait for, and compare them all."""
         await wait.finish()
-        self._ask_for_repairs(Uniting(wait.answers(), wait.window, horizon).differences())
+        self._ask_for_repairs(Disputes(wait.answers(), wait.window, horizon).differences())
 
     def _ask_for_repairs(self, disputed: dict[bytes, list[bytes]]) -> None:
         if disputed:
@@ -146,7 +154,7 @@ class Reader:
             self._repairer.request(disputed)
 
     async def ask(self, cluster: Cluster, reading: ReadBatch) -> Found:
-        """Ask one cluster, and count what it gives."""
+        """Ask one cluster, and count what it returns."""
         self._metrics.count("select_send_to")
         found = await cluster.select(reading)
         if found.failed:
@@ -159,6 +167,17 @@ class Reader:
         self._metrics.time(name, seconds)
 
 
+Strategy: TypeAlias = Callable[[Reader, SelectQuery], Awaitable[Answer]]
+
+# All read strategies: what checks options, tests and the documentation goes by this.
+READ_STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "SendOneReadOne": Reader.send_one_read_one,
+    "SendAllReadAll": Reader.send_all_read_all,
+    "SendAllReadFirstLinger": Reader.send_all_read_first_linger,
+    "SendVarReadFirstLinger": Reader.send_var_read_first_linger,
+}
+
+
 def _first_of(answers: Answers, window: Window) -> dict[bytes, Columns]:
     """Take the answer that came first for each key."""
     pages = {key: next(iter(found.values())) for key, found in answers.pages.items()}
@@ -166,14 +185,14 @@ def _first_of(answers: Answers, window: Window) -> dict[bytes, Columns]:
 
 
 def _cut(columns: dict[bytes, Columns], window: Window) -> dict[bytes, Columns]:
-    """Leave the part of each key that was asked for."""
+    """Return the part of each key that was asked for."""
     if not window.offset and all(len(found[0]) <= window.limit for found in columns.values()):
         return columns
     part = slice(window.offset, window.offset + window.limit)
     return {key: (found[0][part], found[1][part]) for key, found in columns.items()}
 
 
-class _Waiting:
+class _PendingAnswers:
     """The answers to one query, as they come."""
 
     def __init__(self, reader: Reader, query: SelectQuery, window: Window) -> None:
@@ -226,7 +245,7 @@ class _Waiting:
             task.result()
 
     def agreed(self) -> dict[bytes, Columns] | None:
-        """Give what is in every key when all clusters gave the same; None when they differ."""
+        """Return what is in every key when all clusters agree; None when they differ."""
         first, *others = self._found.values()
         if self._failures.keys or any(found.raw != first.raw for found in others):
             return None
@@ -235,7 +254,7 @@ class _Waiting:
         return {key: columns_of(page.above(self._horizon).raw) for key, page in first.pages()}
 
     def answers(self) -> Answers:
-        """Give what has come; raises AllReplicasFailed when a key has no answer."""
+        """Return the answers so far; raises AllReplicasFailed when a key has none."""
         if self.unanswered:
             raise AllReplicasFailed(list(self.unanswered), len(self._tasks), self._failures.errors)
         pages: dict[bytes, dict[Cluster, TimelinePage]] = {key: {} for key in self._keys}
@@ -243,3 +262,25 @@ class _Waiting:
             for key, page in found.pages():
                 pages[key][cluster] = page.above(self._horizon)
         return Answers(pages, self._failures)
+
+
+async def read_scores(
+    clusters: Sequence[Cluster],
+    asked: dict[tuple[Key, Member], tuple[bytes, bytes]],
+    horizon: float,
+) -> dict[tuple[Key, Member], State | None]:
+    """Return the newest operation on each member, by the merge law; raises AllReplicasFailed."""
+    members: dict[bytes, list[bytes]] = {}
+    for key, member in dict.fromkeys(asked.values()):
+        members.setdefault(key, []).append(member)
+    replies = await asyncio.gather(*(cluster.score(members) for cluster in clusters))
+    truths: dict[tuple[bytes, bytes], State | None] = {}
+    for key, of_key in members.items():
+        answers = [reply[key] for reply in replies]
+        known = [answer for answer in answers if isinstance(answer, Known)]
+        if not known:
+            causes = [answer for answer in answers if isinstance(answer, StoreError)]
+            raise AllReplicasFailed([key], len(clusters), causes)
+        for member, state in zip(of_key, verdict(of_key, known), strict=True):
+            truths[key, member] = None if state is None or state.score < horizon else state
+    return {pair: truths[raw] for pair, raw in asked.items()}

@@ -1,9 +1,13 @@
-"""Repairs: clusters that differ are brought to what is true, by the same merge as a write.
+"""Repairs: clusters that differ are brought to one state, by the same merge as a write.
 
-Reads ask for repairs and never wait for them. A queue holds what is asked for, each element once;
-what finds no room in it, or no rate, is discarded and counted, and asked for again by a later read.
-Before anything is written, every cluster is asked what it knows; so a repair never brings back what
-was deleted, whatever made somebody ask for it.
+    AllRepairs           repairs all that is asked for and finds room in the queue
+    NoRepairs            repairs nothing
+    RateLimitedRepairs   repairs up to ``repair_rate`` elements a second
+
+REPAIR_STRATEGIES has them by name. Reads ask for repairs and never wait for them. A queue holds
+each element once; what finds no room there, or exceeds the rate, is discarded and counted, and a
+later read asks for it again. Before anything is written, every cluster is asked what it knows; so
+a repair never brings back what was deleted.
 """
 
 from __future__ import annotations
@@ -11,31 +15,61 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from headwater.errors import StoreError
 from headwater.timeline.cluster.calls import Changes, Known, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.disputes import verdict
 from headwater.timeline.farm.full_repair import add_change, repair_whole, size_of
 from headwater.timeline.farm.options import FarmOptions
-from headwater.timeline.farm.rates import Bucket
-from headwater.timeline.farm.union import verdict
 
 MOST_QUEUED: Final = 10_000
 MOST_AT_ONCE: Final = 500
 
 
+class Bucket:
+    """Grants ``rate`` tokens a second, and as many at once after a second of rest."""
+
+    def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._tokens = float(rate)
+        self._filled = clock()
+
+    def take(self, n: int) -> bool:
+        """Take n tokens, or none; returns whether they were taken.
+
+        More than the bucket can ever hold are taken from a full one, and what is missing is owed.
+        """
+        self._fill()
+        if not self._rate or self._tokens < min(n, self._rate):
+            return False
+        self._tokens -= n
+        return True
+
+    def take_some(self, n: int) -> int:
+        """Take up to n tokens; returns how many were taken."""
+        self._fill()
+        granted = max(0, min(n, int(self._tokens)))
+        self._tokens -= granted
+        return granted
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._tokens = min(self._rate, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+
+
 class Repairer:
     """The queue of repairs, and the task that works it off."""
 
-    def __init__(
-        self, clusters: Sequence[Cluster], options: FarmOptions, horizon: Callable[[], float]
-    ) -> None:
+    def __init__(self, clusters: Sequence[Cluster], options: FarmOptions) -> None:
         self._clusters = list(clusters)
-        self._strategy = options.repair_strategy
+        self._strategy = REPAIR_STRATEGIES[options.repair_strategy]
         self._max_size = options.max_size
         self._metrics = options.metrics
-        self._horizon = horizon
+        self._horizon = options.horizon
         self._bucket = Bucket(options.repair_rate)
         self._queue: dict[tuple[bytes, bytes], None] = {}
         self._worker: asyncio.Task[None] | None = None
@@ -46,16 +80,25 @@ class Repairer:
         self._metrics.count("repair_call")
         self._metrics.count("repair_request", len(pairs))
         new = [pair for pair in pairs if pair not in self._queue]
-        room = MOST_QUEUED - len(self._queue)
-        if self._strategy == "NoRepairs":
-            room = 0
-        elif self._strategy == "RateLimitedRepairs":
-            room = self._bucket.take_some(min(room, len(new)))
-        if len(new) > room:
-            self._metrics.count("repair_discarded", len(new) - room)
-        self._queue.update(dict.fromkeys(new[:room]))
+        room = min(MOST_QUEUED - len(self._queue), len(new))
+        granted = self._strategy(self, room)
+        if len(new) > granted:
+            self._metrics.count("repair_discarded", len(new) - granted)
+        self._queue.update(dict.fromkeys(new[:granted]))
         if self._queue and self._worker is None:
             self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    def all_repairs(self, n: int) -> int:
+        """Grant all of n repairs."""
+        return n
+
+    def no_repairs(self, n: int) -> int:  # noqa: ARG002
+        """Grant none of n repairs."""
+        return 0
+
+    def rate_limited_repairs(self, n: int) -> int:
+        """Grant as many of n repairs as the rate allows."""
+        return self._bucket.take_some(n)
 
     async def finish(self) -> None:
         """Wait until the queue is empty and what was in it is done."""
@@ -105,10 +148,10 @@ class Repairer:
         horizon: float,
         changes: list[Changes],
     ) -> bool:
-        """Note for each cluster what it must be told of a key.
+        """Add to the changes of each cluster what it lacks of a key.
 
-        Says whether one holds an element that newer ones push out: it lacks those, and only a
-        repair of the whole key brings them.
+        Returns whether a cluster holds an element that newer ones push out: it lacks those, and
+        only a repair of the whole key brings them.
         """
         known = {place: r[key] for place, r in enumerate(replies) if isinstance(r[key], Known)}
         if failed := len(replies) - len(known):
@@ -137,3 +180,13 @@ class Repairer:
         failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
         self._metrics.count("repair_write_failure", failed)
         self._metrics.count("repair_write_success", sum(map(size_of, changes.values())) - failed)
+
+
+RepairStrategy: TypeAlias = Callable[[Repairer, int], int]
+
+# All repair strategies, each of which says how many of n repairs are granted.
+REPAIR_STRATEGIES: Final[Mapping[str, RepairStrategy]] = {
+    "AllRepairs": Repairer.all_repairs,
+    "NoRepairs": Repairer.no_repairs,
+    "RateLimitedRepairs": Repairer.rate_limited_repairs,
+}

@@ -1,20 +1,52 @@
-"""How a farm writes: to all clusters at once, done when enough of them have all of it.
+"""How a farm writes: to all clusters at once, done when a quorum of them has all of it.
 
-The others go on in the background. Operations commute and may be repeated, so a write that failed
-for want of a quorum is written again as it was, whatever part of it was done.
+The other clusters are written in the background. Operations commute and may be repeated, so a write
+that failed for lack of a quorum is retried as it was, whatever part of it was done.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from headwater.errors import QuorumFailed, StoreError
-from headwater.timeline.cluster.calls import WriteBatch
+from headwater.timeline.cluster.calls import Change, Changes, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster, WriteOutcome
-from headwater.timeline.farm.background import Background
-from headwater.timeline.records import Written
+from headwater.timeline.records import Spelled, Written
+
+T = TypeVar("T")
+
+
+class Background:
+    """Tasks whose callers do not wait for them; kept here so that none is lost half-way."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task, which continues when whoever waits for it is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait until no task is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def changes_of(operations: Iterable[Spelled], *, deleted: bool) -> Changes:
+    """Sort inserts, or deletes, by key."""
+    changes: Changes = {}
+    for key, score, member in operations:
+        change = changes.get(key)
+        if change is None:
+            change = changes[key] = Change([], [])
+        change[deleted].extend((score, member))
+    return changes
 
 
 async def write(
@@ -31,7 +63,7 @@ async def write(
 
 
 class _Vote:
-    """The outcomes of one write, as they come; ``done`` once they suffice, or cannot any more."""
+    """The outcomes of one write, as they come; ``done`` once they suffice, or cannot suffice."""
 
     def __init__(self, clusters: int, quorum: int) -> None:
         self.done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
@@ -43,7 +75,7 @@ class _Vote:
         self._causes: list[StoreError] = []
 
     async def hear(self, cluster: Cluster, batch: WriteBatch) -> None:
-        """Write to one cluster, and count what it says."""
+        """Write to one cluster, and count its answer."""
         try:
             self._count(await cluster.write(batch))
         except Exception as error:
