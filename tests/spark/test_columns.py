@@ -22,7 +22,7 @@ import headwater
 from headwater import Headwater, Stream, UnreadableNode
 from headwater.log import node
 from headwater.log.keys import stream_key
-from headwater.log.reading import Kept
+from headwater.log.reading import UnopenedNode
 from headwater.spark import register
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.optimizer_rule import install_rule
@@ -223,13 +223,13 @@ def test_a_node_of_an_unknown_version_is_refused_by_the_jvm_too(
     blob[at] = byte
     fresh = spark.newSession()
     register(fresh)
-    fresh.dataSource.register(source_of(Kept(1, 0, bytes(blob))))
+    fresh.dataSource.register(source_of(UnopenedNode(1, 0, bytes(blob))))
     with pytest.raises(UnreadableNode) as caught, translating_errors():
         fresh.read.format("headwater").load().collect()
     assert str(caught.value) == str(UnreadableNode(why))
 
 
-def source_of(kept: Kept) -> type[DataSource]:
+def source_of(kept: UnopenedNode) -> type[DataSource]:
     """Make a source of our name whose tasks pass on one node, unchecked."""
 
     class OneNode(DataSourceReader):

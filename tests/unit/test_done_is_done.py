@@ -8,7 +8,7 @@ import pytest
 
 from headwater.errors import OutcomeUnknown, StoreUnreachable, UnreadableNode
 from headwater.log import grouping, writing
-from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.store.call import Call, Operation
 
 GONE = StoreUnreachable("redis://h", "Connection refused")
@@ -49,7 +49,7 @@ def test_a_write_that_fails_is_reported_as_failed() -> None:
 
 
 def test_what_a_read_took_reaches_its_caller_even_when_letters_cannot_be_buried() -> None:
-    group = GroupHandle(StreamHandle("s", set()), "g", "m", dead_letters=True)
+    group = GroupHandle(StreamHandle("s", set()), "g", "m", GroupOptions(dead_letters=True))
     entry = [b"0-1", [b"k", b"t", b"v", b"v", b"t", b"5"]]
     reply = {"hw_group_read": [[1, 1, 1], [], [entry], b"1", 0, 1, -1, 1, b""]}
     for fault in (GONE, UnreadableNode("it is broken")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import create_engine
@@ -11,7 +12,8 @@ from headwater.outbox.plan import Plan
 from headwater.outbox.position import Position
 from headwater.outbox.work import Ask, Fetch, Transact, Work
 
-INFO = [1, 20, 0, b"7000", 0, 0, 0, 0, 0, "", "", "", [], [], 0]
+# What a position looks at in the info of a stream.
+INFO = SimpleNamespace(first=1, last=20)
 
 
 def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
@@ -26,13 +28,10 @@ def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
                 reply = stored.pop(0) if fetches else None
             elif isinstance(request, Ask):
                 call: Any = request.operation.send(None)
+                request.operation.close()
                 reply = INFO if call.function == "hw_stream_info" else None
                 if call.function == "hw_stream_reader":
                     told.append(call.args[1])
-                try:
-                    request.operation.send(reply)
-                except StopIteration as done:
-                    reply = done.value
             else:
                 reply = None
     except StopIteration as done:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import (
+    acks,
     compaction,
     dead_letters,
     grouping,
@@ -19,8 +20,8 @@ from headwater.log import (
     staging,
     writing,
 )
-from headwater.log.handles import GroupHandle, Start, StreamHandle
-from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
+from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.limits import MAX_OFFSET, MAX_READ, check_offset
 from headwater.log.types import (
     DeadLetter,
     GroupInfo,
@@ -29,6 +30,7 @@ from headwater.log.types import (
     Published,
     Redriven,
     Retained,
+    Retention,
     StreamInfo,
 )
 
@@ -145,7 +147,7 @@ class AsyncStream:
     ) -> Retained:
         """See Stream.retain."""
         return await self._run(
-            retention.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
+            retention.retain(self._handle.key, Retention(max_count, max_age_ms, max_bytes), force)
         )
 
     async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
@@ -182,9 +184,8 @@ class AsyncStream:
         dead_letters: bool | str | None = None,
     ) -> AsyncGroup:
         """See Stream.group."""
-        handle = GroupHandle(
-            self._handle, name, member or self._member, start, max_pending, dead_letters
-        )
+        options = GroupOptions(start, max_pending, dead_letters)
+        handle = GroupHandle(self._handle, name, member or self._member, options)
         return AsyncGroup(self._store, handle)
 
 
@@ -213,17 +214,15 @@ class AsyncGroup:
 
     async def ack(self, *offsets: int | tuple[int, int]) -> int:
         """See Group.ack."""
-        return await self._run(grouping.ack(self._handle, offsets))
+        return await self._run(acks.ack(self._handle, offsets))
 
     async def nack(self, *offsets: int | tuple[int, int], delay_ms: int = 0) -> int:
         """See Group.nack."""
-        check_ms(delay_ms, "delay_ms")
-        return await self._run(grouping.postpone(self._handle, offsets, delay_ms))
+        return await self._run(acks.nack(self._handle, offsets, delay_ms))
 
     async def extend(self, *offsets: int | tuple[int, int], retry_ms: int) -> int:
         """See Group.extend."""
-        check_ms(retry_ms, "retry_ms", 1)
-        return await self._run(grouping.postpone(self._handle, offsets, retry_ms))
+        return await self._run(acks.extend(self._handle, offsets, retry_ms))
 
     async def seek(self, offset: Start) -> int:
         """See Group.seek."""

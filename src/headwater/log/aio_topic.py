@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headwater.log import node, topics
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.handles import Start
-from headwater.log.limits import check_count, check_ms
+from headwater.log.handles import GroupOptions, Start
+from headwater.log.limits import check_count
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -101,14 +101,10 @@ class AsyncTopic:
         dead_letters: bool | str | None = None,
     ) -> AsyncTopicGroup:
         """See Topic.group."""
+        options = GroupOptions(start, max_pending, dead_letters)
+        one_server = self._store.kind != "cluster"
         handle = topics.TopicGroupHandle(
-            self._handle,
-            name,
-            member or self._member,
-            start,
-            max_pending,
-            dead_letters,
-            one_server=self._store.kind != "cluster",
+            self._handle, name, member or self._member, options, one_server
         )
         return AsyncTopicGroup(self._store, handle)
 
@@ -140,13 +136,11 @@ class AsyncTopicGroup:
 
     async def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
         """See TopicGroup.nack."""
-        check_ms(delay_ms, "delay_ms")
-        return await self._run(topics.postpone(self._handle, messages, delay_ms))
+        return await self._run(topics.nack(self._handle, messages, delay_ms))
 
     async def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
         """See TopicGroup.extend."""
-        check_ms(retry_ms, "retry_ms", 1)
-        return await self._run(topics.postpone(self._handle, messages, retry_ms))
+        return await self._run(topics.extend(self._handle, messages, retry_ms))
 
     async def info(self) -> list[GroupInfo]:
         """See TopicGroup.info."""

@@ -22,16 +22,18 @@ from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_ms
 from headwater.log.reading import info
+from headwater.log.replies import NodeFacts, NodesReply, record
 from headwater.log.runs import SCHEMA
+from headwater.log.types import GroupInfo
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
 
 MARKER_MS = 24 * 3600 * 1000
-# Nodes that one call tells of, and that one call replaces at most.
+# How many nodes one call lists, and how many one call replaces at most.
 _PAGE = 64
 _MOST_NODES = 1024
 
-# Says which rows of a batch stay; batches come newest first, and have the columns of a scan.
+# Returns which rows of a batch stay; batches come newest first, and have the columns of a scan.
 Choice = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 
@@ -48,7 +50,7 @@ class Survey(NamedTuple):
     marker_time_ms: int
 
     def spent(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Say which messages, if they are the last of their tags, are markers that may go too.
+        """Return which messages, if they are the last of their tags, are markers that may go too.
 
         A message with an empty value marks its tag as deleted. It goes once it is old enough and
         every registered reader is past it, and only when nothing older of its tag is left.
@@ -73,14 +75,14 @@ def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Ope
     """
     check_ms(marker_ms, "marker_ms")
     # Asked first: when the stream is deleted and made anew after this, no node is replaced.
-    _, _, created, _ = yield _nodes(stream.key, 0)
+    created = NodesReply.of((yield _nodes(stream.key, 0))).created
     if sealing:
         yield from seal(stream.key, everything=True)
     facts = yield from info(stream)
     floor = min([*facts.readers.values(), MAX_OFFSET])
     for group in facts.groups:
         reply = yield Call("hw_group_info", stream.key, (group,), read_only=True)
-        floor = min(floor, reply[1])
+        floor = min(floor, record(GroupInfo, reply, name=group).ack_offset)
     last = facts.sealed if sealing else facts.last
     return Survey(created, facts.first, last, floor, facts.last_time_ms - marker_ms)
 
@@ -114,11 +116,11 @@ def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
 def remove_markers(
     stream: StreamHandle, rule: Survey, markers: Sequence[int], first: int, last: int
 ) -> Operation[Rewritten]:
-    """Take spent markers out of the nodes that lie in first..last.
+    """Remove spent markers from the nodes that lie in first..last.
 
     To be called when nothing older of their tags is left, anywhere, and no race was lost. If they
     went together with the rest, whoever stopped half way would leave a deleted tag without its
-    marker: alive again.
+    marker, and the tag would be back.
     """
     spent = pa.array(sorted(markers), pa.int64())
 
@@ -146,35 +148,36 @@ def rewrite(
     pile = _Pile(stream.key, rule.created)
     below = last
     while True:
-        start, _, created, found = yield _nodes(stream.key, below)
-        rows = [row for row in zip(*(iter(found),) * 5, strict=True) if row[1] >= max(first, start)]
-        if created != rule.created:
+        reply = NodesReply.of((yield _nodes(stream.key, below)))
+        start = reply.first
+        nodes = [old for old in reply.nodes if old.last >= max(first, start)]
+        if reply.created != rule.created:
             return Rewritten(pile.removed, True)
-        for base, end, count, _, version in rows:
-            below = base - 1
-            if max(base, start) < first:
+        for old in nodes:
+            below = old.base - 1
+            if max(old.base, start) < first:
                 pile.lost_race = True
                 break
-            if only is not None and only.isdisjoint(range(base, end + 1)):
+            if only is not None and only.isdisjoint(range(old.base, old.last + 1)):
                 yield from pile.flush(start)
                 continue
-            batch = yield from rows_of(stream, max(base, start), end)
+            batch = yield from rows_of(stream, max(old.base, start), old.last)
             kept = batch.filter(choose(batch)) if batch.num_rows else batch
             if pile.rows + kept.num_rows > NODE_MESSAGES or pile.nodes == _MOST_NODES:
                 yield from pile.flush(start)
-            pile.add(base, end, count, version, kept)
-        if len(rows) < _PAGE:
+            pile.add(old, kept)
+        if len(nodes) < _PAGE:
             yield from pile.flush(start)
             return Rewritten(pile.removed, pile.lost_race)
 
 
 def note_compacted(stream: StreamHandle, created: bytes, last: int) -> Operation[None]:
-    """Tell housekeepers that a compaction has seen everything up to an offset."""
+    """Note for housekeepers that a compaction has seen everything up to an offset."""
     yield Call("hw_stream_compacted", stream.key, (created, last), repeatable=True)
 
 
 def rows_of(stream: StreamHandle, first: int, last: int) -> Operation[pa.RecordBatch]:
-    """Bring the messages of first..last, with the columns of a scan."""
+    """Return the messages of first..last, with the columns of a scan."""
     runs = yield from fetch(stream, [(first, last)])
     parts: list[Any] = [run.cut(first, last).to_arrow() for run in runs]
     return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], SCHEMA)
@@ -201,7 +204,7 @@ class _Pile:
     def __init__(self, key: str, created: bytes) -> None:
         self._key = key
         self._created = created
-        self._old: list[tuple[int, int, int, int]] = []
+        self._old: list[NodeFacts] = []
         self._kept: list[pa.RecordBatch] = []
         self.rows = 0
         self.removed = 0
@@ -212,8 +215,8 @@ class _Pile:
         """How many nodes are gathered."""
         return len(self._old)
 
-    def add(self, base: int, last: int, count: int, version: int, kept: pa.RecordBatch) -> None:
-        self._old.append((base, last, count, version))
+    def add(self, old: NodeFacts, kept: pa.RecordBatch) -> None:
+        self._old.append(old)
         self._kept.append(kept)
         self.rows += kept.num_rows
 
@@ -221,16 +224,16 @@ class _Pile:
         """Put one node in the place of the pile."""
         old, kept, rows = self._old[::-1], self._kept[::-1], self.rows
         self._old, self._kept, self.rows = [], [], 0
-        before = sum(count for _, _, count, _ in old)
+        before = sum(each.messages for each in old)
         if not old or (len(old) == 1 and rows == before):
             return
-        base, last = max(old[0][0], first), old[-1][1]
+        base, last = max(old[0].base, first), old[-1].last
         # Rows below `first` were evicted already; they do not count as compacted.
-        before -= max(first - old[0][0], 0)
+        before -= max(first - old[0].base, 0)
         words = node_words(pa.concat_batches(kept), base, last)
         args: list[Argument] = [self._created, base, *words]
-        for old_base, old_last, _, version in old:
-            args += [old_base, old_last, version]
+        for each in old:
+            args += [each.base, each.last, each.version]
         if (yield Call("hw_stream_replace", self._key, tuple(args), repeatable=True)):
             self.removed += before - rows
         else:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
+from headwater.log.replies import HotReply
 from headwater.log.runs import PackedRun
 from headwater.store.call import Call, Operation
 
-# Nodes that one call tells of.
+# How many nodes one call lists.
 _PAGE = 64
 
 
@@ -26,13 +27,12 @@ def cool(stream: StreamHandle, leave: int) -> Operation[int]:
     """
     cooled = 0
     while True:
-        reply = yield Call("hw_stream_hot", stream.key, (leave, _PAGE), read_only=True)
-        first, created, mark, found = reply
-        rows = list(zip(*(iter(found),) * 6, strict=True))
-        if not rows:
+        call = Call("hw_stream_hot", stream.key, (leave, _PAGE), read_only=True)
+        reply = HotReply.of((yield call))
+        if not reply.nodes:
             return cooled
-        for base, last, count, size, time, version in rows:
-            if base < first or not count:
+        for base, last, count, size, time, version in reply.nodes:
+            if base < reply.first or not count:
                 continue
             # Read apart from the handle's own place, which is another reader's.
             runs = yield from fetch(StreamHandle(stream.name, stream.registered), [(base, last)])
@@ -40,9 +40,9 @@ def cool(stream: StreamHandle, leave: int) -> Operation[int]:
                 continue
             packed = node.pack(runs[0].batch, sealed=True)
             if packed.rows == count and len(packed.blob) < size:
-                words = (created, base, count, time, packed.blob, base, last, version)
+                words = (reply.created, base, count, time, packed.blob, base, last, version)
                 done = yield Call("hw_stream_replace", stream.key, words, repeatable=True)
                 cooled += count * done
-        args = (created, mark, rows[-1][1])
+        args = (reply.created, reply.mark, reply.nodes[-1].last)
         if not (yield Call("hw_stream_cooled", stream.key, args, repeatable=True)):
             return cooled

@@ -1,13 +1,13 @@
-"""Dead letters: what a group gave up lies in a stream of its own, to be looked at and redriven."""
+"""Dead letters: what a group gave up is in a stream of its own, to be inspected and redriven."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from headwater.log.fetching import fetch
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
+from headwater.log.replies import BuryReply, DeadReply, ExpireReply, RedriveReply
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import write_many
 from headwater.store.call import Call, Operation
@@ -22,7 +22,8 @@ def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
     while place >= 0:
         args = (group.name, place)
         try:
-            gone, place = yield Call("hw_group_expire", group.key, args, repeatable=True)
+            call = Call("hw_group_expire", group.key, args, repeatable=True)
+            gone, place = ExpireReply(*(yield call))
         except Refusal:
             raise group.unknown() from None
         dropped += gone
@@ -44,49 +45,47 @@ def bury(group: GroupHandle) -> Operation[int]:
             raise group.unknown() from None
         if not reply:
             return buried
-        number, flat, target = reply
-        ranges = list(zip(*(iter(flat),) * 3, strict=True))
-        runs = yield from fetch(group.stream, [(first, last) for first, last, _ in ranges])
+        batch = BuryReply.of(reply)
+        ranges = [(claim.first, claim.last) for claim in batch.claims]
+        runs = yield from fetch(group.stream, ranges)
         found = {message.offset: message for run in runs for message in run.messages()}
         # What was evicted or compacted meanwhile keeps its place, empty: places are counted.
         letters = [
             found.get(offset) or Message(offset, "", b"", 0)
-            for first, last, _ in ranges
+            for first, last in ranges
             for offset in range(first, last + 1)
         ]
-        grave = StreamHandle(target.decode(), group.stream.registered)
+        target = StreamHandle(batch.stream, group.stream.registered)
         entries = [(letter.tag, letter.value) for letter in letters]
-        offsets = yield from write_many(grave, entries, None, _producer(group), number)
+        offsets = yield from write_many(target, entries, None, _producer(group), batch.number)
         buried += len(letters)
-        done, at = str(number), offsets.start
+        done, at = str(batch.number), offsets.start
 
 
 def _producer(group: GroupHandle) -> str:
-    """Name who writes the letters of a group: short for any name, and no other group's."""
+    """Return the producer of a group's letters: short for any name, and no other group's."""
     names = f"{len(group.stream.name)} {group.stream.name} {group.name}"
     return f"dead:{hashlib.sha256(names.encode()).hexdigest()[:32]}"
 
 
 def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
-    """Look at the oldest ``count`` dead letters; they stay where they are."""
+    """Return the oldest ``count`` dead letters; they stay where they are."""
     check_count(count, most=MAX_BATCH_MESSAGES)
+    args = (group.name, max(count, 1))
     try:
-        reply: Any = yield Call(
-            "hw_group_dead", group.key, (group.name, max(count, 1)), read_only=True
-        )
+        reply = DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
     except Refusal:
         raise group.unknown() from None
-    target, flat = reply
     letters: list[DeadLetter] = []
-    if not target:
+    if not reply.stream:
         return letters
-    grave = StreamHandle(target.decode(), group.stream.registered)
-    for at, first, last, attempts in zip(*(iter(flat),) * 4, strict=True):
+    source = StreamHandle(reply.stream, group.stream.registered)
+    for at, first, last, attempts in reply.ranges:
         left = count - len(letters)
         if left <= 0:
             break
         end = at + min(last - first, left - 1)
-        for run in (yield from fetch(grave, [(at, end)])):
+        for run in (yield from fetch(source, [(at, end)])):
             for m in run.cut(at, end).messages():
                 origin = first + m.offset - at
                 letters.append(DeadLetter(m.offset, m.tag, m.value, m.time_ms, origin, attempts))
@@ -94,12 +93,12 @@ def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
 
 
 def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:
-    """Give up to ``count`` dead letters back to the group, at once and as if never tried."""
+    """Have up to ``count`` dead letters redelivered by the group, at once and as if never tried."""
     left, gone, place = check_count(count), 0, 0
     while place >= 0:
         args = (group.name, left, place)
         try:
-            back, lost, place = yield Call("hw_group_redrive", group.key, args)
+            back, lost, place = RedriveReply(*(yield Call("hw_group_redrive", group.key, args)))
         except Refusal:
             raise group.unknown() from None
         left, gone = left - back, gone + lost

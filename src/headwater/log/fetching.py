@@ -1,7 +1,7 @@
 """Fetching: the bytes of a stream's messages, from the server into runs.
 
-One reply holds at most 4 MiB, and at least one node or entry. The node that was read last is kept
-at hand, so that reading bit by bit fetches and opens it once.
+One reply holds at most 4 MiB, and at least one node or entry. The node that was read last is
+cached, so that reading bit by bit fetches and opens it once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import index_key, nodes_key
 from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
+from headwater.log.replies import IndexedNode, ReadReply
 from headwater.log.runs import Held, PackedRun, Run, open_runs
 from headwater.store.call import Call, Look, Operation
 
 
-class Part(NamedTuple):
+class FetchedPart(NamedTuple):
     """What one reply brought: the bounds of the stream then, the last offset covered, the runs."""
 
     first: int
@@ -26,26 +27,25 @@ class Part(NamedTuple):
     runs: list[Run]
 
 
-def bring(stream: StreamHandle, at: int, end: int) -> Operation[Part]:
-    """Bring what lies in at..end, as far as one reply goes; it may cover a node beyond the end."""
+def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
+    """Return what lies in at..end, as far as one reply goes; it may cover a node beyond the end."""
     held = stream.held
     if at == held.last + 1 and end - at < NODE_MESSAGES:
         part = yield from _next_node(stream, held)
         if part is not None:
             return part
     args = (REPLY_BYTES, held.name, at, end)
-    reply = yield Call("hw_stream_read", stream.key, args, read_only=True)
-    first, last, sealed, created, covered, nodes, entries = reply
-    runs, stream.held = open_runs(nodes, entries, created, sealed, held)
-    return Part(first, last, covered, runs)
+    reply = ReadReply(*(yield Call("hw_stream_read", stream.key, args, read_only=True)))
+    runs, stream.held = open_runs(reply, held)
+    return FetchedPart(reply.first, reply.last, reply.covered, runs)
 
 
-def _next_node(stream: StreamHandle, held: Held) -> Operation[Part | None]:
+def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None]:
     """Look for a node behind the one that was read last, where most readers go on.
 
-    Takes the server half the time that the function takes. Only a node without holes counts: its
-    messages never change, so it does not matter what happens between the three commands, as long
-    as the last of them finds the same stream, and the node not evicted.
+    This takes the server half the time that the function takes. Only a node without holes counts:
+    its messages never change, so it does not matter what happens between the three commands, as
+    long as the last of them finds the same stream, and the node not evicted.
     """
     at = held.last + 1
     found = yield Look(
@@ -58,33 +58,32 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[Part | None]:
     )
     if not found or found[2][2] != held.created:
         return None
-    indexed, blob, (first, last, created) = found
+    member, blob, (first, last, created) = found
     first, last = int(first), int(last)
     if last < at:
-        return Part(first, last, last, [])
-    if first > at or not indexed or not blob:
+        return FetchedPart(first, last, last, [])
+    if first > at or not member or not blob:
         return None
-    base, count, _, time, _, version = map(int, indexed[0].split(b":"))
-    end = int(indexed[1])
-    if base != at or count != end - base + 1:
+    facts, end = IndexedNode.of(member[0]), int(member[1])
+    if facts.base != at or facts.messages != end - at + 1:
         return None
     batch = node.unpack(blob)
-    if batch.num_rows != count or "offset" in batch.schema.names:
+    if batch.num_rows != facts.messages or "offset" in batch.schema.names:
         return None
-    stream.held = Held(created, base, end, version, batch)
-    return Part(first, last, end, [PackedRun(base, end, time, batch)])
+    stream.held = Held(created, at, end, facts.version, batch)
+    return FetchedPart(first, last, end, [PackedRun(at, end, facts.time, batch)])
 
 
 def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
-    """Bring the given ranges, and nothing beyond them; several calls when they are large.
+    """Return the runs of the given ranges, and nothing beyond; several calls when they are large.
 
-    A node that holds parts of several ranges gives a run for each of them.
+    A node that holds parts of several ranges becomes a run for each of them.
     """
     runs: list[Run] = []
     for first, last in ranges:
         at = first
         while at <= last:
-            part = yield from bring(stream, at, last)
+            part = yield from fetch_part(stream, at, last)
             runs += [run.cut(at, last) for run in part.runs if run.base <= last and run.last >= at]
             if part.covered < at or part.covered >= part.last:
                 break

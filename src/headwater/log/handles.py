@@ -1,19 +1,19 @@
-"""What operations know of the object they work on: its names, and what is worth remembering."""
+"""Handles: what operations know of their object, its names and what is worth remembering."""
 
 from __future__ import annotations
 
 import datetime as dt
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.log.keys import STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
-from headwater.store.call import Call, Operation
+from headwater.store.call import Argument, Call, Operation
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 
@@ -23,8 +23,8 @@ class StreamHandle:
 
     ``held`` is the node that was read last; other threads change it at any time, so an operation
     looks at it once, before it asks. ``hot`` is how many messages were in hot nodes when it was
-    written last. ``registered`` is shared by all handles of a client: the names it has told the
-    registry.
+    written last. ``registered`` is shared by all handles of a client: the names that it has added
+    to the registry.
     """
 
     __slots__ = ("held", "hot", "key", "name", "registered")
@@ -37,7 +37,7 @@ class StreamHandle:
         self.registered = registered
 
     def register(self) -> Operation[None]:
-        """Tell the registry of this stream, once per client."""
+        """Add this stream to the registry, once per client."""
         if self.name not in self.registered:
             yield Call("hw_registry_add", STREAMS, (self.name,), repeatable=True)
             self.registered.add(self.name)
@@ -52,60 +52,86 @@ def check_start(start: Start) -> None:
     check_offset(start, "start")
 
 
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What may be asked of a group: where it starts when it is new, and how it hands out.
+
+    ``Stream.group`` says what each option means. None leaves an option as the group has it.
+    """
+
+    start: Start = "first"
+    max_pending: int | None = None
+    dead_letters: bool | str | None = None
+
+    def __post_init__(self) -> None:
+        check_start(self.start)
+        if self.max_pending is not None:
+            check_count(self.max_pending, "max_pending", MAX_OFFSET)
+
+    def words(self, default_letters: str) -> tuple[Argument, Argument, Argument]:
+        """Spell the options for the server; dead letters go to ``default_letters`` unless named."""
+        letters = self.dead_letters
+        if letters is None or isinstance(letters, str):
+            stream = letters or ""
+        else:
+            stream = default_letters if letters else "-"
+        return (str(self.start), "" if self.max_pending is None else self.max_pending, stream)
+
+
+AS_IT_IS: Final = GroupOptions()
+
+
 @dataclass(slots=True)
 class GroupHandle:
-    """A group as its operations see it: its names, and what its owner asked for."""
+    """A group as its operations see it: its names, and what its owner asked for.
+
+    ``option_words`` are the options as the server is told them, with each read.
+    """
 
     stream: StreamHandle
     name: str
     member: str
-    start: Start = "first"
-    max_pending: int | None = None
-    dead_letters: bool | str | None = None
+    options: GroupOptions = AS_IT_IS
+    option_words: tuple[Argument, Argument, Argument] = field(init=False)
     waiters: list[str] = field(default_factory=list, init=False)
     reads: Iterator[int] = field(default_factory=lambda: count(1), init=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "group")
         check_name(self.member, "member")
-        check_start(self.start)
-        if self.max_pending is not None:
-            check_count(self.max_pending, "max_pending", MAX_OFFSET)
-        if self.dead_letters not in (None, False):
-            check_name(self.dead_words(), "stream of dead letters")
+        self.option_words = self.options.words(f"{self.stream.name}.{self.name}.dead")
+        if self.options.dead_letters not in (None, False):
+            check_name(str(self.option_words[2]), "stream of dead letters")
 
     @property
     def key(self) -> str:
         """The key of the stream."""
         return self.stream.key
 
-    def dead_words(self) -> str:
-        """Spell the wish for dead letters: a stream's name, '-' for none, '' to leave it."""
-        if self.dead_letters is None:
-            return ""
-        if isinstance(self.dead_letters, str):
-            return self.dead_letters
-        return f"{self.stream.name}.{self.name}.dead" if self.dead_letters else "-"
+    def start_at(self, offset: int) -> None:
+        """Let a new group start at an offset, in place of the time that was given."""
+        self.options = replace(self.options, start=offset)
+        self.option_words = (str(offset), *self.option_words[1:])
 
     def take_waiter(self) -> str:
-        """Give a name to wait under; give it back once nothing can come for it any more."""
+        """Return a name to wait under; put it back once nothing can come for it any more."""
         try:
             return self.waiters.pop()
         except IndexError:
             return f"{self.member}.{secrets.token_hex(4)}"
 
     def unknown(self) -> UnknownGroup:
-        """Give the error for a group that has never read."""
+        """Return the error for a group that has never read."""
         return UnknownGroup(self.stream.name, self.name)
 
 
 def list_streams() -> Operation[list[str]]:
-    """List the names of all streams, sorted."""
+    """Return the names of all streams, sorted."""
     return sorted(name.decode() for name in (yield _list(STREAMS)))
 
 
 def list_topics() -> Operation[list[str]]:
-    """List the names of all topics, sorted."""
+    """Return the names of all topics, sorted."""
     return sorted(name.decode() for name in (yield _list(TOPICS)))
 
 

@@ -1,6 +1,6 @@
 """Housekeeping: all that a stream needs done from time to time, whoever has the time.
 
-Finishes publishes that were left, seals full nodes and makes hot ones cold, gives up what has
+It finishes publishes that were left, seals full nodes and makes hot ones cold, gives up what has
 expired, forgets producers and members that are gone, applies the retention policy and, where the
 stream asks for it, compacts. Each step is atomic and does nothing when there is nothing to do, so
 that any number of housekeepers may work at once.
@@ -16,6 +16,7 @@ from headwater.log.cooling import cool
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import HOT_KEPT, check_ms
 from headwater.log.reading import info
+from headwater.log.replies import CompactDueReply
 from headwater.log.types import Retained, Retention
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
@@ -64,7 +65,7 @@ class Kept:
 
 
 def keep(stream: StreamHandle) -> Operation[Kept]:
-    """Do all that is due to a stream; what cannot be read is told in the answer, not raised."""
+    """Do all that is due to a stream; what cannot be read is reported in ``fault``, not raised."""
     published = sealed = cooled = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
     fault = None
@@ -124,7 +125,7 @@ def _compact_if_due(stream: StreamHandle) -> Operation[int]:
     due = yield Call("hw_stream_compact_due", stream.key, read_only=True)
     if not due:
         return 0
-    marker_ms, last, created = due
-    removed = yield from compaction.compact(stream, marker_ms)
-    yield from compaction.note_compacted(stream, created, last)
+    reply = CompactDueReply(*due)
+    removed = yield from compaction.compact(stream, reply.marker_ms)
+    yield from compaction.note_compacted(stream, reply.created, reply.last)
     return removed

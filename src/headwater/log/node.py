@@ -61,7 +61,7 @@ _SMALL = pa.Codec("zstd", 6)
 _COMPRESS_FROM = 1024
 
 
-class Packed(NamedTuple):
+class PackedNode(NamedTuple):
     """A batch ready to be sent: its rows, the span of its own times if it has any, its bytes."""
 
     rows: int
@@ -150,7 +150,7 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[flag])
 
 
-def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> Packed:
+def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> PackedNode:
     """Write one batch as a node; a ``hot`` one is fast, a ``sealed`` one is as small as can be."""
     names = batch.schema.names
     columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
@@ -166,7 +166,7 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
     body = message.to_pybytes()
     facts = (b"HW", VERSION, columns, batch.num_rows, size)
     checksum = crc32(body, crc32(_HEADER.pack(*facts, 0)[:_CHECKED]))
-    return Packed(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
+    return PackedNode(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
 
 
 def check(blob: bytes) -> tuple[int, int, int]:

@@ -1,16 +1,16 @@
-"""Reading a stream: by offset, blocking, as Arrow, by time; and what is known of it."""
+"""Reading a stream: by offset, blocking, as Arrow, by time; and its info."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from headwater.log import node
-from headwater.log.fetching import bring, fetch
+from headwater.log.fetching import fetch, fetch_part
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
 from headwater.log.limits import (
@@ -22,11 +22,12 @@ from headwater.log.limits import (
     check_offset,
     to_ms,
 )
+from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
 from headwater.log.runs import NOTHING_HELD, Run, open_entries, open_runs
-from headwater.log.types import Message, Passage, Retention, StreamInfo
+from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 
-# A blocked call comes back this often, so that a dead connection is noticed.
+# A blocked call returns this often, so that a dead connection is noticed.
 WAIT_SLICE_MS = 5000
 
 Piece = TypeVar("Piece")
@@ -76,7 +77,7 @@ def read_from(
 def _arrivals(
     stream: StreamHandle, offset: int, count: int, deadline: float
 ) -> Operation[list[Any]]:
-    """Wait until the tail holds an entry at or after an offset; nothing when time is up."""
+    """Wait until the tail holds an entry at or after an offset; returns [] when time is up."""
     tail = tail_key(stream.key)
     most = min(count, 1000)
     while True:
@@ -91,7 +92,7 @@ def _arrivals(
 
 
 def _woken(entries: list[Any], offset: int, count: int) -> list[Message | None]:
-    """Use what woke a blocked reader when it begins with the very offset it waits for."""
+    """Return what woke a blocked reader, if it begins with the very offset it waits for."""
     if any(len(fields) != 6 for _, fields in entries):
         return []
     runs = open_entries(entries)
@@ -106,7 +107,7 @@ def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[M
     out: list[Message | None] = []
     at, end = offset, offset + count - 1
     while at <= end:
-        first, last, covered, runs = yield from bring(stream, at, end)
+        first, last, covered, runs = yield from fetch_part(stream, at, end)
         gone = min(first, end + 1, last + 1) - at
         if gone > 0:
             out += [None] * gone
@@ -140,11 +141,11 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
     at, gap, span = offset, None, count
     while True:
         end = min(at + span - 1, MAX_OFFSET)
-        first, last, covered, runs = yield from bring(stream, at, end)
+        first, last, covered, runs = yield from fetch_part(stream, at, end)
         covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):
-                # Evicted while this read was on its way: whoever reads on is told.
+                # It was evicted while this read was on its way: the next read reports the gap.
                 break
             gap, at = (offset, first - 1), first
         for run in runs:
@@ -161,7 +162,7 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
     return Passage(messages, at, gap, last)
 
 
-class Kept(NamedTuple):
+class UnopenedNode(NamedTuple):
     """A node as the store keeps it: checked, not opened.
 
     ``base`` is its first offset, ``time`` that of its messages when they have none of their own.
@@ -175,7 +176,7 @@ class Kept(NamedTuple):
 class Scanned(NamedTuple, Generic[Piece]):
     """What one reply of a scan holds, in order of offset, and where to go on (0: at the end).
 
-    ``first``, ``last`` and ``created`` tell where the stream stood, and which one it was.
+    ``first``, ``last`` and ``created`` say where the stream stood, and which one it was.
     """
 
     pieces: list[Piece]
@@ -186,32 +187,29 @@ class Scanned(NamedTuple, Generic[Piece]):
 
 
 def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned[pa.RecordBatch]]:
-    """Give the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
+    """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
     held = stream.held
-    reply = yield _part(stream, held.name, at, stop)
-    first, _, sealed, created, _, nodes, entries = reply
-    runs, stream.held = open_runs(nodes, entries, created, sealed, held)
-    batches = [batch for _, batch in _cut(runs, max(at, first), stop)]
+    reply = ReadReply(*(yield _part(stream, held.name, at, stop)))
+    runs, stream.held = open_runs(reply, held)
+    batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop)]
     return _scanned(batches, at, stop, reply)
 
 
-def kept_part(
+def scan_unopened(
     stream: StreamHandle, at: int, stop: int
-) -> Operation[Scanned[pa.RecordBatch | Kept]]:
-    """Do as scan_part does, but leave nodes that lie wholly in the range as they are kept."""
-    reply = yield _part(stream, "", at, stop)
-    first, _, sealed, created, _, nodes, entries = reply
-    start = max(at, first)
-    pieces: list[tuple[int, pa.RecordBatch | Kept]] = []
+) -> Operation[Scanned[pa.RecordBatch | UnopenedNode]]:
+    """Do as scan_part does, but return nodes that lie wholly in the range unopened."""
+    reply = ReadReply(*(yield _part(stream, "", at, stop)))
+    start = max(at, reply.first)
+    pieces: list[tuple[int, pa.RecordBatch | UnopenedNode]] = []
     to_cut: list[Any] = []
-    for found in zip(*(iter(nodes),) * 5, strict=True):
-        base, last, time, _, blob = found
-        if base < start or last >= stop or not blob:
-            to_cut += found
+    for sent in SentNode.all_of(reply.nodes):
+        if sent.base < start or sent.last >= stop or not sent.blob:
+            to_cut += sent
         else:
-            node.check(blob)
-            pieces.append((base, Kept(base, time, blob)))
-    runs, _ = open_runs(to_cut, entries, created, sealed, NOTHING_HELD)
+            node.check(sent.blob)
+            pieces.append((sent.base, UnopenedNode(sent.base, sent.time, sent.blob)))
+    runs, _ = open_runs(reply._replace(nodes=to_cut), NOTHING_HELD)
     pieces += _cut(runs, start, stop)
     pieces.sort(key=itemgetter(0))
     return _scanned([piece for _, piece in pieces], at, stop, reply)
@@ -223,24 +221,24 @@ def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
 
 
 def _cut(runs: Iterable[Run], start: int, stop: int) -> list[tuple[int, pa.RecordBatch]]:
-    """Give the rows of runs that lie in the range, those of each with its first offset."""
+    """Return the rows of runs that lie in the range, those of each run with its first offset."""
     found = [(run.base, run.cut(start, stop - 1).to_arrow()) for run in runs if run.last >= start]
     return [(base, batch) for base, batch in found if batch.num_rows]
 
 
-def _scanned(pieces: list[Piece], at: int, stop: int, reply: Sequence[Any]) -> Scanned[Piece]:
-    first, last, _, created, covered, *_ = reply
-    going_on = covered + 1 if max(at, first) <= covered < min(last, stop - 1) else 0
-    return Scanned(pieces, going_on, first, last, int(created))
+def _scanned(pieces: list[Piece], at: int, stop: int, reply: ReadReply) -> Scanned[Piece]:
+    more = max(at, reply.first) <= reply.covered < min(reply.last, stop - 1)
+    going_on = reply.covered + 1 if more else 0
+    return Scanned(pieces, going_on, reply.first, reply.last, int(reply.created))
 
 
 def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
-    """Give the offset of the first message at or after a time; last + 1 when there is none."""
+    """Return the offset of the first message at or after a time; last + 1 when there is none."""
     time_ms = to_ms(time)
     at, more = 1, 1
     while more:
-        args = (time_ms, at)
-        first, last, more = yield Call("hw_stream_offset_at", stream.key, args, read_only=True)
+        call = Call("hw_stream_offset_at", stream.key, (time_ms, at), read_only=True)
+        first, last, more = OffsetAtReply(*(yield call))
         for run in (yield from fetch(stream, [(first, last)])):
             for message in run.cut(first, last).messages():
                 if message.time_ms >= time_ms:
@@ -250,30 +248,13 @@ def offset_at(stream: StreamHandle, time: int | dt.datetime) -> Operation[int]:
 
 
 def newest_sequence(key: str, producer: str) -> Operation[int | None]:
-    """Give the newest sequence of a producer that the stream remembers; None without any."""
+    """Return the newest sequence of a producer that the stream remembers; None without any."""
     args = (check_name(producer, "producer"),)
     found: int = yield Call("hw_stream_sequence", key, args, read_only=True)
     return None if found < 0 else found
 
 
 def info(stream: StreamHandle) -> Operation[StreamInfo]:
-    """Say where a stream stands; one that was never written is empty."""
+    """Return where a stream stands; one that was never written is empty."""
     reply = yield Call("hw_stream_info", stream.key, read_only=True)
-    first, last, sealed, created, time, node_bytes, tail_bytes, nodes, holes = reply[:9]
-    limits = [int(limit) if limit else None for limit in reply[9:12]]
-    readers = reply[12]
-    return StreamInfo(
-        name=stream.name,
-        first=first,
-        last=last,
-        length=last - first + 1 - holes,
-        bytes=node_bytes + tail_bytes,
-        nodes=nodes,
-        sealed=sealed,
-        created_ms=int(created) // 1000,
-        last_time_ms=time,
-        retention=Retention(*limits),
-        auto_compact=bool(reply[14]),
-        readers={readers[i].decode(): int(readers[i + 1]) for i in range(0, len(readers), 2)},
-        groups=tuple(group.decode() for group in reply[13]),
-    )
+    return record(StreamInfo, reply, name=stream.name)

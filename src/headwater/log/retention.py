@@ -1,13 +1,16 @@
-"""Keeping a stream in bounds: eviction, retention, tidying, deletion."""
+"""Keeping a stream within bounds: eviction, retention, tidying, deletion."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 from headwater.errors import InvalidInput
 from headwater.log.compaction import node_words, rows_of
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import STREAMS
 from headwater.log.limits import MAX_OFFSET, check_count, check_name
-from headwater.log.types import Retained
+from headwater.log.replies import EvictReply, RetainReply, TidyReply
+from headwater.log.types import Retained, Retention
 from headwater.store.call import Argument, Call, Operation
 
 PRODUCER_MS = 7 * 24 * 3600 * 1000
@@ -15,7 +18,7 @@ MEMBER_MS = 3600 * 1000
 
 
 def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[int]:
-    """Forget messages up to offset ``n``, or all but the newest ``-n``; returns how many.
+    """Evict messages up to offset ``n``, or all but the newest ``-n``; returns how many.
 
     Stops before the slowest registered reader unless ``past_readers``.
     """
@@ -24,40 +27,29 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
     if n == 0:
         return 0
     key = stream.key
-    args = (n,) if past_readers else (n, 1)
-    reply = yield Call("hw_stream_evict", key, args, repeatable=n > 0)
-    gone, more, in_the_way, created = reply
+    args: tuple[Argument, ...] = (n,) if past_readers else (n, 1)
+    reply = EvictReply.of((yield Call("hw_stream_evict", key, args, repeatable=n > 0)))
+    gone, more, cut = reply.gone, reply.more, reply.cut
     # What -n means was settled by the first call; the rest only frees what that one left.
     while more:
-        also, more, *_ = yield Call("hw_stream_evict", key, (1,), repeatable=True)
-        gone += also
-    if in_the_way:
-        base, last, count, version, stay = in_the_way
-        kept = yield from rows_of(stream, stay, last)
-        args = (created, stay, *node_words(kept, stay, last), base, last, version)
+        rest = EvictReply.of((yield Call("hw_stream_evict", key, (1,), repeatable=True)))
+        gone, more = gone + rest.gone, rest.more
+    if cut:
+        kept = yield from rows_of(stream, cut.stay, cut.last)
+        words = node_words(kept, cut.stay, cut.last)
+        args = (reply.created, cut.stay, *words, cut.base, cut.last, cut.version)
         if not (yield Call("hw_stream_replace", key, args, repeatable=True)):
-            return int(gone) + (yield from evict(stream, stay - 1, past_readers))
-        gone += count - kept.num_rows
-    return int(gone)
+            return gone + (yield from evict(stream, cut.stay - 1, past_readers))
+        gone += cut.messages - kept.num_rows
+    return gone
 
 
-def retain(
-    key: str,
-    max_count: int | None,
-    max_age_ms: int | None,
-    max_bytes: int | None,
-    force: bool,
-) -> Operation[Retained]:
+def retain(key: str, policy: Retention, force: bool) -> Operation[Retained]:
     """Set the retention policy and apply it."""
-    limits = [
-        "" if limit is None else check_count(limit, what, MAX_OFFSET)
-        for limit, what in (
-            (max_count, "max_count"),
-            (max_age_ms, "max_age_ms"),
-            (max_bytes, "max_bytes"),
-        )
-    ]
-    return (yield from _retain(key, ("set", int(force), *limits), int(force)))
+    words: list[Argument] = []
+    for name, limit in asdict(policy).items():
+        words += [name, "" if limit is None else check_count(limit, name, MAX_OFFSET)]
+    return (yield from _retain(key, ("set", int(force), *words), int(force)))
 
 
 def apply_retention(key: str, force: bool = False) -> Operation[Retained]:
@@ -68,15 +60,15 @@ def apply_retention(key: str, force: bool = False) -> Operation[Retained]:
 def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retained]:
     evicted = 0
     while True:
-        gone, more, held, who = yield Call("hw_stream_retain", key, args, repeatable=True)
-        evicted += gone
-        if not more:
-            return Retained(evicted, held, who.decode() or None)
+        reply = RetainReply(*(yield Call("hw_stream_retain", key, args, repeatable=True)))
+        evicted += reply.gone
+        if not reply.more:
+            return Retained(evicted, reply.held, reply.held_by.decode() or None)
         args = ("apply", force)
 
 
 def set_reader(key: str, reader: str, offset: int | None) -> Operation[None]:
-    """Say which offset a reader outside the log needs next; None forgets it."""
+    """Note which offset a reader outside the log needs next; None forgets the reader."""
     position: Argument = "" if offset is None else check_count(offset, "offset", MAX_OFFSET)
     args = (check_name(reader, "reader"), position)
     yield Call("hw_stream_reader", key, args, repeatable=True)
@@ -88,9 +80,10 @@ def tidy(
     """Forget producers and members that were silent for so long; returns how many of each."""
     producers = members = 0
     while True:
-        silent, gone = yield Call("hw_stream_tidy", key, (producer_ms, member_ms), repeatable=True)
-        producers, members = producers + silent, members + gone
-        if not silent:
+        call = Call("hw_stream_tidy", key, (producer_ms, member_ms), repeatable=True)
+        forgotten = TidyReply(*(yield call))
+        producers, members = producers + forgotten.producers, members + forgotten.members
+        if not forgotten.producers:
             return producers, members
 
 

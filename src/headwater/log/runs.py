@@ -1,4 +1,4 @@
-"""From a reply to messages: the nodes and tail entries that a read brought, in order of offset.
+"""Runs: the nodes and tail entries of a reply, in order of offset, from which messages are made.
 
 A run is what lies together: a packed batch, or plain entries side by side. Python objects or Arrow
 columns are only made of the rows that were asked for.
@@ -7,7 +7,7 @@ columns are only made of the rows that were asked for.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import UnreadableNode
 from headwater.log import node
+from headwater.log.replies import GroupReadReply, ReadReply, SentNode
 from headwater.log.types import Message
 
 SCHEMA = pa.schema(
@@ -40,16 +41,16 @@ class Run(Protocol):
         """The last offset."""
 
     def cut(self, first: int, last: int) -> Run:
-        """Give the part that lies in first..last."""
+        """Return the part that lies in first..last."""
 
     def hole_to(self, offset: int) -> int:
-        """Give the last of the offsets without a message that follow ``offset``, or that itself."""
+        """Return the last of the empty offsets that follow ``offset``, or ``offset`` itself."""
 
     def messages(self, attempt: int = 0) -> list[Message]:
-        """Make Python messages of all rows."""
+        """Return all rows as Python messages."""
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Give all rows as a record batch of SCHEMA."""
+        """Return all rows as a record batch of SCHEMA."""
 
 
 class PackedRun(NamedTuple):
@@ -139,7 +140,7 @@ class PlainRun(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The node that was read last: reading it bit by bit then fetches and opens it once.
+    """The cached node, the one that was read last: reading it bit by bit fetches and opens it once.
 
     ``last`` is its last offset, behind which the next node begins.
     """
@@ -159,16 +160,14 @@ class Held(NamedTuple):
 NOTHING_HELD = Held(b"", -1, -1, 0, None)
 
 
-def open_runs(
-    nodes: Sequence[Any], entries: Iterable[Any], created: bytes, sealed: int, held: Held
-) -> tuple[list[Run], Held]:
-    """Open what a read brought, in order of offset, and say which node is worth holding.
+def open_runs(reply: ReadReply | GroupReadReply, held: Held) -> tuple[list[Run], Held]:
+    """Open what a read brought; returns the runs in order of offset, and the node to cache.
 
     A tail entry may be sealed in part: only what lies above ``sealed`` counts of it.
     """
     runs: list[Run] = []
-    had = held
-    for base, last, time, version, blob in zip(*(iter(nodes),) * 5, strict=True):
+    had, created = held, reply.created
+    for base, last, time, version, blob in SentNode.all_of(reply.nodes):
         if blob is not None:
             # A node of which compaction left nothing has no bytes.
             batch = node.unpack(blob) if blob else node.EMPTY
@@ -176,10 +175,11 @@ def open_runs(
         elif had[:4] == (created, base, last, version):
             held = had
         else:
-            raise UnreadableNode("the server left out a node that is not at hand")
+            raise UnreadableNode("the server left out a node that is not cached")
         runs.append(PackedRun(base, last, time, held.batch))
     runs.sort(key=lambda run: run.base)
-    runs += [run.cut(sealed + 1, run.last) for run in open_entries(entries)]
+    above = reply.sealed + 1
+    runs += [run.cut(above, run.last) for run in open_entries(reply.entries)]
     return runs, held
 
 

@@ -1,4 +1,4 @@
-"""Staging and publishing: batches that many write side by side and one brings into the log, once.
+"""Staging and publishing: many write batches side by side, and one brings them into the log, once.
 
 What is staged lies beside the stream, in its slot, and nobody sees it. A publish names stagings in
 order, with a producer and a sequence. Its first call notes them, and from then on they will be in
@@ -17,6 +17,7 @@ from headwater.errors import InvalidInput, StagingGone, StaleSequence
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
+from headwater.log.replies import PublishReply, UnfinishedPublish
 from headwater.log.types import Published
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
@@ -30,7 +31,7 @@ LEFT_MS: Final = 60_000
 def stage(
     stream: StreamHandle, batch: pa.RecordBatch, staging: str, place: int, keep_ms: int
 ) -> Operation[int]:
-    """Put a batch of a node's shape aside; returns the place of the next one."""
+    """Stage a batch of a node's shape; returns the place of the next one."""
     node.check_batch(batch)
     check_count(place, "place", MAX_OFFSET)
     head: tuple[Argument, ...] = (
@@ -71,32 +72,33 @@ def publish(
     while True:
         call = Call("hw_stream_publish", stream.key, (*head, *names), repeatable=True)
         try:
-            done, first, last, unsealed, repeat, noted = yield call
+            reply = PublishReply(*(yield call))
         except Refusal as refusal:
             if refusal.code == "NO_STAGING":
                 raise StagingGone(stream.name, refusal.words[0]) from None
             newest = int(refusal.words[0])
             raise StaleSequence(stream.name, producer, sequence, newest) from None
-        if noted:
+        if reply.noted:
             names = ()
-        if done:
+        if reply.done:
             break
         # Nodes go to their place as they are when all before them is sealed.
-        yield from writing.tidy_up(stream, unsealed > 0, everything=True)
-    if first <= last and not repeat:
-        writing.note_new(stream, first)
-        large = last - first + 1 >= NODE_MESSAGES
-        to_seal = unsealed and (large or writing.time_to_seal(unsealed, last - first + 1))
+        yield from writing.tidy_up(stream, reply.unsealed > 0, everything=True)
+    published = reply.last - reply.first + 1
+    if published > 0 and not reply.repeat:
+        writing.note_new(stream, reply.first)
+        large = published >= NODE_MESSAGES
+        to_seal = reply.unsealed and (large or writing.time_to_seal(reply.unsealed, published))
         yield from writing.tidy_up(stream, bool(to_seal), everything=large)
-    return Published(first, last)
+    return Published(reply.first, reply.last)
 
 
 def finish_left(stream: StreamHandle, left_ms: int = LEFT_MS) -> Operation[int]:
-    """Bring the publishes to their end that whoever began them has left; returns how many."""
+    """Finish the publishes that whoever began them has left; returns how many."""
     finished = 0
     reply = yield Call("hw_stream_publishing", stream.key, read_only=True)
-    for producer, sequence, idle_ms in zip(*(iter(reply),) * 3, strict=True):
-        if idle_ms >= left_ms:
-            yield from publish(stream, (), producer.decode(), sequence)
+    for unfinished in UnfinishedPublish.all_of(reply):
+        if unfinished.idle_ms >= left_ms:
+            yield from publish(stream, (), unfinished.producer.decode(), unfinished.sequence)
             finished += 1
     return finished

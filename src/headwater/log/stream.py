@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import (
+    acks,
     compaction,
     dead_letters,
     grouping,
@@ -19,8 +20,8 @@ from headwater.log import (
     staging,
     writing,
 )
-from headwater.log.handles import GroupHandle, Start, StreamHandle
-from headwater.log.limits import MAX_OFFSET, MAX_READ, check_ms, check_offset
+from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.limits import MAX_OFFSET, MAX_READ, check_offset
 from headwater.log.types import (
     DeadLetter,
     GroupInfo,
@@ -29,6 +30,7 @@ from headwater.log.types import (
     Published,
     Redriven,
     Retained,
+    Retention,
     StreamInfo,
 )
 
@@ -193,7 +195,7 @@ class Stream:
         policy from then on. Without any limit, everything is kept.
         """
         return self._run(
-            retention.retain(self._handle.key, max_count, max_age_ms, max_bytes, force)
+            retention.retain(self._handle.key, Retention(max_count, max_age_ms, max_bytes), force)
         )
 
     def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
@@ -243,9 +245,8 @@ class Stream:
         ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
         name. None leaves both as the group has them.
         """
-        handle = GroupHandle(
-            self._handle, name, member or self._member, start, max_pending, dead_letters
-        )
+        options = GroupOptions(start, max_pending, dead_letters)
+        handle = GroupHandle(self._handle, name, member or self._member, options)
         return Group(self._store, handle)
 
 
@@ -284,17 +285,15 @@ class Group:
         Returns how many were pending until now; anything else is left as it is. Raises
         UnknownGroup.
         """
-        return self._run(grouping.ack(self._handle, offsets))
+        return self._run(acks.ack(self._handle, offsets))
 
     def nack(self, *offsets: int | tuple[int, int], delay_ms: int = 0) -> int:
         """Give messages back, to come again after ``delay_ms``; returns how many were pending."""
-        check_ms(delay_ms, "delay_ms")
-        return self._run(grouping.postpone(self._handle, offsets, delay_ms))
+        return self._run(acks.nack(self._handle, offsets, delay_ms))
 
     def extend(self, *offsets: int | tuple[int, int], retry_ms: int) -> int:
         """Take more time: messages come again ``retry_ms`` from now; returns how many."""
-        check_ms(retry_ms, "retry_ms", 1)
-        return self._run(grouping.postpone(self._handle, offsets, retry_ms))
+        return self._run(acks.extend(self._handle, offsets, retry_ms))
 
     def seek(self, offset: Start) -> int:
         """Set where the group stands, and return it: all before is done, all from it on is new."""

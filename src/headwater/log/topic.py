@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import node, topics
-from headwater.log.handles import Start
-from headwater.log.limits import check_count, check_ms
+from headwater.log.handles import GroupOptions, Start
+from headwater.log.limits import check_count
 from headwater.log.stream import Stream
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
@@ -105,14 +105,10 @@ class Topic:
         dead_letters: bool | str | None = None,
     ) -> TopicGroup:
         """Give a member's view of a group over all partitions; see Stream.group."""
+        options = GroupOptions(start, max_pending, dead_letters)
+        one_server = self._store.kind != "cluster"
         handle = topics.TopicGroupHandle(
-            self._handle,
-            name,
-            member or self._member,
-            start,
-            max_pending,
-            dead_letters,
-            one_server=self._store.kind != "cluster",
+            self._handle, name, member or self._member, options, one_server
         )
         return TopicGroup(self._store, handle)
 
@@ -142,13 +138,11 @@ class TopicGroup:
 
     def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
         """Give messages back, to come again after ``delay_ms``."""
-        check_ms(delay_ms, "delay_ms")
-        return self._run(topics.postpone(self._handle, messages, delay_ms))
+        return self._run(topics.nack(self._handle, messages, delay_ms))
 
     def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
         """Take more time: messages come again ``retry_ms`` from now."""
-        check_ms(retry_ms, "retry_ms", 1)
-        return self._run(topics.postpone(self._handle, messages, retry_ms))
+        return self._run(topics.extend(self._handle, messages, retry_ms))
 
     def info(self) -> list[GroupInfo]:
         """Say where the group stands in each partition."""

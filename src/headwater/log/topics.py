@@ -1,26 +1,31 @@
 """Topics without I/O: n streams behind one name, each message placed by its tag.
 
 Partition i of topic ``rides`` is the stream ``rides/i``. The partition of a tag is the CRC-32 of
-its UTF-8 bytes modulo n, so that any client in any language can tell it. All messages of a tag are
-in one partition, in order; nothing is promised between partitions.
+its UTF-8 bytes modulo n, so that any client in any language can compute it. All messages of a tag
+are in one partition, in order; no order is promised between partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, PartitionMismatch
-from headwater.log import grouping, node, reading, retention, writing
-from headwater.log.handles import GroupHandle, Start, StreamHandle
+from headwater.log import acks, grouping, node, reading, retention, writing
+from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.keys import TOPICS, tail_key, topic_key
-from headwater.log.limits import MAX_PARTITIONS, check_block, check_count
+from headwater.log.limits import MAX_PARTITIONS, check_block, check_count, check_ms, check_name
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.store.call import Call, Clock, Operation, Wait
+
+# A message of a topic, or its partition and offset.
+InTopic: TypeAlias = "TopicMessage | tuple[int, int]"
 
 DEFAULT_PARTITIONS = 8
 # On a cluster a blocked reader looks at one partition at a time, for this long.
@@ -42,7 +47,7 @@ class TopicHandle:
         self._streams: list[StreamHandle] = []
 
     def open(self) -> Operation[list[StreamHandle]]:
-        """Give the streams; the first to open a topic decides how many there are.
+        """Return the streams; the first to open a topic decides how many there are.
 
         Raises PartitionMismatch when that is not what is wanted.
         """
@@ -69,33 +74,33 @@ class TopicGroupHandle:
     topic: TopicHandle
     name: str
     member: str
-    start: Start
-    max_pending: int | None
-    dead_letters: bool | str | None
+    options: GroupOptions
     one_server: bool
     turn: int = field(default=-1, init=False)
     begun: bool = field(default=False, init=False)
     _members: list[GroupHandle] = field(default_factory=list, init=False)
 
+    def __post_init__(self) -> None:
+        check_name(self.name, "group")
+        check_name(self.member, "member")
+
     def open(self) -> Operation[list[GroupHandle]]:
-        """Give the group's part in each partition."""
+        """Return the group's part in each partition."""
         if not self._members:
             self._members = [
-                GroupHandle(
-                    stream, self.name, self.member, self.start, self.max_pending, self.dead_letters
-                )
+                GroupHandle(stream, self.name, self.member, self.options)
                 for stream in (yield from self.topic.open())
             ]
         return self._members
 
 
 def partition_of(tag: str, partitions: int) -> int:
-    """Give the partition of a tag."""
+    """Return the partition of a tag."""
     return crc32(tag.encode()) % partitions
 
 
 def places_of(tags: pa.Array, partitions: int) -> pa.Array:
-    """Give the partition of each tag; each distinct one is hashed once."""
+    """Return the partition of each tag; each distinct one is hashed once."""
     encoded = tags.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     places = pa.array([partition_of(tag, partitions) for tag in distinct], pa.int32())
@@ -103,7 +108,7 @@ def places_of(tags: pa.Array, partitions: int) -> pa.Array:
 
 
 def spread(batch: pa.RecordBatch, places: pa.Array) -> dict[int, pa.RecordBatch]:
-    """Sort rows by the partition of each, keeping their order."""
+    """Return the rows of each partition, in their order."""
     return {
         place: batch.filter(pc.equal(places, place))
         for place in sorted(places.unique().to_pylist())
@@ -148,7 +153,7 @@ def read_group(
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
     check_count(count)
-    terms = grouping.check_terms(retry_ms, expire_ms)
+    terms = grouping.Terms.of(retry_ms, expire_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
     while True:
@@ -195,10 +200,12 @@ def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
     return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
 
 
-def _by_partition(
-    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]
-) -> Operation[list[tuple[GroupHandle, list[int]]]]:
-    """Sort messages, or (partition, offset) pairs, by the group of their partition."""
+def _in_partitions(
+    group: TopicGroupHandle,
+    messages: Iterable[InTopic],
+    act: Callable[[GroupHandle, list[int]], Operation[int]],
+) -> Operation[int]:
+    """Do something to the messages of each partition; returns the sum of what that returns."""
     members = yield from group.open()
     places: dict[int, list[int]] = {}
     for message in messages:
@@ -207,31 +214,31 @@ def _by_partition(
         if not 0 <= place < len(members):
             raise InvalidInput(f"partition {place} is not one of 0 to {len(members) - 1}")
         places.setdefault(place, []).append(offset)
-    return [(members[place], offsets) for place, offsets in sorted(places.items())]
-
-
-def ack(
-    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]]
-) -> Operation[int]:
-    """Say that messages are done; returns how many were pending until now."""
     total = 0
-    for member, offsets in (yield from _by_partition(group, messages)):
-        total += yield from grouping.ack(member, offsets)
+    for place, offsets in sorted(places.items()):
+        total += yield from act(members[place], offsets)
     return total
 
 
-def postpone(
-    group: TopicGroupHandle, messages: Iterable[TopicMessage | tuple[int, int]], delay_ms: int
-) -> Operation[int]:
-    """Let pending messages come due ``delay_ms`` from now; returns how many were pending."""
-    total = 0
-    for member, offsets in (yield from _by_partition(group, messages)):
-        total += yield from grouping.postpone(member, offsets, delay_ms)
-    return total
+def ack(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
+    """Acknowledge messages; returns how many were pending until now."""
+    return (yield from _in_partitions(group, messages, acks.ack))
+
+
+def nack(group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: int) -> Operation[int]:
+    """Have pending messages redelivered after ``delay_ms``; returns how many were pending."""
+    check_ms(delay_ms, "delay_ms")
+    return (yield from _in_partitions(group, messages, partial(acks.nack, delay_ms=delay_ms)))
+
+
+def extend(group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: int) -> Operation[int]:
+    """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
+    check_ms(retry_ms, "retry_ms", 1)
+    return (yield from _in_partitions(group, messages, partial(acks.extend, retry_ms=retry_ms)))
 
 
 def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
-    """Say where the group stands in each partition."""
+    """Return where the group stands in each partition."""
     facts: list[GroupInfo] = []
     for member in (yield from group.open()):
         facts += [(yield from grouping.info(member))]
@@ -239,7 +246,7 @@ def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
 
 
 def info(topic: TopicHandle) -> Operation[list[StreamInfo]]:
-    """Say where each partition stands."""
+    """Return where each partition stands."""
     facts: list[StreamInfo] = []
     for stream in (yield from topic.open()):
         facts += [(yield from reading.info(stream))]
@@ -257,7 +264,7 @@ def delete(topic: TopicHandle) -> Operation[bool]:
 
 
 def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Put a column with the partition before the others."""
+    """Return a batch with a column for the partition before the others."""
     column = pa.repeat(pa.scalar(place, pa.int32()), batch.num_rows)
     return pa.RecordBatch.from_arrays(
         [column, *batch.columns], names=["partition", *batch.schema.names]

@@ -28,6 +28,7 @@ from headwater.log.limits import (
     check_count,
     check_name,
 )
+from headwater.log.replies import ReadReply, WriteReply
 from headwater.log.runs import NOTHING_HELD, open_runs
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
@@ -58,10 +59,11 @@ def write(
             f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
         )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
-    reply = yield Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
-    offset: int = reply[1]
+    call = Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
+    reply = WriteReply(*(yield call))
+    offset = reply.last
     note_new(stream, offset)
-    to_seal = time_to_seal(reply[2], 1)
+    to_seal = time_to_seal(reply.unsealed, 1)
     if to_seal or stream.name not in stream.registered:
         yield from tidy_up(stream, to_seal, everything=False)
     return offset
@@ -116,30 +118,32 @@ def append(
         repeatable=producer is not None,
     )
     try:
-        first, last, unsealed, repeat, stream.hot = yield call
+        reply = WriteReply(*(yield call))
     except Refusal as refusal:
         raise StaleSequence(
             stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
-    note_new(stream, first)
+    stream.hot = reply.hot
+    note_new(stream, reply.first)
     # A batch that could have been a node met leftovers in the tail: clear them away, so that
     # the next one goes straight to the nodes.
     fit = batch.num_rows >= _FIT_MESSAGES
-    to_seal = not repeat and unsealed and (fit or time_to_seal(unsealed, batch.num_rows))
-    yield from tidy_up(stream, bool(to_seal), everything=fit)
-    return range(first, last + 1)
+    behind = 0 if reply.repeat else reply.unsealed
+    to_seal = behind > 0 and (fit or time_to_seal(behind, batch.num_rows))
+    yield from tidy_up(stream, to_seal, everything=fit)
+    return range(reply.first, reply.last + 1)
 
 
 def note_new(stream: StreamHandle, offset: int) -> None:
-    """Have the registry told of a stream that begins, be it the second one of its name."""
+    """Have a stream that begins added to the registry, be it the second one of its name."""
     if offset == 1:
         stream.registered.discard(stream.name)
 
 
 def tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operation[None]:
-    """Do what others could do as well. The write is done: no fault in here may look like its own.
+    """Seal and register, which others could do as well; a fault here must not fail the write.
 
-    What is left undone is done with a later write, or by the housekeeper, who tells of faults.
+    What is left undone is done with a later write, or by the housekeeper, which reports faults.
     """
     with contextlib.suppress(StoreError, LogError):
         if to_seal:
@@ -148,7 +152,7 @@ def tidy_up(stream: StreamHandle, to_seal: bool, *, everything: bool) -> Operati
 
 
 def time_to_seal(unsealed: int, written: int) -> bool:
-    """Say whether this write was the one of many that should seal: it crossed a border."""
+    """Return whether this write is the one of many that should seal: it crossed a border."""
     before = max(unsealed - written, 0)
     return unsealed >= 2 * NODE_MESSAGES and unsealed // NODE_MESSAGES != before // NODE_MESSAGES
 
@@ -200,25 +204,25 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
     """
     least = 1 if everything else NODE_MESSAGES
     sealed_now = 0
-    # Beyond the end there is nothing to read, but the boundary is told.
+    # Beyond the end there is nothing to read, but the reply has the boundary.
     start = end = MAX_OFFSET
     while True:
         args = (REPLY_BYTES, "", start, end)
-        reply = yield Call("hw_stream_read", key, args, read_only=True)
-        _, last, sealed, created, covered, nodes, entries = reply
+        reply = ReadReply(*(yield Call("hw_stream_read", key, args, read_only=True)))
+        last, sealed, covered = reply.last, reply.sealed, reply.covered
         if last - sealed < least:
             return sealed_now
         if start != sealed + 1 or end < start:
             # Somebody else sealed, or wrote after what was the end.
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
-        runs, _ = open_runs(nodes, entries, created, sealed, NOTHING_HELD)
+        runs, _ = open_runs(reply, NOTHING_HELD)
         parts = [run.cut(start, covered).to_arrow() for run in runs]
         packed = node.pack(
             node.from_arrow(pa.concat_batches(parts).drop_columns("offset")), sealed=True
         )
         span = (packed.first_time or 0, packed.newest_time or 0)
-        words = (created, sealed, covered, packed.rows, *span, packed.blob)
+        words = (reply.created, sealed, covered, packed.rows, *span, packed.blob)
         boundary = yield Call("hw_stream_seal", key, words, repeatable=True)
         if boundary < 0:
             return sealed_now
@@ -227,6 +231,6 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
 
 
 def _end_of_node(start: int, last: int, everything: bool) -> int:
-    """Give the last offset of the next node; a short rest goes with the node before it."""
+    """Return the last offset of the next node; a short rest goes with the node before it."""
     end = start + NODE_MESSAGES - 1
     return last if everything and last - end < NODE_MESSAGES // 2 else end

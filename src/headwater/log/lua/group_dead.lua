@@ -45,7 +45,7 @@ redis.register_function{
     local name, written, written_at, most = args[1], args[2], tonumber(args[3]), tonumber(args[4])
     local G = group_key(keys[1], name)
     if not open_group(G) then return no_group() end
-    local target = redis.call('HGET', G, 'dead')
+    local target = redis.call('HGET', G, 'dead_letters')
     if target == '' then return drop_expired(G) end
     local noted = redis.call('HGET', G, 'burying')
     if noted and written ~= '' and written == string.match(noted, '^%d+') then

@@ -28,7 +28,7 @@ local function create_group(K, G, name, stream, start, now)
       return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
     end
   end
-  redis.call('HSET', G, 'next', next_offset, 'pending', 0, 'max_pending', 0, 'dead', '',
+  redis.call('HSET', G, 'next', next_offset, 'pending', 0, 'max_pending', 0, 'dead_letters', '',
     'created', digits(now))
   redis.call('ZADD', K .. ':groups', digits(now), name)
 end
@@ -80,13 +80,13 @@ redis.register_function{
       group.max_pending = tonumber(max_pending)
       redis.call('HSET', G, 'max_pending', max_pending)
     end
-    local dead, bury = dead_letters == '-' and '' or dead_letters, 0
-    if dead_letters ~= '' and dead ~= group.dead then
-      local grave = dead ~= '' and letters_lie_elsewhere(G, dead)
+    local bury, target = 0, dead_letters == '-' and '' or dead_letters
+    if dead_letters ~= '' and target ~= group.dead_letters then
+      local grave = target ~= '' and letters_lie_elsewhere(G, target)
       if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
       -- What had expired by now must be dropped when there are no dead letters any more.
-      group.dead, bury = dead, 1
-      redis.call('HSET', G, 'dead', dead)
+      group.dead_letters, bury = target, 1
+      redis.call('HSET', G, 'dead_letters', target)
     end
     redis.call('ZADD', G .. ':members', digits(now), member)
     local bag = new_bag(stream, limit_bytes, kept)
@@ -108,7 +108,7 @@ redis.register_function{
     elseif is_waiting(stream, name) then
       serve(K, name, stream, now)
     end
-    if group.dead ~= '' then
+    if group.dead_letters ~= '' then
       bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
     end
     return {

@@ -33,8 +33,10 @@ redis.register_function{
   hw_group_info: where a group stands.
   KEYS   1 the stream
   ARGV   1 group
-  Reply  { next, ack offset, pending, missed, expired, dead, max pending, dead letters on,
-           created, gaps, blocked members, stream first, stream last, { member, last seen, ... } }
+  Reply  name, value, ...: next, ack_offset, pending, lag, missed, gaps { first, last, ... }, expired,
+         dead (dead letters that are neither redriven nor discarded), max_pending or '', dead_letters
+         (the stream they go to) or '', waiting (blocked members), members { member, last seen, ... },
+         created_ms
          error HW_NO_GROUP
 ]]
 redis.register_function{
@@ -42,14 +44,24 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G, stream = group_key(K, name), load_stream(K)
-    local f = redis.call('HMGET', G, 'next', 'pending', 'missed', 'expired', 'buried', 'max_pending',
-      'dead', 'created', 'gaps')
-    if not f[1] then return no_group() end
+    local group = load_group(G)
+    if not group then return no_group() end
+    local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps'), {}
+    for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
     return {
-      tonumber(f[1]), group_position(G), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0),
-      tonumber(f[5] or 0), tonumber(f[6]), f[7], tonumber(f[8]), f[9] or '',
-      redis.call('ZCARD', G .. ':waiters'), stream.first, stream.last,
-      redis.call('ZRANGE', G .. ':members', 0, -1, 'WITHSCORES'),
+      'next', group.next,
+      'ack_offset', group_position(G),
+      'pending', group.pending,
+      'lag', math.max(stream.last - math.max(group.next, stream.first) + 1, 0),
+      'missed', tonumber(f[1] or 0),
+      'gaps', gaps,
+      'expired', tonumber(f[2] or 0),
+      'dead', tonumber(f[3] or 0),
+      'max_pending', group.max_pending > 0 and group.max_pending or '',
+      'dead_letters', group.dead_letters,
+      'waiting', redis.call('ZCARD', G .. ':waiters'),
+      'members', redis.call('ZRANGE', G .. ':members', 0, -1, 'WITHSCORES'),
+      'created_ms', tonumber(f[4]),
     }
   end,
   flags = { 'no-writes' },

@@ -17,13 +17,7 @@ redis.register_function{
     local stream = load_stream(K)
     local found = redis.call('ZRANGE', K .. ':index', '(' .. digits(stream.cold),
       digits(math.max(stream.last - leave, 0)), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-    local facts = {}
-    for i = 1, #found, 2 do
-      local node = parse_node(found[i])
-      local words = { node.base, tonumber(found[i + 1]), node.count, node.bytes, node.time, node.version }
-      for _, fact in ipairs(words) do facts[#facts + 1] = fact end
-    end
-    return { stream.first, stream.created, stream.cold, facts }
+    return { stream.first, stream.created, stream.cold, node_facts(found) }
   end,
   flags = { 'no-writes' },
 }

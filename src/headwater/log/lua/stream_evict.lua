@@ -25,13 +25,13 @@ redis.register_function{
 
 -- How far the policy wants to evict. Nodes are judged by their newest time, so that a node goes
 -- only when all of it is too old. Bounded: a later call goes on from the new first offset.
-local function retention_limit(K, stream, max_count, max_age_ms, max_bytes)
+local function retention_limit(K, stream, policy)
   local limit = stream.first - 1
-  if max_count then limit = math.max(limit, limit_for(K, stream, max_count)) end
-  local too_old = max_age_ms and server_ms() - max_age_ms
+  if policy.max_count then limit = math.max(limit, limit_for(K, stream, policy.max_count)) end
+  local too_old = policy.max_age_ms and server_ms() - policy.max_age_ms
   local too_much = 0
-  if max_bytes then
-    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - max_bytes + tail_bytes(K, stream)
+  if policy.max_bytes then
+    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - policy.max_bytes + tail_bytes(K, stream)
   end
   if not too_old and too_much <= 0 then return limit end
   local nodes = redis.call('ZRANGE', K .. ':index', 0, EVICT_NODES - 1, 'WITHSCORES')
@@ -64,22 +64,22 @@ end
   hw_stream_retain: set the retention policy when given, and apply it.
   Never passes the slowest registered reader unless forced.
   KEYS   1 the stream
-  ARGV   1 'set' or 'apply'   2 '1' to pass readers   3 max count   4 max age, ms   5 max bytes
-         ('' for no limit; ignored with 'apply', which takes the stored policy)
+  ARGV   1 'set' or 'apply'   2 '1' to pass readers
+         3.. with 'set' the whole policy: limit, value, ... of max_count, max_age_ms, max_bytes; a limit
+             that is '' or left out is none
   Reply  { messages forgotten, 1 when another call has more to do,
            offsets held back for readers, the reader that holds or '' }
 ]]
 redis.register_function{
   function_name = 'hw_stream_retain',
   callback = function(keys, args)
-    local K, verb, force, max_count, max_age_ms, max_bytes = keys[1], args[1], args[2], args[3], args[4], args[5]
-    local stream = load_stream(K)
+    local K, verb, force = keys[1], args[1], args[2]
+    local stream, policy = load_stream(K), {}
     if verb == 'set' then
-      redis.call('HSET', K, 'max_count', max_count, 'max_age_ms', max_age_ms, 'max_bytes', max_bytes)
+      for i = 3, #args, 2 do policy[args[i]] = args[i + 1] end
+      set_retention(K, policy)
     end
-    local policy = redis.call('HMGET', K, 'max_count', 'max_age_ms', 'max_bytes')
-    local wanted = retention_limit(K, stream, tonumber(policy[1] or ''), tonumber(policy[2] or ''),
-      tonumber(policy[3] or ''))
+    local wanted = retention_limit(K, stream, load_retention(K))
     local limit, who = wanted, ''
     if force ~= '1' then
       local needed, reader = slowest_reader(K)

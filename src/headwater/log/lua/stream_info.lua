@@ -1,23 +1,29 @@
 --[[
   hw_stream_info: what is known of a stream without reading its messages.
   KEYS   1 the stream
-  Reply  { first, last, sealed, created, time, node bytes, tail bytes, nodes, holes,
-           max count, max age ms, max bytes, { reader, position, ... }, { group, ... },
-           1 when housekeepers are to compact it }
+  Reply  name, value, ...: first, last, length (messages), bytes, nodes, sealed, created_ms (0 when it was
+         never written), last_time_ms (of the newest message), retention { limit, value or '', ... },
+         auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
+         groups { group, ... }
 ]]
 redis.register_function{
   function_name = 'hw_stream_info',
   callback = function(keys)
-    local K, stream = keys[1], load_stream(keys[1])
-    local f = redis.call('HMGET', K, 'bytes', 'holes', 'max_count', 'max_age_ms', 'max_bytes',
-      'compact')
+    local K = keys[1]
+    local stream, f = load_stream(K), redis.call('HMGET', K, 'bytes', 'holes', 'compact')
     return {
-      stream.first, stream.last, stream.sealed, stream.created, stream.time,
-      tonumber(f[1] or 0), tail_bytes(K, stream), redis.call('ZCARD', K .. ':index'), tonumber(f[2] or 0),
-      f[3] or '', f[4] or '', f[5] or '',
-      redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
-      redis.call('ZRANGE', K .. ':groups', 0, -1),
-      (f[6] or '') == '' and 0 or 1,
+      'first', stream.first,
+      'last', stream.last,
+      'length', stream.last - stream.first + 1 - tonumber(f[2] or 0),
+      'bytes', tonumber(f[1] or 0) + tail_bytes(K, stream),
+      'nodes', redis.call('ZCARD', K .. ':index'),
+      'sealed', stream.sealed,
+      'created_ms', math.floor(tonumber(stream.created) / 1000),
+      'last_time_ms', stream.time,
+      'retention', retention_words(K),
+      'auto_compact', (f[3] or '') == '' and 0 or 1,
+      'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
+      'groups', redis.call('ZRANGE', K .. ':groups', 0, -1),
     }
   end,
   flags = { 'no-writes' },

@@ -28,7 +28,7 @@ redis.register_function{
   hw_stream_nodes: the facts of sealed nodes, newest first, for those who rewrite them.
   KEYS   1 the stream
   ARGV   1 highest last offset of interest   2 how many
-  Reply  { first, sealed, created, { base, last, count, bytes, version, ... } }
+  Reply  { first, sealed, created, { base, last, count, bytes, time, version, ... } }
 ]]
 redis.register_function{
   function_name = 'hw_stream_nodes',
@@ -37,14 +37,7 @@ redis.register_function{
     local stream = load_stream(K)
     local found = redis.call('ZRANGE', K .. ':index', below, '-inf', 'BYSCORE', 'REV',
       'LIMIT', 0, most, 'WITHSCORES')
-    local facts = {}
-    for i = 1, #found, 2 do
-      local node = parse_node(found[i])
-      for _, fact in ipairs({ node.base, tonumber(found[i + 1]), node.count, node.bytes, node.version }) do
-        facts[#facts + 1] = fact
-      end
-    end
-    return { stream.first, stream.sealed, stream.created, facts }
+    return { stream.first, stream.sealed, stream.created, node_facts(found) }
   end,
   flags = { 'no-writes' },
 }

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.log.reading import Kept
+from headwater.log.reading import UnopenedNode
 
 TIME = pa.timestamp("us", "UTC")
 _COLUMNS = {
@@ -107,7 +107,7 @@ def hand_over(
 
 
 def hand_over_nodes(
-    nodes: Sequence[Kept], stream: str, partition: int, schema: pa.Schema
+    nodes: Sequence[UnopenedNode], stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
 

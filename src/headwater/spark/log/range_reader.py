@@ -17,7 +17,7 @@ import pyarrow as pa
 from headwater.errors import DataLost, OffsetOutOfRange, StreamReplaced
 from headwater.log import reading
 from headwater.log.handles import StreamHandle
-from headwater.log.reading import Kept, Scanned
+from headwater.log.reading import Scanned, UnopenedNode
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
 from headwater.spark.archives.reading import ALL, scan
@@ -88,7 +88,7 @@ class RangeReader:
         if held:
             yield from self._shape(held, part)
 
-    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | list[Kept]]:
+    def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | list[UnopenedNode]]:
         """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
             needed = {"offset", *self.schema.names, *(one.column for one in self.conditions)}
@@ -101,14 +101,14 @@ class RangeReader:
         at = part.start
         while at and at < part.stop:
             if unopened:
-                scanned = run(reading.kept_part(handle, at, part.stop))
+                scanned = run(reading.scan_unopened(handle, at, part.stop))
             else:
                 scanned = run(reading.scan_part(handle, at, part.stop))
             self._check(part, scanned)
             if scanned.first > at:
                 yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
             for kind, pieces in groupby(scanned.pieces, key=type):
-                if kind is Kept:
+                if kind is UnopenedNode:
                     yield list(pieces)
                 else:
                     yield from pieces

@@ -71,6 +71,18 @@ local function put_node(K, base, last, count, time, newest, version, blob)
     table.concat({ digits(base), digits(count), #blob, digits(time), digits(newest), version }, ':'))
 end
 
+-- Returns what those need to know of nodes who rewrite them: base, last, count, bytes, time, version, ...
+-- found: members of the index with their scores.
+local function node_facts(found)
+  local facts = {}
+  for i = 1, #found, 2 do
+    local node, n = parse_node(found[i]), #facts
+    facts[n + 1], facts[n + 2], facts[n + 3] = node.base, tonumber(found[i + 1]), node.count
+    facts[n + 4], facts[n + 5], facts[n + 6] = node.bytes, node.time, node.version
+  end
+  return facts
+end
+
 -- One range in the field "handed" of a group (see 40-pending.lua): waiter, time, first, last, due, expire.
 local HANDED = '(%S+):(%d+):(%d+):(%d+):(%d+):(%d+) '
 

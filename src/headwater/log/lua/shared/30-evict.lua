@@ -4,6 +4,29 @@
 ]]
 local EVICT_NODES = 256
 
+-- The limits of a retention policy: fields of the hash K, '' or missing for none.
+local RETENTION = { 'max_count', 'max_age_ms', 'max_bytes' }
+
+-- Returns the policy as limit, value, limit, value, ...
+local function retention_words(K)
+  local words = {}
+  for i, value in ipairs(redis.call('HMGET', K, unpack(RETENTION))) do
+    words[2 * i - 1], words[2 * i] = RETENTION[i], value or ''
+  end
+  return words
+end
+
+local function set_retention(K, policy)
+  for _, limit in ipairs(RETENTION) do redis.call('HSET', K, limit, policy[limit] or '') end
+end
+
+-- Returns the policy as a table; a limit that is not set is nil.
+local function load_retention(K)
+  local policy, words = {}, retention_words(K)
+  for i = 1, #words, 2 do policy[words[i]] = tonumber(words[i + 1]) end
+  return policy
+end
+
 -- The lowest offset that a group still needs: its first pending one, also in a box, or its next.
 local function group_position(G)
   local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')

@@ -21,7 +21,7 @@ local HANDED_BYTES = 1024
 
 local function expire_range(G, range, group)
   local start = digits(range.first)
-  if group.dead ~= '' then
+  if group.dead_letters ~= '' then
     redis.call('ZREM', G .. ':due', start)
     redis.call('ZADD', G .. ':expired', start, start)
   else
@@ -47,11 +47,11 @@ end
 
 -- wish: what a waiter asked for, when the caller names one.
 local function load_group(G, waiter)
-  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead', 'due', 'handed',
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
     'w:' .. (waiter or ''))
   if not f[1] then return nil end
   return {
-    next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead = f[4],
+    next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead_letters = f[4],
     due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[7],
   }
 end

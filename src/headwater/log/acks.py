@@ -1,0 +1,83 @@
+"""Acknowledging messages of a group: they are done, or they are to be redelivered later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from headwater.errors import InvalidInput
+from headwater.log.handles import GroupHandle
+from headwater.log.limits import check_ms, check_offset
+from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
+
+# An offset, or a range with both ends included.
+Offsets: TypeAlias = "int | tuple[int, int]"
+
+RANGES_PER_CALL = 1000
+
+
+def ack(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
+    """Acknowledge messages; returns how many were pending until now."""
+    return (yield from _on_ranges(group, "hw_group_ack", (), offsets))
+
+
+def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: int) -> Operation[int]:
+    """Have pending messages redelivered after ``delay_ms``; returns how many were pending."""
+    check_ms(delay_ms, "delay_ms")
+    return (yield from _on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
+
+
+def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: int) -> Operation[int]:
+    """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
+    check_ms(retry_ms, "retry_ms", 1)
+    return (yield from _on_ranges(group, "hw_group_postpone", (retry_ms,), offsets))
+
+
+def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
+    """Acknowledge offsets that compaction emptied, whether or not they were handed out."""
+    for flat in _calls_of(holes):
+        yield Call("hw_group_skip", group.key, (group.name, created, *flat), repeatable=True)
+
+
+def _on_ranges(
+    group: GroupHandle,
+    function: str,
+    args: tuple[Argument, ...],
+    offsets: Iterable[Offsets],
+) -> Operation[int]:
+    total = 0
+    try:
+        for flat in _calls_of(ranges_of(offsets)):
+            total += yield Call(function, group.key, (group.name, *args, *flat), repeatable=True)
+    except Refusal:
+        raise group.unknown() from None
+    return total
+
+
+def _calls_of(ranges: list[tuple[int, int]]) -> Iterable[list[int]]:
+    """Return the first and last offsets for each call."""
+    for start in range(0, len(ranges), RANGES_PER_CALL):
+        yield [edge for span in ranges[start : start + RANGES_PER_CALL] for edge in span]
+
+
+def ranges_of(offsets: Iterable[Offsets]) -> list[tuple[int, int]]:
+    """Return offsets and (start, end) ranges as ranges, in order and neighbours joined."""
+    spans = []
+    for item in offsets:
+        if isinstance(item, tuple) and len(item) != 2:
+            raise InvalidInput(f"a range is a pair (start, end), not {item!r}")
+        start, end = item if isinstance(item, tuple) else (item, item)
+        check_offset(start)
+        check_offset(end, "end of a range")
+        if end < start:
+            raise InvalidInput(f"the range ({start}, {end}) ends before it starts; swap its ends")
+        spans.append((start, end))
+    spans.sort()
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

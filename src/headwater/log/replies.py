@@ -1,0 +1,320 @@
+"""What the log's functions reply: one type per function, with its fields in the header's order.
+
+A reply that is read often is a list, and its type gives the places names. A reply that describes
+an object is name, value, name, value, ..., and ``record`` makes a user's record of it, by the names
+and types of the record's fields: a new fact needs a line in Lua and a field of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from headwater.log.types import GroupInfo, Retention, StreamInfo
+
+Reply: TypeAlias = Sequence[Any]
+Record = TypeVar("Record", StreamInfo, GroupInfo, Retention)
+
+
+class WriteReply(NamedTuple):
+    """hw_stream_write. ``unsealed`` and ``hot`` count messages of the whole stream."""
+
+    first: int
+    last: int
+    unsealed: int
+    repeat: int
+    hot: int
+
+
+class PublishReply(NamedTuple):
+    """hw_stream_publish. ``noted``: the names of the stagings need not be sent again."""
+
+    done: int
+    first: int
+    last: int
+    unsealed: int
+    repeat: int
+    noted: int
+
+
+class UnfinishedPublish(NamedTuple):
+    """hw_stream_publishing, one of several. ``idle_ms`` is the time since its last step."""
+
+    producer: bytes
+    sequence: int
+    idle_ms: int
+
+    @classmethod
+    def all_of(cls, reply: Reply) -> list[UnfinishedPublish]:
+        """Read the reply."""
+        return [cls(*row) for row in _rows(reply, 3)]
+
+
+class ReadReply(NamedTuple):
+    """hw_stream_read. ``covered`` is the last offset that the nodes and entries reach."""
+
+    first: int
+    last: int
+    sealed: int
+    created: bytes
+    covered: int
+    nodes: list[Any]
+    entries: list[Any]
+
+
+class SentNode(NamedTuple):
+    """A node in a reply; ``blob`` is None when the caller said that it still has the node."""
+
+    base: int
+    last: int
+    time: int
+    version: int
+    blob: bytes | None
+
+    @classmethod
+    def all_of(cls, nodes: Reply) -> Iterator[SentNode]:
+        """Read the nodes of a reply."""
+        return map(cls._make, _rows(nodes, 5))
+
+
+class IndexedNode(NamedTuple):
+    """A member of the index of nodes."""
+
+    base: int
+    messages: int
+    size: int
+    time: int
+    newest: int
+    version: int
+
+    @classmethod
+    def of(cls, member: bytes) -> IndexedNode:
+        """Read a member."""
+        return cls._make(map(int, member.split(b":")))
+
+
+class NodeFacts(NamedTuple):
+    """A node without its bytes, as those see it who rewrite nodes."""
+
+    base: int
+    last: int
+    messages: int
+    size: int
+    time: int
+    version: int
+
+    @classmethod
+    def all_of(cls, nodes: Reply) -> list[NodeFacts]:
+        """Read the nodes of a reply."""
+        return [cls(*row) for row in _rows(nodes, 6)]
+
+
+class NodesReply(NamedTuple):
+    """hw_stream_nodes."""
+
+    first: int
+    sealed: int
+    created: bytes
+    nodes: list[NodeFacts]
+
+    @classmethod
+    def of(cls, reply: Reply) -> NodesReply:
+        """Read the reply."""
+        first, sealed, created, nodes = reply
+        return cls(first, sealed, created, NodeFacts.all_of(nodes))
+
+
+class HotReply(NamedTuple):
+    """hw_stream_hot. All nodes up to ``mark`` are cold."""
+
+    first: int
+    created: bytes
+    mark: int
+    nodes: list[NodeFacts]
+
+    @classmethod
+    def of(cls, reply: Reply) -> HotReply:
+        """Read the reply."""
+        first, created, mark, nodes = reply
+        return cls(first, created, mark, NodeFacts.all_of(nodes))
+
+
+class BordersReply(NamedTuple):
+    """hw_stream_borders. ``borders`` are the last offsets of all parts but the last."""
+
+    first: int
+    last: int
+    created: bytes
+    borders: list[int]
+
+    @classmethod
+    def of(cls, reply: Reply) -> BordersReply:
+        """Read the reply."""
+        first, last, created, *borders = reply
+        return cls(first, last, created, borders)
+
+
+class OffsetAtReply(NamedTuple):
+    """hw_stream_offset_at: the offsets to look at, and whether there are more after them."""
+
+    first: int
+    last: int
+    more: int
+
+
+class CutNode(NamedTuple):
+    """A node with holes that an eviction would cut: what lies from ``stay`` on is to stay."""
+
+    base: int
+    last: int
+    messages: int
+    version: int
+    stay: int
+
+
+class EvictReply(NamedTuple):
+    """hw_stream_evict. ``more``: another call has to free the rest."""
+
+    gone: int
+    more: int
+    cut: CutNode | None
+    created: bytes
+
+    @classmethod
+    def of(cls, reply: Reply) -> EvictReply:
+        """Read the reply."""
+        gone, more, cut, created = reply
+        return cls(gone, more, CutNode(*cut) if cut else None, created)
+
+
+class RetainReply(NamedTuple):
+    """hw_stream_retain. ``more``: another call has more to evict."""
+
+    gone: int
+    more: int
+    held: int
+    held_by: bytes
+
+
+class TidyReply(NamedTuple):
+    """hw_stream_tidy: how many were forgotten."""
+
+    producers: int
+    members: int
+
+
+class CompactDueReply(NamedTuple):
+    """hw_stream_compact_due, when it is time."""
+
+    marker_ms: int
+    last: int
+    created: bytes
+
+
+class ClaimedRange(NamedTuple):
+    """Offsets that a group handed out together; ``attempt`` counts how often, from 1."""
+
+    first: int
+    last: int
+    attempt: int
+
+    @classmethod
+    def all_of(cls, claims: Reply) -> list[ClaimedRange]:
+        """Read the claims of a reply."""
+        return [cls(*row) for row in _rows(claims, 3)]
+
+
+class GroupReadReply(NamedTuple):
+    """hw_group_read. ``due_ms``: when something comes due, -1 for never; ``boxed``: a claim."""
+
+    claims: list[ClaimedRange]
+    nodes: list[Any]
+    entries: list[Any]
+    created: bytes
+    sealed: int
+    last: int
+    due_ms: int
+    to_bury: int
+    boxed: bytes
+
+    @classmethod
+    def of(cls, reply: Reply) -> GroupReadReply:
+        """Read the reply."""
+        claims, *facts = reply
+        return cls(ClaimedRange.all_of(claims), *facts)
+
+
+class ExpireReply(NamedTuple):
+    """hw_group_expire. ``place``: where the next call goes on, -1 at the end."""
+
+    dropped: int
+    place: int
+
+
+class BuryReply(NamedTuple):
+    """hw_group_bury, when there is a batch to write to the dead letters."""
+
+    number: int
+    claims: list[ClaimedRange]
+    stream: str
+
+    @classmethod
+    def of(cls, reply: Reply) -> BuryReply:
+        """Read the reply."""
+        number, claims, stream = reply
+        return cls(number, ClaimedRange.all_of(claims), stream.decode())
+
+
+class DeadRange(NamedTuple):
+    """Dead letters that lie together from offset ``at``; first..last is where they came from."""
+
+    at: int
+    first: int
+    last: int
+    attempts: int
+
+
+class DeadReply(NamedTuple):
+    """hw_group_dead. ``stream`` holds the dead letters, '' when there are none."""
+
+    stream: str
+    ranges: list[DeadRange]
+
+    @classmethod
+    def of(cls, reply: Reply) -> DeadReply:
+        """Read the reply."""
+        stream, ranges = reply
+        return cls(stream.decode(), [DeadRange(*row) for row in _rows(ranges, 4)])
+
+
+class RedriveReply(NamedTuple):
+    """hw_group_redrive. ``place``: where the next call goes on, -1 at the end."""
+
+    returned: int
+    gone: int
+    place: int
+
+
+def record(kind: type[Record], reply: Reply, **known: Any) -> Record:
+    """Make a record of a reply of names and values; ``known`` are fields that are not in it."""
+    facts = {name.decode(): value for name, value in _rows(reply, 2)}
+    read = {f.name: _READERS[str(f.type)](facts[f.name]) for f in fields(kind) if f.name in facts}
+    return kind(**known, **read)
+
+
+def _rows(flat: Reply, size: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*(iter(flat),) * size, strict=True)
+
+
+# How the server spells a value, by the type that a record's field is annotated with.
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": int,
+    "bool": bool,
+    "int | None": lambda number: None if number == b"" else int(number),
+    "str | None": lambda text: text.decode() or None,
+    "tuple[str, ...]": lambda texts: tuple(text.decode() for text in texts),
+    "tuple[tuple[int, int], ...]": lambda numbers: tuple(_rows(numbers, 2)),
+    "dict[str, int]": lambda pairs: {name.decode(): int(n) for name, n in _rows(pairs, 2)},
+    "Retention": lambda reply: record(Retention, reply),
+}
