@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import redis
-from redis.crc import key_slot
 
 import headwater
-from headwater.log.keys import stream_key
+from tests.support.moving_slots import move_of, owner, slot_of
 from tests.support.servers import Cluster, Server, node_id, until
 
 pytestmark = pytest.mark.cluster
@@ -107,68 +106,37 @@ def working(stream: headwater.Stream) -> Iterator[Work]:
     work.check()
 
 
-def owner(cluster: Cluster, slot: int) -> Server:
-    """Name the node that has a slot, as the first node knows it."""
-    with cluster.nodes[0].client() as admin:
-        admin.response_callbacks.clear()
-        table: list[Any] = admin.execute_command("CLUSTER", "SLOTS")
-    port = next(place[1] for first, last, place, *_ in table if first <= slot <= last)
-    return next(node for node in (*cluster.nodes, *cluster.replicas) if node.port == port)
-
-
-def ends(cluster: Cluster, name: str) -> tuple[int, Server, Server]:
-    """Name a stream's slot, the node that has it, and another one."""
-    slot = key_slot(stream_key(name).encode())
-    source = owner(cluster, slot)
-    return slot, source, next(node for node in cluster.nodes if node is not source)
-
-
 def test_a_slot_that_moves_key_by_key_is_not_noticed(
     cluster: Cluster, dial: Dial, name: str
 ) -> None:
     stream = dial(cluster.url).stream(name)
-    slot, source, target = ends(cluster, name)
-    with working(stream) as work, source.client() as old, target.client() as new:
-        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
-        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(target))
-        before = len(work.plain)
-        moved = 0
-        while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
-            # Calls come all the time; none may be stopped half way.
-            old.execute_command("MIGRATE", "127.0.0.1", target.port, keys[0], 0, 5000)
-            moved += 1
-            wait_for_refusals(old, new)
-        assert moved >= 3, "the parts of the stream went one by one"
-        assert len(work.plain) <= before + 1, "nothing was half written meanwhile"
-        for node in (new, old):
-            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", node_id(target))
-    assert owner(cluster, slot) is target
-
-
-def wait_for_refusals(*nodes: redis.Redis) -> None:
-    """Return when nodes have refused another call because its slot is on its way."""
-
-    def refusals() -> int:
-        counts = [node.info("errorstats").items() for node in nodes]
-        names = ("errorstat_TRYAGAIN", "errorstat_ASK")
-        return sum(int(fact["count"]) for found in counts for name, fact in found if name in names)
-
-    before = refusals()
-    until(lambda: refusals() > before)
+    with move_of(cluster, name) as move:
+        with working(stream) as work:
+            move.begin()
+            before = len(work.plain)
+            moved = 0
+            while move.one_key():
+                # Calls come all the time; none may be stopped half way.
+                moved += 1
+                refused = move.refusals("TRYAGAIN", "ASK")
+                until(lambda: move.refusals("TRYAGAIN", "ASK") > refused)  # noqa: B023  at once
+            assert moved >= 3, "the parts of the stream went one by one"
+            assert len(work.plain) <= before + 1, "nothing was half written meanwhile"
+            move.finish()
+        assert owner(cluster, move.slot) is move.target
 
 
 def test_a_slot_that_moves_as_a_whole_is_not_noticed(
     cluster: Cluster, dial: Dial, name: str
 ) -> None:
     stream = dial(cluster.url).stream(name)
-    slot, source, target = ends(cluster, name)
-    with working(stream) as work, source.client() as old:
+    with working(stream) as work, move_of(cluster, name) as move:
         try:
-            place = ("SLOTSRANGE", slot, slot, "NODE", node_id(target))
-            old.execute_command("CLUSTER", "MIGRATESLOTS", *place)
+            place = ("SLOTSRANGE", move.slot, move.slot, "NODE", node_id(move.target))
+            move.old.execute_command("CLUSTER", "MIGRATESLOTS", *place)
         except redis.ResponseError:
             pytest.skip("this server cannot move a slot as a whole")
-        until(lambda: owner(cluster, slot) is target)
+        until(lambda: owner(cluster, move.slot) is move.target)
         work.go_on()
 
 
@@ -190,7 +158,8 @@ def fail_over_to(node: Server) -> None:
 
 def test_a_planned_failover_is_not_noticed(cluster: Cluster, dial: Dial, name: str) -> None:
     stream = dial(cluster.url).stream(name)
-    slot, source, _ = ends(cluster, name)
+    slot = slot_of(name)
+    source = owner(cluster, slot)
     replica = cluster.add_replica(source)
     with working(stream) as work:
         for node in (replica, source):
@@ -202,7 +171,7 @@ def test_a_planned_failover_is_not_noticed(cluster: Cluster, dial: Dial, name: s
 def test_a_primary_that_dies_is_replaced(dial: Dial, name: str) -> None:
     with Cluster(node_timeout_ms=500) as cluster:
         stream = dial(cluster.url).stream(name)
-        _, source, _ = ends(cluster, name)
+        source = owner(cluster, slot_of(name))
         cluster.add_replica(source)
         with source.client() as admin:
             for sequence in range(1, 6):

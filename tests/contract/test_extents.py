@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
 import headwater
-from headwater.log.extents import (
-    Extent,
-    borders_call,
-    borders_of,
-    extent_call,
-    extent_of,
-    partitions_of,
-)
+from headwater.log import extents
+from headwater.log.extents import Extent, partitions_of
+from headwater.store.many import together
 from tests.support.entries import entries
-from tests.support.servers import Server
 
 
 def extent(hw: headwater.Headwater, stream: str) -> Extent:
-    return extent_of(hw.store.ask(extent_call(stream)))
+    return hw.store.run(extents.extent(stream))
 
 
 def borders(hw: headwater.Headwater, stream: str, *args: int) -> list[int]:
-    return borders_of(hw.store.ask(borders_call(stream, *args)))[1]
+    return hw.store.run(extents.borders(stream, *args))
 
 
 def test_an_extent_tells_where_a_stream_stands_and_which_one_it_is(
@@ -81,23 +73,8 @@ def test_a_topic_is_looked_at_without_being_made(hw: headwater.Headwater, name: 
     assert hw.store.run(partitions_of(name)) == 3
 
 
-def test_many_calls_go_together_and_their_answers_keep_their_order(
-    hw: headwater.Headwater, name: str
-) -> None:
+def test_the_extents_of_a_topic_come_together(hw: headwater.Headwater, name: str) -> None:
     topic = hw.topic(name, 12)
     topic.write_many(entries(500, tags=200))
-    calls = [extent_call(f"{name}/{place}") for place in range(12)]
-    found = [extent_of(reply).last for reply in hw.store.ask_all(calls)]
-    assert found == [info.last for info in topic.info()]
-    assert hw.store.ask_all([]) == []
-
-
-@pytest.mark.fault
-def test_calls_that_went_together_recover_one_by_one() -> None:
-    with Server(fsync="always") as server, headwater.connect(server.url) as hw:
-        hw.stream("a").write_many(entries(10))
-        calls = [extent_call("a"), extent_call("b")]
-        assert [extent_of(reply).last for reply in hw.store.ask_all(calls)] == [10, 0]
-        server.kill()
-        server.restart()
-        assert [extent_of(reply).last for reply in hw.store.ask_all(calls)] == [10, 0]
+    found = hw.store.run(together(extents.extent(f"{name}/{place}") for place in range(12)))
+    assert [each.last for each in found] == [info.last for info in topic.info()]

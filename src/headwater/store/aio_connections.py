@@ -29,7 +29,7 @@ from headwater.store.connections import (
     refuse_closed,
 )
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
+from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
 from headwater.store.url import Address
 
 
@@ -39,8 +39,8 @@ class AsyncStoreConnections(Protocol):
     async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
         """See StoreConnections."""
 
-    async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run commands on one object, in one round trip; raises the first fault of any."""
+    async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See StoreConnections.send_all."""
 
     async def servers(self) -> list[AsyncServerConnections]:
         """See StoreConnections."""
@@ -91,20 +91,24 @@ class AsyncServerConnections:
         self._idle.append(connection)
         return reply
 
-    async def send_all(
-        self,
-        key: str,  # noqa: ARG002  one server has every key
-        commands: Sequence[tuple[Any, ...]],
-    ) -> list[Any]:
-        """See AsyncStoreConnections."""
+    async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See StoreConnections.send_all."""
         connection = self._idle.pop() if self._idle else self._make()
+        replies: list[Any] = []
         try:
             if not connection.is_connected:
                 await _connect(connection)
             async with asyncio.timeout(REPLY_TIMEOUT_S):
-                packed = b"".join(pack_command(command) for command in commands)
+                packed = b"".join(pack_command(command) for _, command in commands)
                 await connection.send_packed_command(packed, False)
-                replies = [await connection.read_response(disable_decoding=True) for _ in commands]
+                while len(replies) < len(commands):
+                    try:
+                        replies.append(await connection.read_response(disable_decoding=True))
+                    except redis.ResponseError as error:
+                        replies.append(error)
+        except (redis.RedisError, OSError) as error:
+            await connection.disconnect(nowait=True)
+            return replies + [error] * (len(commands) - len(replies))
         except BaseException:
             # Replies that nobody read would be taken for those of the next call.
             await connection.disconnect(nowait=True)
@@ -172,13 +176,30 @@ class AsyncClusterConnections:
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
-        raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
+        raise still_moving()
 
-    async def send_all(self, key: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See AsyncStoreConnections."""
-        if self._slots.stale:
-            await self._learn()
-        return await self._server(self._slots.owner(key)).send_all(key, commands)
+    async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See ClusterConnections.send_all."""
+        scattered = Scattered(self._slots, commands)
+        while scattered.left:
+            try:
+                if self._slots.stale:
+                    await self._learn()
+            except (redis.RedisError, OSError) as error:
+                scattered.fail(error)
+                break
+            parts = scattered.parts()
+            found = await asyncio.gather(
+                *(self._server(node).send_all(part) for node, _, part in parts)
+            )
+            for (node, places, _), replies in zip(parts, found, strict=True):
+                scattered.take(node, places, replies)
+        for place in scattered.asked:
+            try:
+                scattered.replies[place] = await self.send(*commands[place], fresh=True)
+            except (redis.RedisError, OSError) as error:
+                scattered.replies[place] = error
+        return scattered.replies
 
     async def servers(self) -> list[AsyncServerConnections]:
         """See StoreConnections."""

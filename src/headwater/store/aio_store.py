@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,11 +17,12 @@ from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Clock, Look, Operation, Wait
+from headwater.store.call import Call, Look, Many, Operation, Wait
 from headwater.store.commands import encoder
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
+from headwater.store.many import chunks
 from headwater.store.store import GREETING
 from headwater.store.url import Address, resolve
 
@@ -91,12 +92,14 @@ class AsyncStore:
             request = operation.send(None)
             while True:
                 try:
-                    if isinstance(request, Clock):
-                        reply: Any = time.monotonic() * 1000
+                    if isinstance(request, Call | Wait):
+                        reply = await self.ask(request, patience_s)
                     elif isinstance(request, Look):
                         reply = await self.look(request)
+                    elif isinstance(request, Many):
+                        reply = await self.ask_many(request, patience_s)
                     else:
-                        reply = await self.ask(request, patience_s)
+                        reply = time.monotonic() * 1000
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -117,12 +120,30 @@ class AsyncStore:
         again = partial(self.connections.send, request.key, command, fresh=True)
         return await self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
+    async def ask_many(self, request: Many, patience_s: float | None = None) -> list[Any]:
+        """Run calls, thousands in a round trip; each recovers as a single one does."""
+        replies: list[Any] = []
+        for chunk in chunks(request, self.where, patience_s):
+            found = await self._send_all(chunk.unanswered)
+            while (pause := chunk.take(found)) is not None:
+                try:
+                    await self._prepare(*pause)
+                except (redis.RedisError, OSError) as error:
+                    found = [error] * len(chunk.unanswered)
+                else:
+                    found = await self._send_all(chunk.unanswered)
+            replies += chunk.replies
+        return replies
+
+    async def _send_all(self, calls: Sequence[Call]) -> list[Any]:
+        keyed = [(call.key, self._encode(call)) for call in calls]
+        return await self.connections.send_all(keyed)
+
     async def look(self, request: Look) -> list[Any] | None:
-        """See Store.look."""
-        try:
-            return await self.connections.send_all(request.key, request.commands)
-        except (redis.RedisError, OSError):
-            return None
+        """Run commands that only read, in one round trip; None when that did not work at once."""
+        keyed = [(request.key, command) for command in request.commands]
+        replies = await self.connections.send_all(keyed)
+        return None if any(isinstance(reply, Exception) for reply in replies) else replies
 
     async def _retry(
         self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], Awaitable[T]]

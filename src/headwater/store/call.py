@@ -6,7 +6,7 @@ It never touches a socket, so that the sync and the async store run the very sam
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -55,9 +55,20 @@ class Look(NamedTuple):
     commands: tuple[tuple[Argument, ...], ...]
 
 
+class Many(NamedTuple):
+    """Calls that do not wait for each other, sent together: thousands in a few round trips.
+
+    Each must be read-only or repeatable. The reply is the list of theirs, in this order; where a
+    function refused, its Refusal stands in the list. Each call is a step of its own: they happen
+    in any order, and other clients' calls in between. Meant for small replies, which are all kept.
+    """
+
+    calls: Sequence[Call]
+
+
 class Clock(NamedTuple):
     """Ask for a monotonic time in milliseconds, to count down a blocking call."""
 
 
-Request: TypeAlias = "Call | Wait | Look | Clock"
+Request: TypeAlias = "Call | Wait | Look | Many | Clock"
 Operation: TypeAlias = Generator[Request, Any, T]

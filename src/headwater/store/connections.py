@@ -23,7 +23,7 @@ from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.call import Key
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.slots import MOST_REDIRECTIONS, Node, SlotMap
+from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
 from headwater.store.url import Address
 
 # A reply that takes longer than this is taken for a dead connection; blocking calls are cut into
@@ -79,7 +79,7 @@ class StoreConnections(Protocol):
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """Run commands, each with its key, and return the replies; one round trip per server.
 
-        Raises the first fault; what became of the other commands is unknown then.
+        In place of a reply stands the error of the server or of the connection, if there was one.
         """
 
     def servers(self) -> list[ServerConnections]:
@@ -133,11 +133,37 @@ class ServerConnections:
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See StoreConnections."""
+        return self.start_all(commands)()
+
+    def start_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> Callable[[], list[Any]]:
+        """Send commands; what this returns waits for their replies."""
         connection = self._take(fresh=True)
+        try:
+            connection.connect()
+        except (redis.RedisError, OSError) as error:
+            unsent = faults.unsent(error)
+            return lambda: [unsent] * len(commands)
         try:
             packed = [pack_command(command) for _, command in commands]
             connection.send_packed_command(packed, False)
-            replies = [connection.read_response(disable_decoding=True) for _ in commands]
+        except (redis.RedisError, OSError) as error:
+            # The server may have some of them.
+            connection.disconnect()
+            failed = error
+            return lambda: [failed] * len(commands)
+        return partial(self._receive, connection, len(commands))
+
+    def _receive(self, connection: Any, expected: int) -> list[Any]:
+        replies: list[Any] = []
+        try:
+            while len(replies) < expected:
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except redis.ResponseError as error:
+                    replies.append(error)
+        except (redis.RedisError, OSError) as error:
+            connection.disconnect()
+            return replies + [error] * (expected - len(replies))
         except BaseException:
             # Replies that nobody read would be taken for those of the next call.
             connection.disconnect()
@@ -206,21 +232,30 @@ class ClusterConnections:
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
-        raise redis.exceptions.TryAgainError("the slot is moving", status_code="TRYAGAIN")
+        raise still_moving()
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
-        """See StoreConnections."""
-        if self._slots.stale:
-            self._learn()
-        places: dict[Node, list[int]] = {}
-        for place, (key, _) in enumerate(commands):
-            places.setdefault(self._slots.owner(key), []).append(place)
-        replies: list[Any] = [None] * len(commands)
-        for node, among in places.items():
-            found = self._server(node).send_all([commands[place] for place in among])
-            for place, reply in zip(among, found, strict=True):
-                replies[place] = reply
-        return replies
+        """See StoreConnections; all servers work at the same time."""
+        scattered = Scattered(self._slots, commands)
+        while scattered.left:
+            try:
+                if self._slots.stale:
+                    self._learn()
+            except (redis.RedisError, OSError) as error:
+                scattered.fail(error)
+                break
+            started = [
+                (node, places, self._server(node).start_all(part))
+                for node, places, part in scattered.parts()
+            ]
+            for node, places, receive in started:
+                scattered.take(node, places, receive())
+        for place in scattered.asked:
+            try:
+                scattered.replies[place] = self.send(*commands[place], fresh=True)
+            except (redis.RedisError, OSError) as error:
+                scattered.replies[place] = error
+        return scattered.replies
 
     def servers(self) -> list[ServerConnections]:
         """See StoreConnections."""

@@ -16,12 +16,13 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Look, Operation, Wait
+from headwater.store.call import Call, Look, Many, Operation, Wait
 from headwater.store.commands import encoder
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
+from headwater.store.many import chunks
 from headwater.store.url import resolve
 
 T = TypeVar("T")
@@ -95,12 +96,14 @@ class Store:
             request = operation.send(None)
             while True:
                 try:
-                    if isinstance(request, Clock):
-                        reply: Any = time.monotonic() * 1000
+                    if isinstance(request, Call | Wait):
+                        reply = self.ask(request, patience_s)
                     elif isinstance(request, Look):
                         reply = self.look(request)
+                    elif isinstance(request, Many):
+                        reply = self.ask_many(request, patience_s)
                     else:
-                        reply = self.ask(request, patience_s)
+                        reply = time.monotonic() * 1000
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -121,27 +124,33 @@ class Store:
         again = partial(self.connections.send, request.key, command, fresh=True)
         return self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
-    def ask_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run read-only calls, all that go to one server in one round trip.
+    def ask_many(self, request: Many, patience_s: float | None = None) -> list[Any]:
+        """Run calls, thousands in a round trip; each recovers as a single one does."""
+        replies: list[Any] = []
+        for chunk in chunks(request, self.where, patience_s):
+            found = self._send_all(chunk.unanswered)
+            while (pause := chunk.take(found)) is not None:
+                try:
+                    self._prepare(*pause)
+                except (redis.RedisError, OSError) as error:
+                    found = [error] * len(chunk.unanswered)
+                else:
+                    found = self._send_all(chunk.unanswered)
+            replies += chunk.replies
+        return replies
 
-        When that fails, each is asked for by itself, and recovers as a single one does.
-        """
-        try:
-            return self.connections.send_all([(call.key, self._encode(call)) for call in calls])
-        except (redis.RedisError, OSError):
-            return [self.ask(call) for call in calls]
+    def _send_all(self, calls: Sequence[Call]) -> list[Any]:
+        keyed = [(call.key, self._encode(call)) for call in calls]
+        return self.connections.send_all(keyed)
 
     def look(self, request: Look) -> list[Any] | None:
         """Run commands that only read, in one round trip; None when that did not work at once."""
-        try:
-            return self.connections.send_all(
-                [(request.key, command) for command in request.commands]
-            )
-        except (redis.RedisError, OSError):
-            return None
+        keyed = [(request.key, command) for command in request.commands]
+        replies = self.connections.send_all(keyed)
+        return None if any(isinstance(reply, Exception) for reply in replies) else replies
 
     def _retry(self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], T]) -> T:
-        """Try again until it succeeds or the recovery is such that the caller must know."""
+        """Try again until it succeeds or the caller must know."""
         while True:
             step = recovery.next_step(fault)
             try:

@@ -25,7 +25,7 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.log import compaction
 from headwater.log.compaction import MARKER_MS
-from headwater.log.extents import borders_call, borders_of
+from headwater.log.extents import borders
 from headwater.log.handles import StreamHandle
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import translating_errors
@@ -109,9 +109,8 @@ def _parts(
         known += rule.created != b"0"
         if rule.last < rule.first:
             continue
-        call = borders_call(stream, rule.first, rule.last + 1, TASK_NODES, least)
-        _, borders = borders_of(target.hw.store.ask_all([call])[0])
-        cuts = [rule.first - 1, *(b for b in borders if rule.first <= b < rule.last), rule.last]
+        ends = run(borders(stream, rule.first, rule.last + 1, TASK_NODES, least))
+        cuts = [rule.first - 1, *(end for end in ends if rule.first <= end < rule.last), rule.last]
         parts += [CompactPart(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
     if not known and not (target.is_topic and streams):
         raise target.unknown()

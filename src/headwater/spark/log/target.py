@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.inputs import check_name
-from headwater.log.extents import Extent, extent_call, extent_of, partitions_of
+from headwater.log.extents import Extent, extent, partitions_of
 from headwater.spark.archives.history import archived_partitions, first_at, whole_extents
 from headwater.spark.archives.manifest import Archive, Manifest
 from headwater.spark.archives.place import absolute_place
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.options import SourceOptions
+from headwater.store.many import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,15 @@ class StreamOrTopic:
         return UnknownTopic(self.name) if self.is_topic else UnknownStream(self.name)
 
     def extents(self, streams: Iterable[str]) -> list[Extent]:
-        """Say where streams stand now, with their archive; one round trip to each server."""
-        calls = [extent_call(stream) for stream in streams]
+        """Return where streams stand now, with their archive; one round trip to each server."""
+        names = list(streams)
 
         def look() -> list[Extent]:
-            return [extent_of(reply) for reply in self.hw.store.ask_all(calls)]
+            return self.hw.store.run(together(map(extent, names)))
 
         if self.archive is None:
             return look()
-        return whole_extents([Archive(self.archive, stream) for stream in streams], look)
+        return whole_extents([Archive(self.archive, name) for name in names], look)
 
     def manifest(self, stream: str) -> Manifest | None:
         """Give what is archived of a stream; None when there is nothing."""

@@ -12,11 +12,12 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from headwater.log.extents import borders_call, borders_of
+from headwater.log.extents import borders
 from headwater.log.limits import NODE_MESSAGES
 from headwater.spark.archives.history import divide
 from headwater.spark.archives.manifest import File
 from headwater.spark.log.target import StreamOrTopic
+from headwater.store.many import together
 
 # About a million messages: some tenths of a second, against milliseconds to start a task.
 TASK_NODES = 1000
@@ -57,17 +58,15 @@ def split(target: StreamOrTopic, ranges: Sequence[OffsetRange], least: int) -> l
         for (span, (_, live)), share in zip(archived.items(), shares, strict=True)
         if live.size and (share > 1 or live.size > TASK_NODES * NODE_MESSAGES)
     ]
-    replies = target.hw.store.ask_all(
-        [
-            borders_call(live.stream, live.start, live.stop, TASK_NODES, share)
+    found = target.hw.store.run(
+        together(
+            borders(live.stream, live.start, live.stop, TASK_NODES, share)
             for _, live, share in large
-        ]
+        )
     )
-    for (span, live, share), reply in zip(large, replies, strict=True):
-        _, borders = borders_of(reply)
-        if len(borders) + 1 < share:
-            borders = _even(live, share)
-        cuts = [live.start, *(border + 1 for border in borders), live.stop]
+    for (span, live, share), between in zip(large, found, strict=True):
+        ends = between if len(between) + 1 >= share else _even(live, share)
+        cuts = [live.start, *(end + 1 for end in ends), live.stop]
         parts[span] = [
             replace(live, start=start, stop=stop) for start, stop in pairwise(cuts) if start < stop
         ]

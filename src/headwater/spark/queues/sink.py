@@ -33,7 +33,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, StaleSequence
 from headwater.inputs import MAX_MS, MAX_NAME_BYTES
-from headwater.log.extents import extent_call, extent_of
+from headwater.log.extents import extent
 from headwater.log.reading import newest_sequence
 from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
@@ -169,7 +169,7 @@ def bring_over(place: QueueAddress, intake: Stream, stop: int) -> None:
     """Push what lies in the intake before an offset, from where the queue has it on."""
     run, queue = place.hw.store.run, place.hw.queue(place.queue)
     # One that was deleted and began anew counts its offsets anew, so that it is another producer.
-    producer = f"{intake.name}:{extent_of(place.hw.store.ask(extent_call(intake.name))).created}"
+    producer = f"{intake.name}:{run(extent(intake.name)).created}"
     newest = run(newest_sequence(queue_key(place.queue), producer)) or 0
     for push in pushes(intake.scan(newest + 1, stop)):
         priority, delay_ms, ttl_ms = push.tag.split(":")
