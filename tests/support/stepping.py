@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.errors import StoreError
-from headwater.store.call import Clock, Look, Operation
+from headwater.store.call import Clock, Operation
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
 
@@ -35,10 +35,7 @@ class Stepper:
             return True
         self.calls += 1
         try:
-            if isinstance(request, Look):
-                self._reply = self._store.look(request)
-            else:
-                self._reply = self._store.ask(request)
+            self._reply = self._store.ask(request)
         except (Refusal, StoreError) as error:
             # Refused: let it think about that at once, and remember what it asks for next.
             self._operation = _resume(self._operation, error)

@@ -17,7 +17,7 @@ from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Look, Many, Operation, Wait
+from headwater.store.call import Call, Look, Many, Operation, Request, Wait
 from headwater.store.commands import encoder
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
@@ -92,14 +92,7 @@ class AsyncStore:
             request = operation.send(None)
             while True:
                 try:
-                    if isinstance(request, Call | Wait):
-                        reply = await self.ask(request, patience_s)
-                    elif isinstance(request, Look):
-                        reply = await self.look(request)
-                    elif isinstance(request, Many):
-                        reply = await self.ask_many(request, patience_s)
-                    else:
-                        reply = time.monotonic() * 1000
+                    reply = await self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -109,8 +102,14 @@ class AsyncStore:
             result: T = done.value
             return result
 
-    async def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
-        """Run one request, recovering from what can be recovered from."""
+    async def ask(self, request: Request, patience_s: float | None = None) -> Any:
+        """Do one request, recovering from what can be recovered from."""
+        if not isinstance(request, Call | Wait):
+            if isinstance(request, Look):
+                return await self._look(request)
+            if isinstance(request, Many):
+                return await self._ask_many(request, patience_s)
+            return time.monotonic() * 1000
         command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
@@ -120,7 +119,7 @@ class AsyncStore:
         again = partial(self.connections.send, request.key, command, fresh=True)
         return await self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
-    async def ask_many(self, request: Many, patience_s: float | None = None) -> list[Any]:
+    async def _ask_many(self, request: Many, patience_s: float | None) -> list[Any]:
         """Run calls, thousands in a round trip; each recovers as a single one does."""
         replies: list[Any] = []
         for chunk in chunks(request, self.where, patience_s):
@@ -139,7 +138,7 @@ class AsyncStore:
         keyed = [(call.key, self._encode(call)) for call in calls]
         return await self.connections.send_all(keyed)
 
-    async def look(self, request: Look) -> list[Any] | None:
+    async def _look(self, request: Look) -> list[Any] | None:
         """Run commands that only read, in one round trip; None when that did not work at once."""
         keyed = [(request.key, command) for command in request.commands]
         replies = await self.connections.send_all(keyed)

@@ -16,7 +16,7 @@ import redis
 
 from headwater.errors import StoreError
 from headwater.store import faults
-from headwater.store.call import Call, Look, Many, Operation, Wait
+from headwater.store.call import Call, Look, Many, Operation, Request, Wait
 from headwater.store.commands import encoder
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
@@ -96,14 +96,7 @@ class Store:
             request = operation.send(None)
             while True:
                 try:
-                    if isinstance(request, Call | Wait):
-                        reply = self.ask(request, patience_s)
-                    elif isinstance(request, Look):
-                        reply = self.look(request)
-                    elif isinstance(request, Many):
-                        reply = self.ask_many(request, patience_s)
-                    else:
-                        reply = time.monotonic() * 1000
+                    reply = self.ask(request, patience_s)
                 except (faults.Refusal, StoreError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
@@ -113,8 +106,14 @@ class Store:
             result: T = done.value
             return result
 
-    def ask(self, request: Call | Wait, patience_s: float | None = None) -> Any:
-        """Run one request, recovering from what can be recovered from."""
+    def ask(self, request: Request, patience_s: float | None = None) -> Any:
+        """Do one request, recovering from what can be recovered from."""
+        if not isinstance(request, Call | Wait):
+            if isinstance(request, Look):
+                return self._look(request)
+            if isinstance(request, Many):
+                return self._ask_many(request, patience_s)
+            return time.monotonic() * 1000
         command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
@@ -124,7 +123,7 @@ class Store:
         again = partial(self.connections.send, request.key, command, fresh=True)
         return self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
 
-    def ask_many(self, request: Many, patience_s: float | None = None) -> list[Any]:
+    def _ask_many(self, request: Many, patience_s: float | None) -> list[Any]:
         """Run calls, thousands in a round trip; each recovers as a single one does."""
         replies: list[Any] = []
         for chunk in chunks(request, self.where, patience_s):
@@ -143,7 +142,7 @@ class Store:
         keyed = [(call.key, self._encode(call)) for call in calls]
         return self.connections.send_all(keyed)
 
-    def look(self, request: Look) -> list[Any] | None:
+    def _look(self, request: Look) -> list[Any] | None:
         """Run commands that only read, in one round trip; None when that did not work at once."""
         keyed = [(request.key, command) for command in request.commands]
         replies = self.connections.send_all(keyed)
