@@ -124,9 +124,9 @@ class AsyncStore:
         replies: list[Any] = []
         for chunk in chunks(request, self.where, patience_s):
             found = await self._send_all(chunk.unanswered)
-            while (pause := chunk.take(found)) is not None:
+            while (before := chunk.take(found)) is not None:
                 try:
-                    await self._prepare(*pause)
+                    await self._prepare(*before)
                 except (redis.RedisError, OSError) as error:
                     found = [error] * len(chunk.unanswered)
                 else:

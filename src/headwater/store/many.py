@@ -21,14 +21,14 @@ CHUNK_CALLS = 2000
 CHUNK_BYTES = 1 << 20
 
 
-class Pause(NamedTuple):
+class BeforeRetry(NamedTuple):
     """What is to be done before calls that failed are sent again."""
 
     step: Step
     delay_s: float
 
 
-class Chunk:
+class CallChunk:
     """Calls that are sent together, until each has a reply."""
 
     def __init__(self, calls: Sequence[Call], where: str, patience_s: float | None) -> None:
@@ -44,14 +44,14 @@ class Chunk:
         """The calls that are to be sent."""
         return [self._calls[place] for place in self._open]
 
-    def take(self, found: Sequence[Any]) -> Pause | None:
+    def take(self, found: Sequence[Any]) -> BeforeRetry | None:
         """Take the replies and faults of the unanswered calls.
 
         Returns what must be done before those that failed are sent again, None when none is left.
         Raises StoreError when one of them will not succeed.
         """
         failed: list[int] = []
-        pauses: dict[Step, float] = {}
+        delays: dict[Step, float] = {}
         for place, reply in zip(self._open, found, strict=True):
             if not isinstance(reply, Exception):
                 self.replies[place] = reply
@@ -66,13 +66,13 @@ class Chunk:
                 self.replies[place] = refusal
             else:
                 failed.append(place)
-                pauses[step] = max(pauses.get(step, 0.0), recovery.delay_s)
+                delays[step] = max(delays.get(step, 0.0), recovery.delay_s)
         self._open = failed
         steps: tuple[Step, ...] = ("load", "renew", "wait")
-        return next((Pause(step, pauses[step]) for step in steps if step in pauses), None)
+        return next((BeforeRetry(step, delays[step]) for step in steps if step in delays), None)
 
 
-def chunks(request: Many, where: str, patience_s: float | None) -> Iterator[Chunk]:
+def chunks(request: Many, where: str, patience_s: float | None) -> Iterator[CallChunk]:
     """Cut calls into chunks, each of which is sent at once.
 
     Raises ValueError for a call that must not be sent twice: a fault would leave it in doubt.
@@ -84,12 +84,12 @@ def chunks(request: Many, where: str, patience_s: float | None) -> Iterator[Chun
             raise ValueError(f"{call.function} is not to be repeated, so it must be sent alone")
         more = sum(len(arg) for arg in call.args if not isinstance(arg, int))
         if part and (len(part) == CHUNK_CALLS or size + more > CHUNK_BYTES):
-            yield Chunk(part, where, patience_s)
+            yield CallChunk(part, where, patience_s)
             part, size = [], 0
         part.append(call)
         size += more
     if part:
-        yield Chunk(part, where, patience_s)
+        yield CallChunk(part, where, patience_s)
 
 
 def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:

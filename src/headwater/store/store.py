@@ -128,9 +128,9 @@ class Store:
         replies: list[Any] = []
         for chunk in chunks(request, self.where, patience_s):
             found = self._send_all(chunk.unanswered)
-            while (pause := chunk.take(found)) is not None:
+            while (before := chunk.take(found)) is not None:
                 try:
-                    self._prepare(*pause)
+                    self._prepare(*before)
                 except (redis.RedisError, OSError) as error:
                     found = [error] * len(chunk.unanswered)
                 else:
