@@ -93,22 +93,49 @@ def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream)
     assert offsets(group.read(1000, retry_ms=FAR)) == list(range(2401, 3601, 2))
 
 
-def test_messages_that_are_acked_while_they_are_buried_do_no_harm(
+def begin_to_bury(client: Headwater, stream: Stream, group: str) -> None:
+    """Number a batch and note it, as a program does that dies before it writes the letters."""
+
+    def begin() -> Operation[None]:
+        yield Call("hw_group_expire", stream_key(stream.name), (group, 0))
+        yield Call("hw_group_bury", stream_key(stream.name), (group, "", 0, 10))
+
+    client.store.run(begin())
+
+
+def test_messages_that_are_acked_while_they_are_buried_are_done(
     client: Headwater, stream: Stream
 ) -> None:
     stream.write_many(entries(3))
     group = stream.group("g", dead_letters=True)
     let_expire(client, group, 3)
-
-    def begin_to_bury() -> Operation[None]:
-        yield Call("hw_group_expire", stream_key(stream.name), ("g", 0))
-        yield Call("hw_group_bury", stream_key(stream.name), ("g", "", 0, 10))
-
-    client.store.run(begin_to_bury())
+    begin_to_bury(client, stream, "g")
     assert group.ack((1, 3)) == 3
-    assert group.bury() == 3
+    assert group.bury() == 0
     info = group.info()
-    assert (info.pending, info.dead, info.ack_offset) == (0, 3, 4)
+    assert (info.pending, info.dead, info.expired, info.ack_offset) == (0, 0, 0, 4)
+    assert group.dead() == []
+    assert group.redrive() == (0, 0)
+    assert group.read(10, retry_ms=FAR) == []
+
+
+def test_only_what_was_not_acked_meanwhile_becomes_a_dead_letter(
+    client: Headwater, stream: Stream
+) -> None:
+    rows = entries(9)
+    stream.write_many(rows)
+    group = stream.group("g", dead_letters=True)
+    let_expire(client, group, 9)
+    begin_to_bury(client, stream, "g")
+    assert group.ack(1, (4, 5), 9) == 4
+    assert group.bury() == 5
+    assert [(d.origin, d.tag, d.value) for d in group.dead()] == [
+        (i, *rows[i - 1]) for i in (2, 3, 6, 7, 8)
+    ]
+    info = group.info()
+    assert (info.pending, info.dead, info.expired) == (0, 5, 5)
+    assert group.redrive() == (5, 0)
+    assert offsets(group.read(10, retry_ms=FAR)) == [2, 3, 6, 7, 8]
 
 
 def test_attempts_are_told(client: Headwater, stream: Stream) -> None:

@@ -43,9 +43,10 @@ def bury(group: GroupHandle) -> Operation[int]:
             reply = yield Call("hw_group_bury", group.key, args, repeatable=True)
         except Refusal:
             raise group.unknown() from None
-        if not reply:
-            return buried
         batch = BuryReply.of(reply)
+        buried += batch.buried
+        if not batch.claims:
+            return buried
         ranges = [(claim.first, claim.last) for claim in batch.claims]
         runs = yield from fetch(group.stream, ranges)
         found = {message.offset: message for run in runs for message in run.messages()}
@@ -58,7 +59,6 @@ def bury(group: GroupHandle) -> Operation[int]:
         target = StreamHandle(batch.stream, group.stream.registered)
         entries = [(letter.tag, letter.value) for letter in letters]
         offsets = yield from write_many(target, entries, None, _producer(group), batch.number)
-        buried += len(letters)
         done, at = str(batch.number), offsets.start
 
 

@@ -253,8 +253,9 @@ class ExpireReply(NamedTuple):
 
 
 class BuryReply(NamedTuple):
-    """hw_group_bury, when there is a batch to write to the dead letters."""
+    """hw_group_bury. ``claims`` are the batch to write next; there is none when they are empty."""
 
+    buried: int
     number: int
     claims: list[ClaimedRange]
     stream: str
@@ -262,8 +263,8 @@ class BuryReply(NamedTuple):
     @classmethod
     def of(cls, reply: Reply) -> BuryReply:
         """Read the reply."""
-        number, claims, stream = reply
-        return cls(number, ClaimedRange.all_of(claims), stream.decode())
+        buried, number, claims, stream = reply
+        return cls(buried, number, ClaimedRange.all_of(claims), stream.decode())
 
 
 class DeadRange(NamedTuple):

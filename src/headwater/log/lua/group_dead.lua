@@ -6,8 +6,11 @@
   KEYS   1 the stream
   ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead
          4 messages in a batch at most
-  Reply  { number, { first, last, attempt, ... }, stream of the dead } of the batch to write now, or {} when there is none
+  Reply  { messages that became dead letters by this call, number of the batch to write now,
+           { first, last, attempt, ... } of it ({} when there is none), stream of the dead }
          error HW_NO_GROUP
+  A message that was acknowledged after its batch was noted is done: its letter lies in the stream
+  of the dead, but counts for nothing and is never redriven.
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
   member: "offset:first:last:attempt"; G field "grave": the stream they all lie in
 ]]
@@ -26,7 +29,7 @@ local function drop_expired(G)
     redis.call('HINCRBY', G, 'pending', 0 - n)
     redis.call('HINCRBY', G, 'expired', n)
   end
-  return {}
+  return { 0, 0, {}, '' }
 end
 
 -- Numbers grow beyond those of any group of this name that was removed: the stream of the dead
@@ -47,17 +50,19 @@ redis.register_function{
     if not open_group(G) then return no_group() end
     local target = redis.call('HGET', G, 'dead_letters')
     if target == '' then return drop_expired(G) end
-    local noted = redis.call('HGET', G, 'burying')
+    local noted, buried = redis.call('HGET', G, 'burying'), 0
     if noted and written ~= '' and written == string.match(noted, '^%d+') then
       local at = written_at
       for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
-        local n = tonumber(last) - tonumber(first) + 1
-        add_dead(G, at, tonumber(first), tonumber(last), attempt)
-        local _, taken = cut_pending(G, tonumber(first), tonumber(last), true)
+        first, last = tonumber(first), tonumber(last)
+        local parts, taken = cut_pending(G, first, last, true)
+        for _, part in ipairs(parts) do
+          add_dead(G, at + part.first - first, part.first, part.last, attempt)
+        end
         redis.call('HINCRBY', G, 'pending', 0 - taken)
-        redis.call('HINCRBY', G, 'buried', n)
-        redis.call('HINCRBY', G, 'expired', n)
-        at = at + n
+        redis.call('HINCRBY', G, 'buried', taken)
+        redis.call('HINCRBY', G, 'expired', taken)
+        at, buried = at + last - first + 1, buried + taken
       end
       redis.call('HDEL', G, 'burying')
       noted = nil
@@ -71,7 +76,7 @@ redis.register_function{
         room = room - (last - range.first + 1)
         parts[#parts + 1] = table.concat({ start, digits(last), digits(range.attempt) }, ':')
       end
-      if #parts == 0 then return {} end
+      if #parts == 0 then return { buried, 0, {}, '' } end
       noted = next_burial(G) .. ' ' .. table.concat(parts, ',')
       redis.call('HSET', G, 'burying', noted, 'grave', target)
     end
@@ -80,7 +85,7 @@ redis.register_function{
       local n = #ranges
       ranges[n + 1], ranges[n + 2], ranges[n + 3] = tonumber(first), tonumber(last), tonumber(attempt)
     end
-    return { tonumber(string.match(noted, '^%d+')), ranges, target }
+    return { buried, tonumber(string.match(noted, '^%d+')), ranges, target }
   end,
   flags = { 'allow-oom' },
 }
