@@ -13,6 +13,7 @@ import pytest
 import headwater
 from headwater.log import compaction, dead_letters, housekeeping, limits, retention, writing
 from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.replies import NodesReply
 from headwater.store.call import Call, Operation
 from headwater.store.store import Store
 from tests.support.servers import Server
@@ -284,11 +285,11 @@ def test_a_marker_stays_when_something_older_of_its_tag_was_left_to_others(
         stepper = Stepper(store, compaction.compact(handle(stream.name), 0))
         while stepper.calls < case and not over:
             over = stepper.step()
-        _, _, created, nodes = hw.store.ask(Call("hw_stream_nodes", key, (10, 1), read_only=True))
-        base, last, version = nodes[0], nodes[1], nodes[4]
+        found = NodesReply.of(hw.store.ask(Call("hw_stream_nodes", key, (10, 1), read_only=True)))
+        base, last, *_, version = found.nodes[0]
         rows = hw.store.run(compaction.rows_of(handle(stream.name), base, last))
         words = compaction.node_words(rows, base, last)
-        replaced = (created, base, *words, base, last, version)
+        replaced = (found.created, base, *words, base, last, version)
         assert hw.store.ask(Call("hw_stream_replace", key, replaced))
         stepper.run()
         kept = [(message.tag, message.value) for message in stream.read(1, 40) if message]
@@ -308,8 +309,8 @@ def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
     def nothing(batch: pa.RecordBatch) -> pa.BooleanArray:
         return pa.array([False] * batch.num_rows)
 
-    nodes = hw.store.ask(Call("hw_stream_nodes", handle(name).key, (80, 64), read_only=True))[3]
-    base, last = sorted(zip(nodes[::5], nodes[1::5], strict=True))[3]
+    found = hw.store.ask(Call("hw_stream_nodes", handle(name).key, (80, 64), read_only=True))
+    base, last, *_ = sorted(NodesReply.of(found).nodes)[3]
     done = run(compaction.rewrite(handle(name), rule, nothing, base, last))
     assert done == (last - base + 1, False)
     left = [message.offset for message in stream.read(1, 100) if message is not None]
