@@ -1,16 +1,13 @@
-"""Clusters that differ are brought to one state, and all of it is counted."""
+"""Clusters that differ are brought to one state, by reads and as a whole."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from headwater import AllReplicasFailed, QuorumFailed
+from headwater.instrument import installed
 from headwater.timeline import State, Tally
 from headwater.timeline.farm.reading import READ_STRATEGIES
-from headwater.timeline.metrics import COUNTERS, DURATIONS
-from tests.support.farms import DEAD, OpenFarm, Replica, members
+from tests.support.farms import OpenFarm, Replica, members
 
 
 @pytest.mark.parametrize("strategy", [name for name in READ_STRATEGIES if name != "SendOneReadOne"])
@@ -63,47 +60,11 @@ def test_repair_of_a_key_brings_tombstones_that_no_read_sees(
 def test_repairs_can_be_left_out_or_limited(open_: OpenFarm, three: list[Replica]) -> None:
     open_(three[0].url).insert([("k", i, f"m{i}") for i in range(10)])
     for strategy, left, rate in (("NoRepairs", 0, 9), ("RateLimitedRepairs", 4, 4)):
-        tally = Tally()
-        farm = open_(repair_strategy=strategy, repair_rate=rate, metrics=tally)
-        assert len(members(farm)) == 10
-        farm.settle()
+        farm = open_(repair_strategy=strategy, repair_rate=rate)
+        with installed(tally := Tally()):
+            assert len(members(farm)) == 10
+            farm.settle()
         assert len(three[1].states(b"k")) == left
         assert tally.counts["repair_discarded"] == 10 - left
         assert tally.counts["select_repair_needed"] == 10
         assert tally.counts["repair_write_success"] == 2 * left
-
-
-def test_every_figure_is_counted(open_: OpenFarm, three: list[Replica]) -> None:
-    tally, horizon = Tally(), -5.0
-    words: dict[str, Any] = {"metrics": tally, "max_size": 3, "horizon": lambda: horizon}
-    a, b, _ = (replica.url for replica in three)
-    open_(a, max_size=3).insert([("k", i, f"m{i}") for i in (1, 2, 3)])
-    farm = open_(**words)
-    farm.select(["k", "j"])
-    farm.settle()
-    assert tally.counts["repair_write_success"] == 6
-    horizon = 3.0
-    farm.insert([("k", 9, "n"), ("k", 9, "n"), ("k", 1, "o")])
-    farm.insert([("k", i, f"n{i}") for i in (10, 11, 12)])
-    farm.delete([("k", 12, "n12")])
-    farm.repair(["k"])
-    farm.settle()
-    lone = open_(f"{a};{DEAD}", write_quorum=2, **words)
-    for verb in (lone.insert, lone.delete):
-        with pytest.raises(QuorumFailed):
-            verb([("k", 20, "x")])
-    lone.select(["k"])
-    lone.repair(["k"])
-    lone.insert([])
-    open_(a, **words).insert([("k", 30, "y")])
-    open_(f"{a};{b}", repair_strategy="NoRepairs", **words).select(["k"])
-    for rate in (0, 9):
-        # The one cluster that may be asked is down.
-        farm = open_(DEAD, read_strategy="SendVarReadFirstLinger", read_rate=rate, **words)
-        with pytest.raises(AllReplicasFailed):
-            farm.select(["k"])
-    rare = {"repair_write_failure", "repair_check_redundant"}
-    assert {name for name in COUNTERS if not tally.counts[name]} == rare
-    assert [name for name in DURATIONS if not tally.times[name][0]] == []
-    found = {name: tally.counts[name] for name in ("insert_record_count", "write_rejected")}
-    assert found == {"insert_record_count": 8, "write_rejected": 1}

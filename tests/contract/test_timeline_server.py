@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from headwater.instrument import installed
 from headwater.serve.http.parsing import Parser, Request
 from headwater.serve.http.replies import Reply
-from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.server import timeline_tokens
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens
@@ -205,7 +206,7 @@ def test_a_write_without_a_quorum_is_500_and_a_read_without_a_replica_too(
         found = client.select("k")
         assert records(found, "k") == [(1, b64("a"))]
         assert found.body["partial"] is True
-        assert client.figure("insert_quorum_failure_count") == 1
+        assert client.metric("insert_quorum_failure_count") == 1
         assert client.ask("GET", "/health").body["status"] == "degraded"
         client.close()
     with LocalServer(DEAD) as server:
@@ -255,12 +256,13 @@ def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica
     async def ask() -> tuple[list[Reply], Tally]:
         loop, tally = asyncio.get_running_loop(), Tally()
         farm = f"{three[0].url};{','.join(urls)}"
-        async with AsyncFarm.open(farm, metrics=tally) as opened:
-            service = Service(opened, Figures(shared(1), 0), Tokens())
+        async with AsyncFarm.open(farm) as opened:
+            service = Service(opened, ServerMetrics(shared_memory(1), 0), Tokens())
             waiting: list[asyncio.Future[Reply]] = [loop.create_future() for _ in keys]
             for key, answered in zip(keys, waiting, strict=True):
                 service.handle(select(key), answered.set_result)
-            return await asyncio.gather(*waiting), tally
+            with installed(tally):
+                return await asyncio.gather(*waiting), tally
 
     replies, tally = asyncio.run(ask())
     assert tally.counts["select_call"] == 1
@@ -284,11 +286,11 @@ def test_requests_of_one_moment_go_together_and_each_gets_its_own(client: Client
         thread.start()
     for thread in threads:
         thread.join()
-    assert client.figure("insert_record_count") == 60
-    assert client.figure("select_keys_count") == 60
+    assert client.metric("insert_record_count") == 60
+    assert client.metric("select_keys_count") == 60
 
 
-def test_all_figures_of_roshi_are_told_and_counted(client: Client, server: LocalServer) -> None:
+def test_all_metrics_of_roshi_are_counted_and_shown(client: Client, server: LocalServer) -> None:
     client.insert(element("k", 1, "a"), element("k", 2, "b"))
     client.delete(element("k", 3, "a"))
     server.settle()  # a write is answered by a quorum; the third copy may still be on its way
@@ -312,8 +314,8 @@ def test_all_figures_of_roshi_are_told_and_counted(client: Client, server: Local
         "insert_call_duration_nanoseconds_count": 1,
         'http_request_count{code="400"}': 1,
     }
-    assert {name: client.figure(name) for name in expected} == expected
-    assert client.figure("select_duration_nanoseconds_sum") > 0
+    assert {name: client.metric(name) for name in expected} == expected
+    assert client.metric("select_duration_nanoseconds_sum") > 0
 
 
 def test_a_body_over_the_limit_is_refused(three: list[Replica]) -> None:
@@ -403,14 +405,14 @@ def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
             for number in range(20):
                 assert ask("POST", "/", [element("k", number, "m")]).status == 200
             with contextlib.closing(Client(port)) as client:
-                assert client.figure("insert_record_count") == 20
+                assert client.metric("insert_record_count") == 20
             children = _children(program.pid)
             assert len(children) == 2
             os.kill(children[0], signal.SIGKILL)
             until(lambda: len(set(_children(program.pid)) - {children[0]}) == 2)
             with contextlib.closing(Client(port)) as client:
                 assert records(client.select("k"), "k") == [(19, b64("m"))]
-                assert client.figure("insert_record_count") == 20
+                assert client.metric("insert_record_count") == 20
         finally:
             program.terminate()
             assert program.wait(20) == 0

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from headwater import AllReplicasFailed, QuorumFailed
+from headwater.instrument import installed
 from headwater.timeline import Farm, Tally
 from tests.support import blocking
 from tests.support.farms import open_farm
@@ -183,18 +184,16 @@ def test_a_server_that_stands_still_holds_up_no_write_and_few_reads(
 def test_one_that_is_asked_alone_and_slow_is_helped_by_the_others(
     servers: list[Server], open_: Callable[..., Farm]
 ) -> None:
-    tally = Tally()
     farm = open_(
         farm_of(servers[:1] + servers[2:]),
         read_strategy="SendVarReadFirstLinger",
         read_rate=0,
         promote_after_ms=30,
         timeout_ms=1500,
-        metrics=tally,
     )
     farm.insert(RECORDS)
     farm.settle()
-    with standing_still(servers[0]):
+    with installed(tally := Tally()), standing_still(servers[0]):
         until(lambda: reads_all(farm) and tally.counts["select_send_all_promotion"])
     assert tally.counts["select_send_all_permit_granted"] == 0
 

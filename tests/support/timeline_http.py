@@ -9,10 +9,11 @@ import json
 import threading
 from typing import Any, NamedTuple, Self
 
+from headwater.instrument import installed
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
-from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
@@ -62,8 +63,8 @@ class Client:
     def select(self, *keys: str | bytes, query: str = "") -> Answer:
         return self.ask("GET", f"/?{query}", [b64(key) for key in keys])
 
-    def figure(self, name: str) -> int:
-        """Read one figure of /metrics."""
+    def metric(self, name: str) -> int:
+        """Read one metric of /metrics."""
         for line in self.ask("GET", "/metrics").body.splitlines():
             if line.startswith(f"headwater_{name} "):
                 return int(line.split()[1])
@@ -87,9 +88,11 @@ class LocalServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        figures = Figures(shared(1), 0)
-        self._farm = AsyncFarm.open(farm, metrics=figures, **words)
-        service = Service(self._farm, figures, tokens or Tokens())
+        metrics = ServerMetrics(shared_memory(1), 0)
+        self._farm = AsyncFarm.open(farm, **words)
+        self._reports = installed(metrics)
+        self._reports.__enter__()
+        service = Service(self._farm, metrics, tokens or Tokens())
         bound = ListenAddress("127.0.0.1", 0).bind()
         self.port: int = bound.getsockname()[1]
         self._stop = asyncio.Event()
@@ -112,6 +115,7 @@ class LocalServer:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._serving.result(20)
         self._run(self._farm.close())
+        self._reports.__exit__(None, None, None)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -11,7 +11,7 @@ from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.farm import Farm
 from headwater.timeline.feeding import Operation, apply, operations
 from headwater.timeline.law import State
-from headwater.timeline.metrics import Metrics, NoMetrics, Tally
+from headwater.timeline.metrics import Tally
 from headwater.timeline.records import (
     Compared,
     Cursor,
@@ -28,8 +28,6 @@ __all__ = [
     "Cursor",
     "Farm",
     "InstanceStatus",
-    "Metrics",
-    "NoMetrics",
     "Operation",
     "Record",
     "Repaired",

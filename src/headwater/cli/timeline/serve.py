@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,10 +19,6 @@ from headwater.cli.timeline.cli_types import (
     Quorum,
     Timeout,
 )
-
-if TYPE_CHECKING:
-    from headwater.timeline.farm.aio_farm import AsyncFarm
-    from headwater.timeline.metrics import Metrics
 
 
 def serve(
@@ -85,7 +81,7 @@ def serve(
     from headwater.serve.timeline.server import TimelineServer, timeline_tokens
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
-    def open_farm(metrics: Metrics) -> AsyncFarm:
+    def open_farm() -> AsyncFarm:
         return AsyncFarm.open(
             instances,
             write_quorum=quorum,
@@ -98,7 +94,6 @@ def serve(
             horizon=horizon,
             hash=hash,
             timeout_ms=timeout_ms,
-            metrics=metrics,
         )
 
     server = TimelineServer(

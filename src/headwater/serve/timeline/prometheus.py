@@ -1,8 +1,8 @@
-"""What a server counts, by all its processes together, and how Prometheus is told.
+"""The metrics of a server, of all its processes together, in the format of Prometheus.
 
 The names are Roshi's with the prefix ``headwater_``: a counter ends in ``_count``, a histogram of
 times in ``_duration_nanoseconds``. Each process counts in its own part of memory that all share, so
-whichever is asked tells of all; figures outlive a process that is started anew.
+each can return the metrics of all; they outlive a process that is started again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
-from headwater.timeline.metrics import COUNTERS, DURATIONS
+from headwater.timeline.metrics import COUNTERS, DURATIONS, RoshiMetrics
 
 PREFIX: Final = "headwater_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,8 +27,8 @@ _WIDTH: Final = len(BOUNDS) + 2
 _PLACES: Final = _TIMES + _WIDTH * len(DURATIONS)
 
 
-class Figures:
-    """The figures of one process, and a view of those of all."""
+class ServerMetrics(RoshiMetrics):
+    """The metrics of one process, and a view of those of all processes of its server."""
 
     def __init__(self, memory: memoryview[int], process: int) -> None:
         self._all = memory
@@ -37,28 +37,28 @@ class Figures:
         self._statuses = {code: _REQUESTS + place for place, code in enumerate(STATUSES)}
         self._times = {name: _TIMES + _WIDTH * place for place, name in enumerate(DURATIONS)}
 
-    def count(self, name: str, n: int = 1) -> None:
-        """See Metrics."""
-        self._own[self._counters[name]] += n
+    def add(self, counter: str, n: int) -> None:
+        """Count one of COUNTERS up by n."""
+        self._own[self._counters[counter]] += n
 
-    def time(self, name: str, seconds: float) -> None:
-        """See Metrics."""
-        place = self._times[name]
+    def observe(self, duration: str, seconds: float) -> None:
+        """Add a time to the histogram of one of DURATIONS."""
+        place = self._times[duration]
         self._own[place + bisect_left(BOUNDS, seconds)] += 1
         self._own[place + _WIDTH - 1] += round(seconds * 1e9)
 
-    def request(self, status: int) -> None:
+    def count_request(self, status: int) -> None:
         """Count a request by the status it was answered with."""
         self._own[self._statuses[status]] += 1
 
     def text(self) -> str:
-        """Tell all figures as Prometheus reads them."""
+        """Return the metrics of all processes as Prometheus reads them."""
         totals = [sum(self._all[place::_PLACES]) for place in range(_PLACES)]
         return "\n".join((*_counters(totals), *_requests(totals), *_histograms(totals), ""))
 
 
-def shared(processes: int) -> memoryview[int]:
-    """Make the memory for the figures of so many processes; it stays shared across a fork."""
+def shared_memory(processes: int) -> memoryview[int]:
+    """Return memory for the metrics of so many processes, which stays shared across a fork."""
     return memoryview(mmap.mmap(-1, processes * _PLACES * 8)).cast("q")
 
 

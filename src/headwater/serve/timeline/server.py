@@ -1,4 +1,4 @@
-"""Runs Roshi's server: the figures that its processes share, and a farm for each of them."""
+"""Runs Roshi's server: the metrics that its processes share, and a farm for each of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
+from headwater.instrument import installed
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
-from headwater.serve.timeline.prometheus import Figures, shared
+from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.service import Service
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.farm.aio_farm import AsyncFarm
-from headwater.timeline.metrics import Metrics
 
 
 def timeline_tokens(token: str | None, read_token: str | None) -> Tokens:
@@ -37,7 +37,7 @@ class TimelineServer:
     workers: int
     max_body: int
 
-    def run(self, open_farm: Callable[[Metrics], AsyncFarm], ready: Callable[[str], None]) -> None:
+    def run(self, open_farm: Callable[[], AsyncFarm], ready: Callable[[str], None]) -> None:
         """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
 
         Raises InvalidInput, and what ``open_farm`` raises, before anything listens.
@@ -45,14 +45,15 @@ class TimelineServer:
         self.address.check(self.tokens)
         check_processes(self.workers)
         check_int(self.max_body, "max_body", 1, 1 << 30)
-        memory = shared(self.workers)
+        memory = shared_memory(self.workers)
         # Opened once here, so that a mistake in the farm is reported, and by one process.
-        open_farm(Figures(memory, 0))
+        open_farm()
 
         async def serve(process: ServerProcess) -> None:
-            figures = Figures(memory, process.number)
-            async with open_farm(figures) as farm:
-                await serve_http(process, Service(farm, figures, self.tokens), self.max_body)
+            metrics = ServerMetrics(memory, process.number)
+            async with open_farm() as farm:
+                with installed(metrics):
+                    await serve_http(process, Service(farm, metrics, self.tokens), self.max_body)
 
         bound = self.address.bind()
         url = url_of(bound, "http")

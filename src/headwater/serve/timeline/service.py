@@ -14,7 +14,7 @@ from headwater.serve.http.parsing import Head, Refused, Request
 from headwater.serve.http.replies import Reply
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.batching import Gathering, Wish
-from headwater.serve.timeline.prometheus import CONTENT_TYPE, Figures
+from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -46,9 +46,9 @@ _SCOPES: Final = {
 class Service:
     """Answers requests out of a farm; a Handler of HTTP."""
 
-    def __init__(self, farm: AsyncFarm, figures: Figures, tokens: Tokens) -> None:
+    def __init__(self, farm: AsyncFarm, metrics: ServerMetrics, tokens: Tokens) -> None:
         self._farm = farm
-        self._figures = figures
+        self._metrics = metrics
         self._tokens = tokens
         self._writes: dict[str, Gathering[Spelled, Written]] = {
             verb: Gathering(partial(farm.write, verb)) for verb in _WRITES
@@ -67,7 +67,7 @@ class Service:
             elif action == "select":
                 self._select(request, answer)
             elif action == "metrics":
-                answer(Reply(200, self._figures.text().encode(), CONTENT_TYPE))
+                answer(Reply(200, self._metrics.text().encode(), CONTENT_TYPE))
             else:
                 self._background.start(self._tell_health(answer))
         except Refused as refused:
@@ -84,7 +84,7 @@ class Service:
 
     def count(self, reply: Reply) -> None:
         """Count a request that is answered, whether or not its client is still there."""
-        self._figures.request(reply.status)
+        self._metrics.count_request(reply.status)
 
     def _write(self, verb: str, request: Request, answer: Tell) -> None:
         began = time.perf_counter()

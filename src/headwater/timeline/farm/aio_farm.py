@@ -7,11 +7,10 @@ Farm runs it for programs without an event loop, and its docstrings say what eac
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Self, TypeVar
 
-from headwater.errors import QuorumFailed, TimelineError
+from headwater.errors import TimelineError
 from headwater.inputs import check_int
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.cluster.cluster import Cluster
@@ -59,7 +58,7 @@ class AsyncFarm(OpenedFarm):
 
     def __init__(self, farm: str, options: FarmOptions) -> None:
         self._options = options
-        self._metrics = options.metrics
+        self._reports = options.reports
         self._horizon = options.horizon
         self._background = Background()
         self._following = asyncio.Lock()
@@ -124,24 +123,16 @@ class AsyncFarm(OpenedFarm):
     async def write(self, verb: str, operations: Sequence[Spelled]) -> Written:
         """Insert or delete operations that were checked already."""
         changes = changes_of(operations, deleted=verb == "delete")
-        count = len(operations)
-        began = time.perf_counter()
-        self._metrics.count(f"{verb}_call")
-        self._metrics.count(f"{verb}_record_count", count)
-        if not changes:
-            return Written()
-        try:
-            written = await self._by_layout(lambda active: active.write(changes))
-        except QuorumFailed:
-            self._metrics.count(f"{verb}_quorum_failure")
-            raise
-        finally:
-            elapsed = time.perf_counter() - began
-            self._metrics.time(f"{verb}_call_duration", elapsed)
-            self._metrics.time(f"{verb}_record_duration", elapsed / count)
-        for name, n in written._asdict().items():
-            if n:
-                self._metrics.count(f"write_{name}", n)
+
+        async def work() -> Written:
+            if not changes:
+                return Written()
+            return await self._by_layout(lambda active: active.write(changes))
+
+        written = await self._reports.operation(f"farm.{verb}", work(), len(operations))
+        if self._reports.wanted:
+            for name, n in written._asdict().items():
+                self._reports.count(f"farm.write_{name}", n)
         return written
 
     async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:
@@ -174,32 +165,33 @@ class AsyncFarm(OpenedFarm):
         if not asked or limit <= 0:
             return Answer({}, Failures(), 0.0)
         query = SelectQuery(asked, window._replace(limit=limit), self._horizon())
-        return await self._by_layout(lambda active: active.reader.read(query))
+        work = self._by_layout(lambda active: active.reader.read(query))
+        return await self._reports.operation("farm.select", work, Answer.elements)
 
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]
     ) -> dict[tuple[Key, Member], State | None]:
         """Return the newest operation on each (key, member), or None."""
         asked = check_pairs(pairs)
-        return await self._by_layout(
-            lambda active: read_scores(active.readable, asked, self._horizon())
-        )
+        work = self._by_layout(lambda active: read_scores(active.readable, asked, self._horizon()))
+        return await self._reports.operation("farm.score", work, len(asked))
 
     async def repair(self, keys: Iterable[Key]) -> Repaired:
         """Bring keys as a whole, deletes included, to one state on all clusters that serve."""
         asked = list(dict.fromkeys(check_keys(keys).values()))
-        size, metrics = self._options.max_size, self._metrics
-        return await self._by_layout(
-            lambda active: repair_whole(active.clusters, asked, size, self._horizon(), metrics)
+        size, reports = self._options.max_size, self._reports
+        work = self._by_layout(
+            lambda active: repair_whole(active.clusters, asked, size, self._horizon(), reports)
         )
+        return await reports.operation("farm.repair", work, len(asked))
 
     async def compare(self, keys: Iterable[Key]) -> Compared:
         """Return how far each cluster is behind; changes nothing."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
-        size, metrics = self._options.max_size, self._metrics
+        size, reports = self._options.max_size, self._reports
         changes, figures = await self._by_layout(
-            lambda active: compare_whole(active.clusters, raw, size, self._horizon(), metrics)
+            lambda active: compare_whole(active.clusters, raw, size, self._horizon(), reports)
         )
         behind = [
             {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}

@@ -21,8 +21,8 @@ from headwater.timeline.cluster.calls import (
     WriteBatch,
 )
 from headwater.timeline.cluster.cluster import Cluster
+from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.law import State, States, behind, kept, merge
-from headwater.timeline.metrics import Metrics
 from headwater.timeline.records import Cursor, Repaired
 
 _PAGE: Final = 1000
@@ -51,13 +51,13 @@ async def compare_whole(
     keys: Sequence[bytes],
     max_size: int,
     horizon: float,
-    metrics: Metrics,
+    reports: FarmReports,
 ) -> KeyComparison:
     """Compare keys as a whole on all clusters that can be read; changes nothing."""
-    metrics.count("walk_keys", len(keys))
+    reports.count("farm.walk_keys", len(keys))
     began = time.perf_counter()
     replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
-    metrics.time("repair_check_duration", time.perf_counter() - began)
+    reports.took("farm.repair_check", time.perf_counter() - began)
     done = Repaired(keys=len(keys))
     changes: list[Changes] = [{} for _ in clusters]
     for key in keys:
@@ -65,7 +65,7 @@ async def compare_whole(
         known: dict[int, States] = {p: s for p, s in found.items() if isinstance(s, dict)}
         unread = len(clusters) - len(known)
         if unread:
-            metrics.count("repair_check_partial_failure", unread)
+            reports.count("farm.repair_check_partial_failure", unread)
         truth = kept(merge(known.values()), max_size, horizon)
         differing: set[bytes] = set()
         for place, states in known.items():
@@ -100,26 +100,28 @@ async def repair_whole(
     keys: Sequence[bytes],
     max_size: int,
     horizon: float,
-    metrics: Metrics,
+    reports: FarmReports,
 ) -> Repaired:
     """Compare keys as a whole on all clusters that can be read, and bring them to one state."""
-    changes, done = await compare_whole(clusters, keys, max_size, horizon, metrics)
+    changes, done = await compare_whole(clusters, keys, max_size, horizon, reports)
     writes = zip(clusters, changes, strict=True)
-    for result in await asyncio.gather(*(_write(*write, horizon, metrics) for write in writes)):
+    for result in await asyncio.gather(*(_write(*write, horizon, reports) for write in writes)):
         done = done.plus(result)
     return done
 
 
-async def _write(cluster: Cluster, changes: Changes, horizon: float, metrics: Metrics) -> Repaired:
+async def _write(
+    cluster: Cluster, changes: Changes, horizon: float, reports: FarmReports
+) -> Repaired:
     if not changes:
         return Repaired()
     began = time.perf_counter()
     outcome = await cluster.write(WriteBatch(changes, horizon))
-    metrics.time("repair_write_duration", time.perf_counter() - began)
+    reports.took("farm.repair_write", time.perf_counter() - began)
     failed = sum(size_of(changes[key]) for key in outcome.failed)
     written = sum(map(size_of, changes.values())) - failed
-    metrics.count("repair_write_failure", failed)
-    metrics.count("repair_write_success", written)
+    reports.count("farm.repair_write_failure", failed)
+    reports.count("farm.repair_write_success", written)
     return Repaired(written=written, failures=len(outcome.failed))
 
 

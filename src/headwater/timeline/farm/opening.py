@@ -19,7 +19,8 @@ from headwater.timeline.farm.options import (
 )
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
-from headwater.timeline.metrics import Metrics, NoMetrics
+from headwater.timeline.farm.reporting import FarmReports
+from headwater.timeline.naming import safe_farm
 from headwater.timeline.records import DEFAULT_SIZE, check_max_size
 
 
@@ -44,7 +45,6 @@ class OpenedFarm(ABC):
         promote_after_ms: int = 50,
         repair_rate: int = 1000,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        metrics: Metrics | None = None,
     ) -> Self:
         """Open a farm: clusters separated by ";", their instances by ",", as "a:1,b:1;c:1".
 
@@ -78,7 +78,7 @@ class OpenedFarm(ABC):
             repair_rate=check_int(repair_rate, "repair_rate", 0, MAX_RATE),
             timeout_ms=check_int(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
             horizon=RisingHorizon(horizon),
-            metrics=NoMetrics() if metrics is None else metrics,
+            reports=FarmReports(safe_farm(farm) if isinstance(farm, str) else ""),
         )
         return cls(farm, options)
 

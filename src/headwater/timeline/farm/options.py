@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
+from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.law import NO_HORIZON
-from headwater.timeline.metrics import Metrics
 from headwater.timeline.naming import WRITE_ONLY
 from headwater.timeline.records import check_score
 
@@ -45,7 +45,7 @@ class FarmOptions:
     repair_rate: int
     timeout_ms: int
     horizon: RisingHorizon
-    metrics: Metrics
+    reports: FarmReports
 
 
 def parse_farm(text: str) -> list[ClusterPlan]:

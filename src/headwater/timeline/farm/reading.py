@@ -57,6 +57,10 @@ class Answer(NamedTuple):
     failures: Failures
     blocked_s: float
 
+    def elements(self) -> int:
+        """Count the elements of all keys."""
+        return sum(len(members) for members, _ in self.columns.values())
+
 
 class Reader:
     """Reads from clusters by one of the strategies; asks for repairs where they differ."""
@@ -71,7 +75,7 @@ class Reader:
     ) -> None:
         self._clusters = list(clusters)
         self._options = options
-        self._metrics = options.metrics
+        self._reports = options.reports
         self._repairer = repairer
         self._background = background
         self._choose = choose
@@ -79,18 +83,13 @@ class Reader:
         self._strategy = READ_STRATEGIES[options.read_strategy]
 
     async def read(self, query: SelectQuery) -> Answer:
-        """Answer a query; raises AllReplicasFailed."""
+        """Answer a query by the strategy of the farm; raises AllReplicasFailed."""
         began = time.perf_counter()
-        self._metrics.count("select_call")
-        self._metrics.count("select_keys", len(query.keys))
-        try:
-            answer = await self._strategy(self, query)
-        finally:
-            elapsed = time.perf_counter() - began
-            self._metrics.time("select_duration", elapsed)
-        self._metrics.time("select_blocking_duration", answer.blocked_s)
-        self._metrics.time("select_overhead_duration", elapsed - answer.blocked_s)
-        self._metrics.count("select_returned", sum(len(c[0]) for c in answer.columns.values()))
+        self._reports.count("farm.select_keys", len(query.keys))
+        answer = await self._strategy(self, query)
+        self._reports.took("farm.select_wait", answer.blocked_s)
+        overhead_s = time.perf_counter() - began - answer.blocked_s
+        self._reports.took("farm.select_overhead", overhead_s)
         return answer
 
     async def send_one_read_one(self, query: SelectQuery) -> Answer:
@@ -124,7 +123,7 @@ class Reader:
         """Ask all clusters while the rate allows it, else one; return the first answers."""
         granted = self._permits.take(len(query.keys))
         word = "granted" if granted else "rejected"
-        self._metrics.count(f"select_send_all_permit_{word}")
+        self._reports.count(f"farm.select_send_all_permit_{word}")
         return await self._read_first(query, send_all=granted)
 
     async def _read_first(self, query: SelectQuery, *, send_all: bool) -> Answer:
@@ -134,7 +133,7 @@ class Reader:
         if not send_all:
             await wait.first_answers(self._options.promote_after_ms / 1000)
             if wait.unanswered:
-                self._metrics.count("select_send_all_promotion")
+                self._reports.count("farm.select_send_all_promotion")
                 others = [cluster for cluster in self._clusters if cluster not in chosen]
                 wait.send(others, list(wait.unanswered))
         await wait.first_answers(None)
@@ -150,21 +149,22 @@ class Reader:
 
     def _ask_for_repairs(self, disputed: dict[bytes, list[bytes]]) -> None:
         if disputed:
-            self._metrics.count("select_repair_needed", sum(map(len, disputed.values())))
+            self._reports.count("farm.select_repair_needed", sum(map(len, disputed.values())))
             self._repairer.request(disputed)
 
     async def ask(self, cluster: Cluster, reading: ReadBatch) -> Found:
         """Ask one cluster, and count what it returns."""
-        self._metrics.count("select_send_to")
         found = await cluster.select(reading)
-        if found.failed:
-            self._metrics.count("select_partial_error", len(found.failed))
-        self._metrics.count("select_retrieved", sum(map(len, found.raw.values())) // 2)
+        if self._reports.wanted:
+            self._reports.count("farm.select_send_to")
+            self._reports.count("farm.select_partial_error", len(found.failed))
+            retrieved = sum(map(len, found.raw.values())) // 2
+            self._reports.count("farm.select_retrieved", retrieved)
         return found
 
-    def time(self, name: str, seconds: float) -> None:
-        """Note how long a part of a read took."""
-        self._metrics.time(name, seconds)
+    def took(self, name: str, seconds: float) -> None:
+        """Report how long a part of a read took."""
+        self._reports.took(name, seconds)
 
 
 Strategy: TypeAlias = Callable[[Reader, SelectQuery], Awaitable[Answer]]
@@ -221,7 +221,7 @@ class _PendingAnswers:
             self.unanswered = {key: None for key in self.unanswered if key not in found.raw}
         if not self._heard and found.raw:
             self._heard = True
-            self._reader.time("select_first_response_duration", time.perf_counter() - self._began)
+            self._reader.took("farm.select_first_answer", time.perf_counter() - self._began)
 
     async def first_answers(self, within_s: float | None) -> None:
         """Wait until every key has an answer, nothing is to come, or the time is over."""

@@ -68,7 +68,7 @@ class Repairer:
         self._clusters = list(clusters)
         self._strategy = REPAIR_STRATEGIES[options.repair_strategy]
         self._max_size = options.max_size
-        self._metrics = options.metrics
+        self._reports = options.reports
         self._horizon = options.horizon
         self._bucket = Bucket(options.repair_rate)
         self._queue: dict[tuple[bytes, bytes], None] = {}
@@ -77,13 +77,13 @@ class Repairer:
     def request(self, asked: Mapping[bytes, Sequence[bytes]]) -> None:
         """Ask for the repair of members, by key; never waits."""
         pairs = [(key, member) for key, members in asked.items() for member in members]
-        self._metrics.count("repair_call")
-        self._metrics.count("repair_request", len(pairs))
+        self._reports.count("farm.repair_call")
+        self._reports.count("farm.repair_request", len(pairs))
         new = [pair for pair in pairs if pair not in self._queue]
         room = min(MOST_QUEUED - len(self._queue), len(new))
         granted = self._strategy(self, room)
         if len(new) > granted:
-            self._metrics.count("repair_discarded", len(new) - granted)
+            self._reports.count("farm.repair_discarded", len(new) - granted)
         self._queue.update(dict.fromkeys(new[:granted]))
         if self._queue and self._worker is None:
             self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -111,7 +111,7 @@ class Repairer:
             self._worker.cancel()
             await asyncio.wait([self._worker])
         if self._queue:
-            self._metrics.count("repair_discarded", len(self._queue))
+            self._reports.count("farm.repair_discarded", len(self._queue))
             self._queue.clear()
 
     async def _work(self) -> None:
@@ -128,7 +128,7 @@ class Repairer:
     async def _repair(self, asked: dict[bytes, list[bytes]]) -> None:
         began = time.perf_counter()
         replies = await asyncio.gather(*(cluster.score(asked) for cluster in self._clusters))
-        self._metrics.time("repair_check_duration", time.perf_counter() - began)
+        self._reports.took("farm.repair_check", time.perf_counter() - began)
         horizon = self._horizon()
         changes: list[Changes] = [{} for _ in self._clusters]
         pushed_out: list[bytes] = []
@@ -138,7 +138,7 @@ class Repairer:
         writes = zip(self._clusters, changes, strict=True)
         await asyncio.gather(*(self._write(*write, horizon) for write in writes))
         if pushed_out:
-            await repair_whole(self._clusters, pushed_out, self._max_size, horizon, self._metrics)
+            await repair_whole(self._clusters, pushed_out, self._max_size, horizon, self._reports)
 
     def _compare(
         self,
@@ -155,7 +155,7 @@ class Repairer:
         """
         known = {place: r[key] for place, r in enumerate(replies) if isinstance(r[key], Known)}
         if failed := len(replies) - len(known):
-            self._metrics.count("repair_check_partial_failure", failed)
+            self._reports.count("farm.repair_check_partial_failure", failed)
         answers = [answer for answer in known.values() if isinstance(answer, Known)]
         pushed_out = False
         for at, (member, truth) in enumerate(zip(members, verdict(members, answers), strict=True)):
@@ -168,7 +168,7 @@ class Repairer:
                         add_change(changes[place], key, member, truth)
                         needed = True
             if not needed:
-                self._metrics.count("repair_check_redundant")
+                self._reports.count("farm.repair_check_redundant")
         return pushed_out
 
     async def _write(self, cluster: Cluster, changes: Changes, horizon: float) -> None:
@@ -176,10 +176,12 @@ class Repairer:
             return
         began = time.perf_counter()
         outcome = await cluster.write(WriteBatch(changes, horizon))
-        self._metrics.time("repair_write_duration", time.perf_counter() - began)
+        self._reports.took("farm.repair_write", time.perf_counter() - began)
         failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
-        self._metrics.count("repair_write_failure", failed)
-        self._metrics.count("repair_write_success", sum(map(size_of, changes.values())) - failed)
+        self._reports.count("farm.repair_write_failure", failed)
+        self._reports.count(
+            "farm.repair_write_success", sum(map(size_of, changes.values())) - failed
+        )
 
 
 RepairStrategy: TypeAlias = Callable[[Repairer, int], int]
