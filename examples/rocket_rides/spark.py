@@ -70,14 +70,24 @@ class Spark:
 
     def reconcile(self, *, fix: bool = False) -> Reconciled:
         """Hold the consumers, and the job, to the table of rides."""
+        from examples.rocket_rides import sums
         from headwater.spark.jobs.reconcile import reconcile
 
         assert self._session is not None
         place = self._place
-        return reconcile(self._session, place.stream, db=place.database, url=place.store, fix=fix)
+        return reconcile(
+            self._session,
+            place.stream,
+            db=place.database,
+            canon=sums.CANON,
+            keeping=sums.KEEPING,
+            url=place.store,
+            fix=fix,
+        )
 
     def _add_up(self) -> None:
         # Imported here: without Spark, the rest of the example runs all the same.
+        from examples.rocket_rides import sums
         from headwater.spark import session
         from headwater.spark.jobs.totals import totals
 
@@ -88,6 +98,7 @@ class Spark:
                 self._session,
                 place.stream,
                 db=place.database,
+                shape=sums.SHAPE,
                 url=place.store,
                 job=JOB,
                 every_ms=200,

@@ -19,6 +19,14 @@ from tests.support.spark.rides import Rides, sums
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+# What the jobs must be told of Rocket Rides.
+TOTALS = ("--value", "distance_mm", "--per", "pilot")
+TABLES = (
+    *("--table", "rocket_rides", "--per", "pilot", "--value", "distance_mm"),
+    *("--state", "rocket_pilot_totals", "--whole", "rocket_totals", "--records", "rides"),
+)
+
+
 @pytest.fixture
 def database_url(tmp_path: object) -> str:
     return f"sqlite:///{tmp_path}/app.db"
@@ -38,27 +46,27 @@ def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
     for consumer in ("one", "other"):
         rides.consume(consumer)
     here = (rides.stream.name, "--db", database_url)
-    added = run(embedded_url, "spark", "totals", *here, "--available-now", "--json")
+    added = run(embedded_url, "spark", "totals", *here, *TOTALS, "--available-now", "--json")
     assert (added.code, added.row["records"]) == (0, 50)
-    agreed = run(embedded_url, "spark", "reconcile", *here)
+    agreed = run(embedded_url, "spark", "reconcile", *here, *TABLES)
     assert agreed.code == 0, agreed.err
     assert agreed.out.count("right") == 3
     assert "held 3 accounts to 50 rows: no drift" in agreed.out
 
     rides.spoil("other", "Ada", 1)
-    drifted = run(embedded_url, "spark", "reconcile", *here)
+    drifted = run(embedded_url, "spark", "reconcile", *here, *TABLES)
     assert drifted.code == 1
     has = sums(range(1, 51))["Ada"]
     lines = [line.split() for line in drifted.out.splitlines()]
     assert ["other", "Ada", *map(str, (has[0], has[0], has[1] + 1, has[1], 1))] in lines
-    shown = run(embedded_url, "spark", "reconcile", *here, "--dry-run")
+    shown = run(embedded_url, "spark", "reconcile", *here, *TABLES, "--dry-run")
     assert (shown.code, rides.stream.info().last) == (1, 50)
     assert "reset of other: {'all': {'rides': 50" in shown.out
-    mended = run(embedded_url, "spark", "reconcile", *here, "--fix", "--json")
+    mended = run(embedded_url, "spark", "reconcile", *here, *TABLES, "--fix", "--json")
     resets = {each["name"]: each["reset"] for each in mended.row["verdicts"]}
     assert (mended.code, resets) == (0, {"one": None, "other": 51, "totals": None})
     rides.consume("other")
-    assert run(embedded_url, "spark", "reconcile", *here, "--consumer", "other").code == 0
+    assert run(embedded_url, "spark", "reconcile", *here, *TABLES, "--consumer", "other").code == 0
 
 
 @pytest.mark.long
@@ -68,25 +76,25 @@ def test_a_totals_job_that_drifted_is_told_and_begun_anew(
     rides.make(range(1, 11))
     rides.send()
     here = (rides.stream.name, "--db", database_url)
-    words = ("spark", "totals", *here, "--available-now", "--per", "pilot", "--window", "0")
+    words = ("spark", "totals", *here, "--available-now", *TOTALS, "--window", "0")
     assert run(embedded_url, *words).code == 0
     with rides.engine.begin() as conn:
         conn.exec_driver_sql("UPDATE headwater_totals SET total = total + 1 WHERE per = 'pilot'")
-    found = run(embedded_url, "spark", "reconcile", *here, "--fix")
+    found = run(embedded_url, "spark", "reconcile", *here, *TABLES, "--fix")
     assert found.code == 1
     assert "run it with --anew" in found.out
     assert run(embedded_url, *words, "--anew").code == 0
-    assert run(embedded_url, "spark", "reconcile", *here).code == 0
+    assert run(embedded_url, "spark", "reconcile", *here, *TABLES).code == 0
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("totals", "s", "--per", "all=id"), "'all'"),
-        (("totals", "s", "--window", "1500ms"), "whole seconds"),
-        (("totals", "", "--available-now"), "name"),
-        (("reconcile", "nowhere"), "no stream 'nowhere'"),
-        (("reconcile", "nowhere", "--topic"), "nowhere"),
+        (("totals", "s", "--value", "v", "--per", "all=id"), "'all'"),
+        (("totals", "s", *TOTALS, "--window", "1500ms"), "whole seconds"),
+        (("totals", "", *TOTALS, "--available-now"), "name"),
+        (("reconcile", "nowhere", *TABLES), "no stream 'nowhere'"),
+        (("reconcile", "nowhere", *TABLES, "--topic"), "nowhere"),
     ],
 )
 def test_what_is_refused_is_told_in_one_line(
@@ -101,7 +109,7 @@ def test_what_is_refused_is_told_in_one_line(
 
 
 def test_a_setting_that_is_none_of_sparks_is_bad_usage(embedded_url: str) -> None:
-    words = ("spark", "totals", "s", "--db", "sqlite://", "--conf", "executor.memory=2g")
+    words = ("spark", "totals", "s", "--db", "sqlite://", *TOTALS, "--conf", "executor.memory=2g")
     answer = run(embedded_url, *words)
     assert answer.code == 2
     assert "spark.executor.memory=2g" in answer.err
@@ -110,7 +118,7 @@ def test_a_setting_that_is_none_of_sparks_is_bad_usage(embedded_url: str) -> Non
 def test_a_session_that_was_there_outlives_a_command(
     spark: SparkSession, embedded_url: str, database_url: str, name: str
 ) -> None:
-    run(embedded_url, "spark", "totals", name, "--db", database_url, "--available-now")
+    run(embedded_url, "spark", "totals", name, "--db", database_url, *TOTALS, "--available-now")
     assert spark.range(3).count() == 3
 
 
@@ -129,7 +137,7 @@ def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:
 
 
 def test_without_spark_the_cure_is_told(database_url: str) -> None:
-    words = ["spark", "totals", "s", "--db", database_url]
+    words = ["spark", "totals", "s", "--db", database_url, *TOTALS]
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         f"from headwater.cli.main import app; app({words!r})"

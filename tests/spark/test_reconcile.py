@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,14 +13,15 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
+from examples.rocket_rides.sums import CANON, KEEPING
 from headwater.errors import HeadwaterError, InvalidInput, UnknownStream
 from headwater.spark import archive
-from headwater.spark.jobs.accounts import Keeping
 from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
-from headwater.spark.jobs.row_matching import Canon
 from tests.support.spark.rides import Rides, ride, sums
 
 Compare: TypeAlias = Callable[..., Reconciled]
+
+TABLES = {"canon": CANON, "keeping": KEEPING}
 
 # Where it does not matter which database there is.
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -34,7 +36,8 @@ def rides(embedded_url: str, engine: sa.Engine, name: str) -> Iterator[Rides]:
 @pytest.fixture
 def compare(spark: SparkSession, embedded_url: str, database_url: str, rides: Rides) -> Compare:
     def compare(**options: Any) -> Reconciled:
-        return reconcile(spark, rides.stream.name, db=database_url, url=embedded_url, **options)
+        given: dict[str, Any] = {"db": database_url, "url": embedded_url, **TABLES}
+        return reconcile(spark, rides.stream.name, **given | options)
 
     return compare
 
@@ -185,7 +188,8 @@ def test_consumers_of_a_topic_are_held_to_their_positions_in_every_partition(
     consumer.run_once()
 
     def compare(**options: Any) -> Reconciled:
-        return reconcile(spark, topic=topic.name, db=database_url, url=embedded_url, **options)
+        given: dict[str, Any] = {"db": database_url, "url": embedded_url, **TABLES}
+        return reconcile(spark, topic=topic.name, **given | options)
 
     (verdict,) = compare().verdicts
     assert verdict.next == {each.name: 8 for each in streams}
@@ -213,11 +217,11 @@ def test_whoever_stands_beyond_the_end_is_not_judged(rides: Rides, compare: Comp
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"canon": Canon(table="nowhere")}, "nowhere"),
-        ({"canon": Canon(key="nothing")}, "nothing"),
-        ({"canon": Canon(value="pilot")}, "whole numbers"),
-        ({"keeping": Keeping(table="nowhere")}, "nowhere"),
-        ({"keeping": Keeping(total="nothing")}, "nothing"),
+        ({"canon": replace(CANON, table="nowhere")}, "nowhere"),
+        ({"canon": replace(CANON, key="nothing")}, "nothing"),
+        ({"canon": replace(CANON, value="pilot")}, "whole numbers"),
+        ({"keeping": replace(KEEPING, table="nowhere")}, "nowhere"),
+        ({"keeping": replace(KEEPING, total="nothing")}, "nothing"),
         ({"consumers": ["nobody"]}, "nobody"),
     ],
 )
@@ -238,4 +242,4 @@ def test_a_stream_that_was_never_written_is_refused(
     spark: SparkSession, embedded_url: str, database_url: str, name: str
 ) -> None:
     with pytest.raises(UnknownStream):
-        reconcile(spark, name, db=database_url, url=embedded_url)
+        reconcile(spark, name, db=database_url, url=embedded_url, canon=CANON, keeping=KEEPING)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
+from examples.rocket_rides.sums import SHAPE
 from headwater.errors import (
     DataLost,
     HeadwaterError,
@@ -47,6 +48,7 @@ def add(spark: SparkSession, embedded_url: str, database_url: str, name: str) ->
     def add(**options: Any) -> Totaled:
         named: dict[str, Any] = {} if "topic" in options else {"stream": name}
         given: dict[str, Any] = {"available_now": True, "db": database_url, "url": embedded_url}
+        given["shape"] = SHAPE
         return totals(spark, **named, **given | options)
 
     return add
@@ -141,7 +143,7 @@ def test_other_fields_are_added_up_by_their_names(
     wrongs: list[dict[str, Any]] = [{"value": ""}, {"per": {"all": "id"}}, {"window_ms": 1500}]
     for wrong in wrongs:
         with pytest.raises(InvalidInput):
-            Shape(**wrong)
+            Shape(**{"value": "cents"} | wrong)
 
 
 @on_sqlite

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
+from examples.rocket_rides.sums import SHAPE
 from headwater.spark.jobs.totals import totals
 from headwater.store import embedded
 from tests.spark.test_totals import by_pilot, told, write
@@ -55,7 +56,7 @@ def test_a_killed_driver_leaves_a_batch_whole_or_not_at_all(
     assert died.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()
     engine = sa.create_engine(db)
     assert told(engine, "pilot") == by_pilot(range(1, 101))
-    assert totals(spark, "rides", url=url, db=db, available_now=True).added == 300
+    assert totals(spark, "rides", url=url, db=db, shape=SHAPE, available_now=True).added == 300
     assert told(engine, "pilot") == by_pilot(range(1, 401))
     engine.dispose()
 
@@ -74,7 +75,9 @@ def test_the_store_may_be_killed_at_every_step(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(_pid(directory), signal.SIGKILL)
 
-    found = totals(spark, "rides", url=url, db=db, batch=100, available_now=True, steps=kill)
+    found = totals(
+        spark, "rides", url=url, db=db, shape=SHAPE, batch=100, available_now=True, steps=kill
+    )
     assert sorted(set(killed)) == ["added", "begun", "folded"]
     assert (found.records, found.next) == (600, {"rides": 601})
     engine = sa.create_engine(db)

@@ -45,7 +45,7 @@ class _Intake(TableInput):
         TimelineTarget(URL, URL, "score"),
         FarmPlan(URL),
         _Intake(None, "name", URL),  # type: ignore[arg-type]
-        Sources(None, {"url": URL}, URL, ("name",), Canon()),  # type: ignore[arg-type]
+        Sources(None, {"url": URL}, URL, ("name",), Canon("t", per="p", value="v")),  # type: ignore[arg-type]
     ],
     ids=lambda holder: type(holder).__name__,
 )

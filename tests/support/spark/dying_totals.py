@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from examples.rocket_rides.sums import SHAPE
 from headwater.spark import session
 from headwater.spark.jobs.totals import totals
 from tests.spark.conftest import SMALL
@@ -23,7 +24,7 @@ def main(stream: str, url: str, db: str, step: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     spark = session("local[2]", **SMALL)
-    totals(spark, stream, url=url, db=db, batch=100, available_now=True, steps=die)
+    totals(spark, stream, url=url, db=db, shape=SHAPE, batch=100, available_now=True, steps=die)
 
 
 if __name__ == "__main__":

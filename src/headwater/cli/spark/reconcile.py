@@ -19,28 +19,32 @@ _SHOWN = 20
 def reconcile(
     name: Name,
     db: DatabaseUrl,
-    topic: IsTopic = False,
     table: Annotated[
-        str, typer.Option(help="The table that is right, with a row per event.")
-    ] = "rocket_rides",
+        str, typer.Option(help="The table that is right, with a row per event.", show_default=False)
+    ],
+    per: Annotated[str, typer.Option(help="Its column that sums are kept by.", show_default=False)],
+    value: Annotated[str, typer.Option(help="Its column that is added up.", show_default=False)],
+    state: Annotated[
+        str,
+        typer.Option(metavar="TABLE", help="Where consumers keep sums by key.", show_default=False),
+    ],
+    topic: IsTopic = False,
     key: Annotated[str, typer.Option(help="Its column that tells rows apart.")] = "id",
-    per: Annotated[str, typer.Option(help="Its column that sums are kept by.")] = "pilot",
-    value: Annotated[str, typer.Option(help="Its column that is added up.")] = "distance_mm",
     record_key: Annotated[
         str | None,
         typer.Option(
             metavar="FIELD", help="The key in a record; as --key if not said.", show_default=False
         ),
     ] = None,
-    state: Annotated[
-        str, typer.Option(metavar="TABLE", help="Where consumers keep sums by key.")
-    ] = "rocket_pilot_totals",
     whole: Annotated[
-        str, typer.Option(metavar="TABLE", help="Where they keep the sum of all; '' for nowhere.")
-    ] = "rocket_totals",
+        str | None,
+        typer.Option(
+            metavar="TABLE", help="Where they keep the sum of all, if anywhere.", show_default=False
+        ),
+    ] = None,
     records: Annotated[
         str, typer.Option(metavar="COLUMN", help="The number of records there.")
-    ] = "rides",
+    ] = "records",
     total: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="The sum there; as --value if not said."),
@@ -87,8 +91,8 @@ def reconcile(
             topic=name if topic else None,
             db=db,
             url=store,
-            canon=Canon(table, key, per, value, record_key or key),
-            keeping=Keeping(state, whole or None, "consumer", per, records, total or value),
+            canon=Canon(table, key=key, per=per, value=value, record_key=record_key),
+            keeping=Keeping(state, whole, per=per, records=records, total=total or value),
             consumers=consumer or (),
             consumers_db=consumers_db,
             archive=archive,

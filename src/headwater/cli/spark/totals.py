@@ -29,17 +29,19 @@ class OnGap(StrEnum):
 def totals(
     name: Name,
     db: DatabaseUrl,
+    value: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD", help="The whole number in a record to add up.", show_default=False
+        ),
+    ],
     topic: IsTopic = False,
     job: Annotated[str, typer.Option(help="Whose sums these are.")] = "totals",
-    value: Annotated[
-        str, typer.Option(metavar="FIELD", help="The whole number in a record to add up.")
-    ] = "distance_mm",
     per: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=FIELD",
-            help="Sums for each value of a field; may be given several times. "
-            "Without it ride=id and pilot.",
+            help="Sums for each value of a field; may be given several times.",
             show_default=False,
         ),
     ] = None,
@@ -76,7 +78,7 @@ def totals(
         from headwater.stopping import StopSignal
 
         stop = StopSignal()
-        shape = Shape(value, _fields(per), window_ms) if per else Shape(value, window_ms=window_ms)
+        shape = Shape(value, _fields(per or []), window_ms)
         with stopped_by_signals(stop.set):
             done = add_up(
                 spark,

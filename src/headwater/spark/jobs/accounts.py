@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -40,20 +40,22 @@ def total_of(sums: Mapping[str, Sum]) -> Sum:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Where consumers keep their sums: a row per consumer and key, and one per consumer of all.
+    """Where consumers keep their sums: ``table`` has a row for each consumer and key.
 
-    ``whole`` is the table of the latter; None where there is none.
+    ``whole`` is a table with the sum of all, a row for each consumer; None where there is none.
+    The others are columns: the consumer's name, the key, the number of records, and their sum.
     """
 
-    table: str = "rocket_pilot_totals"
-    whole: str | None = "rocket_totals"
+    table: str
+    whole: str | None = None
+    _: KW_ONLY
     consumer: str = "consumer"
-    per: str = "pilot"
-    records: str = "rides"
-    total: str = "distance_mm"
+    per: str
+    records: str = "records"
+    total: str
 
     def spell(self, sums: Mapping[str, Sum]) -> dict[str, object]:
-        """Give sums as a reset record holds them: in the words of these tables."""
+        """Return sums as a reset record holds them: by the names of these columns."""
         return {
             ALL: self._spell(total_of(sums)),
             self.per: {name: self._spell(each) for name, each in sorted(sums.items())},

@@ -1,15 +1,14 @@
 """Folding records of the log into sums, by Spark: a count and a total for each of several keys.
 
-A record is a JSON object with a whole number and some names, as ``{"id": 7, "pilot": "Ada",
-"distance_mm": 1200}``. Sums are of 64-bit integers, so they do not depend on order, and a sum that
-would not fit is an error. Reset records are passed over. Whatever cannot be read is counted.
+A record is a JSON object with a whole number and some names, as ``{"id": 7, "shop": "Oslo",
+"cents": 1200}``. Sums are of 64-bit integers, so they do not depend on order, and a sum that would
+not fit is an error. Reset records are skipped. Messages that cannot be read are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
@@ -28,21 +27,19 @@ SECOND_MS = 1000
 class Shape:
     """What is in a record: the field to add up, and the fields to add it up by.
 
-    ``per`` maps what a sum is called to the field that tells whose it is. ``window_ms`` adds sums
-    per stretch of the message's time; 0 for none.
+    ``per`` maps what a sum is called to the field that says whose it is. ``window_ms`` adds sums
+    for each window of the message's time; 0 for none. There is always a sum of all records.
     """
 
-    value: str = "distance_mm"
-    per: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType({"ride": "id", "pilot": "pilot"})
-    )
+    value: str
+    per: Mapping[str, str] = field(default_factory=dict)
     window_ms: int = 60_000
 
     def __post_init__(self) -> None:
         if taken := {ALL, WINDOW} & set(self.per):
             raise InvalidInput(f"sums per {taken.pop()!r} are made already; choose another name")
         if not all((self.value, *self.per, *self.per.values())):
-            raise InvalidInput("a field needs a name; write each as in pilot=name")
+            raise InvalidInput("a field needs a name; write each as in shop=shop_name")
         if self.window_ms < 0 or self.window_ms % SECOND_MS:
             raise InvalidInput(f"a window must be of whole seconds, not {self.window_ms} ms")
 

@@ -136,9 +136,9 @@ def reconcile(
     *,
     topic: str | None = None,
     db: str,
+    canon: Canon,
+    keeping: Keeping,
     url: str | None = None,
-    canon: Canon | None = None,
-    keeping: Keeping | None = None,
     consumers: Collection[str] = (),
     consumers_db: str | None = None,
     archive: str | None = None,
@@ -149,9 +149,10 @@ def reconcile(
 ) -> Reconciled:
     """Compare ``consumers``, or all there are, with the table; ``fix`` writes reset records.
 
-    ``db`` is the URL of the database with the table and the outbox, ``consumers_db`` that of the
-    consumers if it is another. ``archive`` names an archive of the stream, for what the log itself
-    has no longer. ``dry_run`` says what ``fix`` would write. Consumers need an ``on_reset``; a
+    ``db`` is the URL of the database with the outbox and the table, which ``canon`` names;
+    ``consumers_db`` that of the consumers' sums, which ``keeping`` names, if it is another.
+    ``archive`` names an archive of the stream, for what the log itself has no longer. ``dry_run``
+    returns what ``fix`` would write. Consumers need an ``on_reset``; a
     totals job that has drifted is compared as well, but begun anew by its owner. Raises
     InvalidInput for tables, columns and names that are not there, UnknownStream, and whatever bars
     the way to the store or the database. Reads table and log once.
@@ -165,8 +166,7 @@ def reconcile(
     streams = _streams(target)
     hw = target.hw
     said |= {"url": target.url, "columns": "stream,offset,tag,value"}
-    sources = Sources(spark, said, db, streams, canon or Canon(), partitions)
-    keeping = keeping or Keeping()
+    sources = Sources(spark, said, db, streams, canon, partitions)
     comparison = Comparison(hw, sources, open_engine(db), report or JobReport())
     engine = open_engine(consumers_db) if consumers_db else comparison.database
     with translating_errors():

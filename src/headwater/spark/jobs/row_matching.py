@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
@@ -27,13 +27,18 @@ _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 @dataclass(frozen=True, slots=True)
 class Canon:
-    """The table that is right: a row per event. ``record_key`` is the key's name in a record."""
+    """The table that is right: a row for each event, which is never changed or deleted.
 
-    table: str = "rocket_rides"
+    ``record_key`` is the field of a record that holds the key of its row; None for one that is
+    called as the column is.
+    """
+
+    table: str
+    _: KW_ONLY
     key: str = "id"
-    per: str = "pilot"
-    value: str = "distance_mm"
-    record_key: str = "id"
+    per: str
+    value: str
+    record_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,9 @@ class Sources:
         return rows.where(F.col("stream").isin(*self.streams)).select(self._key())
 
     def _key(self) -> Column:
-        shape = StructType([StructField(self.canon.record_key, StringType())])
-        record = F.from_json(F.col("value").cast("string"), shape)
-        return record.getField(self.canon.record_key).alias("key")
+        name = self.canon.record_key or self.canon.key
+        shape = StructType([StructField(name, StringType())])
+        return F.from_json(F.col("value").cast("string"), shape).getField(name).alias("key")
 
     def _table(self, name: str, columns: list[str], cut: Mapping[str, str]) -> DataFrame:
         said = {"url": self.database, "table": name, "columns": ",".join(columns), **cut}

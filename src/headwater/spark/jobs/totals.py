@@ -83,9 +83,9 @@ def totals(
     *,
     topic: str | None = None,
     db: str,
+    shape: Shape,
     url: str | None = None,
     job: str = "totals",
-    shape: Shape | None = None,
     available_now: bool = False,
     every_ms: int = 1000,
     batch: int = 200_000,
@@ -97,14 +97,15 @@ def totals(
 ) -> Totaled:
     """Add up a stream or topic into the table ``headwater_totals`` of ``db``, each record once.
 
-    Goes on where ``job`` stood, or begins at the first message; ``anew`` forgets what it had. Runs
-    until ``stop`` is set, with a look for new messages every ``every_ms``, or, with
-    ``available_now``, through what is there now; at most ``batch`` messages at a time. Retention
-    waits for the job. ``on_gap`` says what happens when messages were evicted all the same: "stop"
-    raises DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
+    ``shape`` names the field to add up, and the fields to add it up by. The job goes on where
+    ``job`` stood, or begins at the first message; ``anew`` forgets what it had. It runs until
+    ``stop`` is set, and looks for new messages every ``every_ms``; with ``available_now`` it ends
+    when it has added up what is there now. A batch has at most ``batch`` messages. Retention waits
+    for the job. ``on_gap`` says what happens when messages were evicted all the same: "stop" raises
+    DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
 
     Raises JobOvertaken when another process adds to the same job, StreamReplaced, InvalidInput, and
-    what bars the way to the store or the database for good; what may pass is waited out.
+    errors of the store or the database that do not pass by waiting.
     """
     named = {"url": url, "stream": stream, "topic": topic}
     given = {name: text for name, text in named.items() if text is not None}
@@ -112,7 +113,7 @@ def totals(
         spark,
         target_of(SourceOptions(given, named)),
         Ledger(open_engine(db, new=True), check_name(job, "job")),
-        shape or Shape(),
+        shape,
         {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
         {"availableNow": True} if available_now else {"processingTime": f"{every_ms} milliseconds"},
         report or JobReport(),

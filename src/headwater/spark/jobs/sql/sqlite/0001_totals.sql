@@ -2,7 +2,7 @@
 -- Statements are separated by empty lines.
 
 -- One sum each: "per" is what it is of ("all", "window", or a name of the job's own, such as
--- "pilot"), "name" whose it is (the pilot's name; the beginning of the window, in UTC; '' for all).
+-- "shop"), "name" whose it is (the shop's name; the beginning of the window, in UTC; '' for all).
 -- SQLite would go on with a float where Postgres refuses: sums are exact or not at all.
 CREATE TABLE IF NOT EXISTS headwater_totals (
     job     TEXT   NOT NULL,

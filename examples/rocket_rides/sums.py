@@ -1,0 +1,16 @@
+"""What Spark's jobs must be told of Rocket Rides: its records, its table, and its consumers' sums.
+
+It needs PySpark.
+"""
+
+from __future__ import annotations
+
+from headwater.spark.jobs.accounts import Keeping
+from headwater.spark.jobs.folding import Shape
+from headwater.spark.jobs.row_matching import Canon
+
+SHAPE = Shape("distance_mm", {"ride": "id", "pilot": "pilot"})
+CANON = Canon("rocket_rides", key="id", per="pilot", value="distance_mm")
+KEEPING = Keeping(
+    "rocket_pilot_totals", "rocket_totals", per="pilot", records="rides", total="distance_mm"
+)
