@@ -4,61 +4,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
 
 import headwater
 from headwater.log import compaction, dead_letters, housekeeping, limits, retention, writing
-from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.handles import GroupHandle
 from headwater.log.replies import NodesReply
-from headwater.store.call import Call, Operation
+from headwater.store.call import Call
 from headwater.store.store import Store
-from tests.support.servers import Server
-from tests.support.stepping import Stepper, abandon_after, take_turns
+from tests.support.stepping import Make, Stepper, handle_of, interrupt_everywhere, take_turns
 from tests.support.watch import let_pass
 
-pytestmark = pytest.mark.fault
-Make: TypeAlias = Callable[[], Operation[Any]]
-MOST_CALLS = 60
+pytestmark = [pytest.mark.fault, pytest.mark.parametrize("store_url", ["plain"], indirect=True)]
 LONG = int(os.environ.get("HEADWATER_LONG") or 1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def hw(server: Server) -> Iterator[headwater.Headwater]:
-    with headwater.connect(server.url) as hw:
-        yield hw
-
-
-@pytest.fixture
-def store(server: Server) -> Iterator[Store]:
-    """The store of somebody else."""
-    with headwater.connect(server.url) as hw:
-        yield hw.store
-
-
-def handle(name: str) -> StreamHandle:
-    return StreamHandle(name, set())
-
-
-def interrupt_everywhere(store: Store, prepare: Callable[[int], Make]) -> Iterator[Make]:
-    """Prepare a case and stop its operation after 0, 1, 2, ... calls; yields what to finish."""
-    for calls in range(MOST_CALLS):
-        make = prepare(calls)
-        over = abandon_after(store, make(), calls)
-        yield make
-        if over:
-            assert calls > 2, "there were places to stop at"
-            return
-    raise AssertionError(f"the operation takes more than {MOST_CALLS} calls")
 
 
 # ── Dead letters ─────────────────────────────────────────────────────────────────────────────
@@ -93,7 +53,7 @@ def test_a_burial_that_stops_anywhere_is_finished_by_another(
 
     def prepare(case: int) -> Make:
         expired_group(hw, f"{name}-{case}", 18)
-        return lambda: dead_letters.give_up(GroupHandle(handle(f"{name}-{case}"), "g", "other"))
+        return lambda: dead_letters.give_up(GroupHandle(handle_of(f"{name}-{case}"), "g", "other"))
 
     for case, make in enumerate(interrupt_everywhere(store, prepare)):
         hw.store.run(make())
@@ -105,7 +65,7 @@ def test_a_burial_that_a_seek_overtakes_takes_nothing_from_those_who_read_again(
 ) -> None:
     def prepare(case: int) -> Make:
         expired_group(hw, f"{name}-{case}", 5)
-        return lambda: dead_letters.give_up(GroupHandle(handle(f"{name}-{case}"), "g", "other"))
+        return lambda: dead_letters.give_up(GroupHandle(handle_of(f"{name}-{case}"), "g", "other"))
 
     for case, make in enumerate(interrupt_everywhere(store, prepare)):
         group = hw.stream(f"{name}-{case}").group("g")
@@ -122,7 +82,7 @@ def test_burials_at_once_bury_each_letter_once(
 ) -> None:
     monkeypatch.setattr(dead_letters, "BATCH", 5)
     group = expired_group(hw, name, 23)
-    others = [GroupHandle(handle(name), "g", f"m{place}") for place in range(3)]
+    others = [GroupHandle(handle_of(name), "g", f"m{place}") for place in range(3)]
     take_turns(
         [Stepper(store, dead_letters.give_up(other)) for other in others], random.Random(seed)
     )
@@ -207,7 +167,7 @@ def test_sealing_that_stops_anywhere_loses_nothing(
 
     def prepare(case: int) -> Make:
         cases.append(filled(hw, f"{name}-{case}"))
-        return lambda: writing.seal(handle(f"{name}-{case}").key, everything=True)
+        return lambda: writing.seal(handle_of(f"{name}-{case}").key, everything=True)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -229,7 +189,7 @@ def test_compaction_that_stops_anywhere_loses_nothing_and_brings_nothing_back(
         model, stream = filled(hw, f"{name}-{case}")
         model.compacted, model.markers_go = True, not marker_ms
         cases.append((model, stream))
-        return lambda: compaction.compact(handle(f"{name}-{case}"), marker_ms)
+        return lambda: compaction.compact(handle_of(f"{name}-{case}"), marker_ms)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -249,7 +209,7 @@ def test_compaction_leaves_a_stream_alone_that_was_made_anew_meanwhile(
 
     def prepare(case: int) -> Make:
         filled(hw, f"{name}-{case}")
-        return lambda: compaction.compact(handle(f"{name}-{case}"), 0)
+        return lambda: compaction.compact(handle_of(f"{name}-{case}"), 0)
 
     over, case = False, 0
     while not over:
@@ -278,16 +238,16 @@ def test_a_marker_stays_when_something_older_of_its_tag_was_left_to_others(
     over, case = False, 0
     while not over:
         case += 1
-        stream, key = hw.stream(f"{name}-{case}"), handle(f"{name}-{case}").key
+        stream, key = hw.stream(f"{name}-{case}"), handle_of(f"{name}-{case}").key
         for tags, value in ((["a", *"bcdefghij"], b"v"), (["k"] * 10, b"v"), (["a"] * 10, b"")):
             stream.append(pa.table({"tag": tags, "value": [value] * 10, **times}))
         stream.seal()
-        stepper = Stepper(store, compaction.compact(handle(stream.name), 0))
+        stepper = Stepper(store, compaction.compact(handle_of(stream.name), 0))
         while stepper.calls < case and not over:
             over = stepper.step()
         found = NodesReply.of(hw.store.ask(Call("hw_stream_nodes", key, (10, 1), read_only=True)))
         base, last, *_, version = found.nodes[0]
-        rows = hw.store.run(compaction.rows_of(handle(stream.name), base, last))
+        rows = hw.store.run(compaction.rows_of(handle_of(stream.name), base, last))
         words = compaction.node_words(rows, base, last)
         replaced = (found.created, base, *words, base, last, version)
         assert hw.store.ask(Call("hw_stream_replace", key, replaced))
@@ -303,20 +263,20 @@ def test_a_part_of_a_log_is_rewritten_without_its_neighbours(
 ) -> None:
     model, stream = filled(hw, name, 80)
     run = hw.store.run
-    rule = run(compaction.survey(handle(name), 10_000_000))
+    rule = run(compaction.survey(handle_of(name), 10_000_000))
     written = [message.offset for message in stream.read(1, 100) if message is not None]
 
     def nothing(batch: pa.RecordBatch) -> pa.BooleanArray:
         return pa.array([False] * batch.num_rows)
 
-    found = hw.store.ask(Call("hw_stream_nodes", handle(name).key, (80, 64), read_only=True))
+    found = hw.store.ask(Call("hw_stream_nodes", handle_of(name).key, (80, 64), read_only=True))
     base, last, *_ = sorted(NodesReply.of(found).nodes)[3]
-    done = run(compaction.rewrite(handle(name), rule, nothing, base, last))
+    done = run(compaction.rewrite(handle_of(name), rule, nothing, base, last))
     assert done == (last - base + 1, False)
     left = [message.offset for message in stream.read(1, 100) if message is not None]
     assert left == [offset for offset in written if not base <= offset <= last]
     # A border within a node: somebody has merged nodes since the parts were cut.
-    assert run(compaction.rewrite(handle(name), rule, nothing, 3, base - 1)).lost_race
+    assert run(compaction.rewrite(handle_of(name), rule, nothing, 3, base - 1)).lost_race
     assert stream.read(1, 2) != [None, None]
     assert model.written
 
@@ -333,7 +293,7 @@ def test_eviction_that_stops_anywhere_is_finished_by_the_next(
         stream.compact()  # a node with holes can only be cut by rewriting it
         model.compacted = True
         cases.append((model, stream))
-        return lambda: retention.evict(handle(f"{name}-{case}"), limit)
+        return lambda: retention.evict(handle_of(f"{name}-{case}"), limit)
 
     for make in interrupt_everywhere(store, prepare):
         model, stream = cases[-1]
@@ -362,11 +322,11 @@ def test_upkeep_that_takes_turns_with_writers_and_readers(
     for _ in range(4):
         limit = chance.randrange(1, len(model.written))
         upkeep: list[Make] = [
-            lambda: writing.seal(handle(name).key, everything=True),
-            lambda: writing.seal(handle(name).key, everything=False),
-            lambda: compaction.compact(handle(name), marker_ms),
-            lambda: housekeeping.keep(handle(name)),
-            lambda limit=limit: retention.evict(handle(name), limit),  # type: ignore[misc]
+            lambda: writing.seal(handle_of(name).key, everything=True),
+            lambda: writing.seal(handle_of(name).key, everything=False),
+            lambda: compaction.compact(handle_of(name), marker_ms),
+            lambda: housekeeping.keep(handle_of(name)),
+            lambda limit=limit: retention.evict(handle_of(name), limit),  # type: ignore[misc]
         ]
         chosen = chance.sample(upkeep, 3)
         if upkeep[4] in chosen:

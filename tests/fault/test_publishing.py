@@ -13,11 +13,10 @@ import pytest
 
 import headwater
 from headwater.log import housekeeping, node, staging, writing
-from headwater.log.handles import StreamHandle
 from headwater.store.store import Store
 from tests.support.publishers import numbers
 from tests.support.servers import Cluster, Server, until
-from tests.support.stepping import Stepper, abandon_after, take_turns
+from tests.support.stepping import Stepper, abandon_after, handle_of, take_turns
 from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
@@ -104,25 +103,6 @@ def test_a_server_may_die_in_the_middle_of_a_publish(
 # ── Stopped between any two calls ────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def one(server: Server) -> Iterator[headwater.Headwater]:
-    with headwater.connect(server.url) as hw:
-        yield hw
-
-
-@pytest.fixture
-def store(server: Server) -> Iterator[Store]:
-    """The store of somebody else."""
-    with headwater.connect(server.url) as hw:
-        yield hw.store
-
-
 @pytest.fixture
 def tiny_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "NODE_MESSAGES", 2)
@@ -130,27 +110,24 @@ def tiny_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
 
 
-def handle(name: str) -> StreamHandle:
-    return StreamHandle(name, set())
-
-
 def stage(stream: headwater.Stream, into: str, rows: range) -> None:
     values = [b"%d" % n for n in rows]
     stream.stage(pa.table({"tag": ["p"] * len(values), "value": values}), into)
 
 
+@pytest.mark.parametrize("store_url", ["plain"], indirect=True)
 @pytest.mark.usefixtures("tiny_nodes")
 @pytest.mark.parametrize("finisher", ["the same", "another attempt", "the next", "housekeeper"])
 def test_a_publish_that_stops_anywhere_is_finished(
-    one: headwater.Headwater, store: Store, name: str, finisher: str
+    hw: headwater.Headwater, store: Store, name: str, finisher: str
 ) -> None:
     for calls in range(60):
-        stream = one.stream(f"{name}-{calls}")
+        stream = hw.stream(f"{name}-{calls}")
         stream.write("other", b"")
         for task in range(3):
             stage(stream, f"t{task}", range(task * 401, (task + 1) * 401))
         names = ["t0", "t1", "t2"]
-        make = staging.publish(handle(stream.name), names, "p", 1)
+        make = staging.publish(handle_of(stream.name), names, "p", 1)
         over = abandon_after(store, make, calls)
         if finisher == "the same" or not calls:
             stream.publish(*names, producer="p", sequence=1)
@@ -161,7 +138,7 @@ def test_a_publish_that_stops_anywhere_is_finished(
             stage(stream, "n", range(1203, 1250))
             stream.publish("n", producer="p", sequence=2)
         elif finisher == "housekeeper":
-            one.keep(stream.name)
+            hw.keep(stream.name)
         assert values(stream) == list(range(1250 if finisher == "the next" else 1203))
         if over:
             assert calls > 3, "there were places to stop at"
@@ -169,13 +146,14 @@ def test_a_publish_that_stops_anywhere_is_finished(
     raise AssertionError("a publish takes more calls than this tries")
 
 
+@pytest.mark.parametrize("store_url", ["plain"], indirect=True)
 @pytest.mark.usefixtures("tiny_nodes")
 @pytest.mark.parametrize("seed", range(6 * LONG))
 def test_publishers_housekeepers_and_writers_that_take_turns_publish_once(
-    seed: int, one: headwater.Headwater, store: Store, name: str
+    seed: int, hw: headwater.Headwater, store: Store, name: str
 ) -> None:
     chance = random.Random(seed)
-    stream = one.stream(name)
+    stream = hw.stream(name)
     done: list[int] = []
     for epoch in range(4):
         rows = range(len(done), len(done) + chance.choice([3, 200, 600]))
@@ -186,12 +164,12 @@ def test_publishers_housekeepers_and_writers_that_take_turns_publish_once(
             stage(stream, names[-1], part)
         stage(stream, f"{epoch}.again", rows)
         publishes = [
-            staging.publish(handle(name), names, "p", epoch),
-            staging.publish(handle(name), names, "p", epoch),
-            staging.publish(handle(name), [f"{epoch}.again"], "p", epoch),
+            staging.publish(handle_of(name), names, "p", epoch),
+            staging.publish(handle_of(name), names, "p", epoch),
+            staging.publish(handle_of(name), [f"{epoch}.again"], "p", epoch),
         ]
         steppers = [Stepper(store, publish) for publish in publishes]
-        steppers.append(Stepper(store, housekeeping.keep(handle(name))))
+        steppers.append(Stepper(store, housekeeping.keep(handle_of(name))))
         steppers[chance.randrange(3)].step()
         stream.write_many([("other", b"")] * chance.randrange(1, 5))
         take_turns(steppers, chance)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from headwater.errors import StoreError
+from headwater.log.handles import StreamHandle
 from headwater.store.call import Clock, Operation
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
+
+Make: TypeAlias = Callable[[], Operation[Any]]
+_MOST_CALLS = 60
+
+
+def handle_of(name: str) -> StreamHandle:
+    """Return the handle of a stream as a client has it that has not used the stream yet."""
+    return StreamHandle(name, set())
 
 
 class Stepper:
@@ -75,6 +84,18 @@ def abandon_after(store: Store, operation: Operation[Any], calls: int) -> bool:
             return True
     operation.close()
     return False
+
+
+def interrupt_everywhere(store: Store, prepare: Callable[[int], Make]) -> Iterator[Make]:
+    """Prepare a case and stop its operation after 0, 1, 2, ... calls; yields what to finish."""
+    for calls in range(_MOST_CALLS):
+        make = prepare(calls)
+        over = abandon_after(store, make(), calls)
+        yield make
+        if over:
+            assert calls > 2, "there were places to stop at"
+            return
+    raise AssertionError(f"the operation takes more than {_MOST_CALLS} calls")
 
 
 def take_turns(steppers: Iterable[Stepper], chance: random.Random) -> None:

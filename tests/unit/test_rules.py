@@ -22,7 +22,6 @@ STILL_LARGE = {
     "tests/contract/test_group.py",
     "tests/contract/test_staging.py",
     "tests/contract/test_stream.py",
-    "tests/fault/test_interrupted.py",
     # Queues and dirty lists.
     "tests/contract/test_channel.py",
     "tests/contract/test_ick.py",
