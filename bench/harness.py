@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
+from typing import Self
 
 import redis
 from rich.console import Console
 from rich.table import Table
 
+import headwater
 from headwater.store.launch import server_binary
 
 Measure = Callable[[], float]
@@ -28,7 +31,7 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result: ours against the peer; without a least it is told, not judged."""
+    """One line of the result: ours against the peer; without a least it is shown, not judged."""
 
     name: str
     fsync: str
@@ -39,13 +42,28 @@ class Row:
     aim: float
     higher_is_better: bool = True
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        fsync: str,
+        ours: float,
+        peer: float,
+        least: float,
+        aim: float,
+        higher_is_better: bool = True,
+    ) -> Self:
+        """Make the line of two figures, shown without decimals."""
+        shown = f"{ours:,.0f}", f"{peer:,.0f}"
+        return cls(name, fsync, *shown, ours / peer, least, aim, higher_is_better)
+
     @property
     def verdict(self) -> str:
         def reached(goal: float) -> bool:
             return self.ratio >= goal if self.higher_is_better else self.ratio <= goal
 
         if not self.least:
-            return "told"
+            return "shown"
         return "aim" if reached(self.aim) else "ok" if reached(self.least) else "BELOW"
 
 
@@ -99,12 +117,27 @@ def server(fsync: str) -> Iterator[redis.Redis]:
 
 
 def socket_url(client: redis.Redis) -> str:
-    """Give the URL by which our client reaches the server that the peer's client uses."""
+    """Return the URL by which our client reaches the server that the peer's client uses."""
     return f"unix://{client.connection_pool.connection_kwargs['path']}"
 
 
+class Pair:
+    """Ours and the peer's client on one server, each with names of its own."""
+
+    def __init__(self, peer: redis.Redis, fsync: str, rounds: int) -> None:
+        self.peer = peer
+        self.fsync = fsync
+        self.rounds = rounds
+        self.ours = headwater.connect(socket_url(peer))
+        self._names = count()
+
+    def name(self) -> str:
+        """Return a name that nothing on the server has yet."""
+        return f"b{next(self._names)}"
+
+
 def machine() -> str:
-    """Say where this was measured."""
+    """Return where this was measured."""
     return f"{platform.machine()}, Python {platform.python_version()}, redis-py {redis.__version__}"
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import redis
-
 import headwater
-from bench.harness import Row, interleave, rate, server, socket_url
+from bench.harness import Pair, Row, interleave, rate, server
 
 MEMBERS = 10_000
 ROUND = 100
@@ -18,33 +16,23 @@ ROUNDS = 50
 
 
 def scores(size: int, first: int = 0) -> dict[str, float]:
-    """Give documents with times at which they became dirty, as an indexer would."""
+    """Return documents with times at which they became dirty, as an indexer would."""
     return {f"document-{i:09d}": 1.7e9 + i * 0.25 for i in range(first, first + size)}
 
 
-class Pair:
-    """Ours and the plain peer on one server, each with names of its own."""
-
-    def __init__(self, plain: redis.Redis, fsync: str, rounds: int) -> None:
-        self.plain = plain
-        self.fsync = fsync
-        self.rounds = rounds
-        self.ours = headwater.connect(socket_url(plain))
-        self._names = count()
-
-    def name(self) -> str:
-        return f"b{next(self._names)}"
+class Icks(Pair):
+    """The pair of an Ick and a sorted set."""
 
     def fill(self, size: int) -> tuple[headwater.Ick, str]:
-        """Give an Ick and a sorted set with the same members."""
+        """Return an Ick and a sorted set with the same members."""
         ick, key = self.ours.ick(self.name()), self.name()
         for first in range(0, size, MEMBERS):
             ick.add(scores(min(MEMBERS, size - first), first))
-            self.plain.zadd(key, scores(min(MEMBERS, size - first), first))
+            self.peer.zadd(key, scores(min(MEMBERS, size - first), first))
         return ick, key
 
 
-def add(pair: Pair) -> Row:
+def add(pair: Icks) -> Row:
     some = scores(MEMBERS)
 
     def ours() -> float:
@@ -55,16 +43,16 @@ def add(pair: Pair) -> Row:
 
     def plain() -> float:
         key = pair.name()
-        figure = rate(MEMBERS, lambda: pair.plain.zadd(key, some))
-        pair.plain.unlink(key)
+        figure = rate(MEMBERS, lambda: pair.peer.zadd(key, some))
+        pair.peer.unlink(key)
         return figure
 
     a, b = interleave(ours, plain, pair.rounds)
     name = "Ick.add of 10,000 in one call / ZADD, members/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.5, 1)
+    return Row.of(name, pair.fsync, a, b, 0.5, 1)
 
 
-def reserve_commit(pair: Pair) -> Row:
+def reserve_commit(pair: Icks) -> Row:
     ick, key = pair.fill(2 * pair.rounds * ROUND * ROUNDS)
 
     def ours() -> float:
@@ -75,20 +63,20 @@ def reserve_commit(pair: Pair) -> Row:
 
     a, b = interleave(ours, plain, pair.rounds)
     ick.delete()
-    pair.plain.unlink(key)
+    pair.peer.unlink(key)
     name = "Ick.reserve + commit of 100 / ZRANGE + ZREM, members/s"
     # A reserve is a write, which ZRANGE is not: two syncs against one. Exchange needs one.
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.5, 0.8)
+    return Row.of(name, pair.fsync, a, b, 0.5, 0.8)
 
 
-def channel(pair: Pair) -> Row:
+def channel(pair: Icks) -> Row:
     """One consumer of a channel with one shard: what leases, generations and fairness cost."""
     dirty, key = pair.ours.ick_channel(pair.name(), 1), pair.name()
     size = 2 * pair.rounds * ROUND * ROUNDS
     for first in range(0, size, MEMBERS):
         some = scores(min(MEMBERS, size - first), first)
         dirty.add(some)
-        pair.plain.zadd(key, some)
+        pair.peer.zadd(key, some)
 
     def ours() -> float:
         def work() -> None:
@@ -103,12 +91,12 @@ def channel(pair: Pair) -> Row:
 
     a, b = interleave(ours, plain, pair.rounds)
     dirty.delete()
-    pair.plain.unlink(key)
+    pair.peer.unlink(key)
     name = "IckChannel.reserve + commit of 100 / ZRANGE + ZREM, members/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.2, 0.4)
+    return Row.of(name, pair.fsync, a, b, 0.2, 0.4)
 
 
-def exchange(pair: Pair) -> Row:
+def exchange(pair: Icks) -> Row:
     ick, key = pair.fill(2 * pair.rounds * ROUND * ROUNDS)
     done: list[str | bytes] = []
 
@@ -124,9 +112,9 @@ def exchange(pair: Pair) -> Row:
 
     a, b = interleave(ours, plain, pair.rounds)
     ick.delete()
-    pair.plain.unlink(key)
+    pair.peer.unlink(key)
     name = "Ick.exchange of 100 / ZRANGE + ZREM, members/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.5, 1)
+    return Row.of(name, pair.fsync, a, b, 0.5, 1)
 
 
 def our_rounds(ick: headwater.Ick, rounds: int = ROUNDS) -> None:
@@ -136,14 +124,14 @@ def our_rounds(ick: headwater.Ick, rounds: int = ROUNDS) -> None:
             raise AssertionError("a round came out short")
 
 
-def plain_rounds(pair: Pair, key: str) -> None:
+def plain_rounds(pair: Icks, key: str) -> None:
     for _ in range(ROUNDS):
-        batch: Any = pair.plain.zrange(key, 0, ROUND - 1, withscores=True)
-        if pair.plain.zrem(key, *(member for member, _ in batch)) != ROUND:
+        batch: Any = pair.peer.zrange(key, 0, ROUND - 1, withscores=True)
+        if pair.peer.zrem(key, *(member for member, _ in batch)) != ROUND:
             raise AssertionError("a round came out short")
 
 
-def growth(pair: Pair, small: int, large: int) -> Row:
+def growth(pair: Icks, small: int, large: int) -> Row:
     """The same work on a small and on a large Ick: it must not depend on how much there is."""
     icks = {size: pair.fill(size)[0] for size in (small, large)}
     fresh = count(large, ROUND)
@@ -162,11 +150,11 @@ def growth(pair: Pair, small: int, large: int) -> Row:
     for ick in icks.values():
         ick.delete()
     name = f"Ick.add, reserve, commit of 100 among {large:,} / {small:,} members, us"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
+    return Row.of(name, pair.fsync, a, b, 1.5, 1.1, False)
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Give how long each of so many rounds took, in us."""
+    """Return how long each of so many rounds took, in us."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) / ROUNDS * 1e6
@@ -177,7 +165,7 @@ def run(rounds: int, large: int) -> list[Row]:
     rows: list[Row] = []
     for fsync in ("off", "always"):
         with server(fsync) as plain:
-            pair = Pair(plain, fsync, rounds)
+            pair = Icks(plain, fsync, rounds)
             rows += [add(pair), reserve_commit(pair), exchange(pair)]
             if fsync == "off":
                 rows.append(channel(pair))

@@ -9,40 +9,32 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import count, cycle
+from itertools import cycle
 from typing import Any
 
 import redis
 
 import headwater
 from bench.events import events
-from bench.harness import Row, interleave, rate, server, socket_url
+from bench.harness import Pair, Row, interleave, rate, server, socket_url
 
 BATCH = 1000
 MESSAGES = 20_000
 
 
-class Pair:
-    """Ours and the native peer on one server, each with names of its own."""
+class Logs(Pair):
+    """The pair of a stream of ours and a native stream."""
 
-    def __init__(self, native: redis.Redis, fsync: str, rounds: int) -> None:
-        self.native = native
-        self.fsync = fsync
-        self.rounds = rounds
-        self.ours = headwater.connect(socket_url(native))
+    def __init__(self, peer: redis.Redis, fsync: str, rounds: int) -> None:
+        super().__init__(peer, fsync, rounds)
         self.pairs = events(MESSAGES)
-        self.size = statistics.mean(len(value) for _, value in self.pairs)
-        self._names = count()
-
-    def name(self) -> str:
-        return f"b{next(self._names)}"
 
     def batches(self) -> list[list[tuple[str, bytes]]]:
         return [self.pairs[at : at + BATCH] for at in range(0, MESSAGES, BATCH)]
 
     def fill_native(self, key: str) -> None:
         for batch in self.batches():
-            pipe = self.native.pipeline(transaction=False)
+            pipe = self.peer.pipeline(transaction=False)
             for tag, value in batch:
                 pipe.xadd(key, {"tag": tag, "value": value})
             pipe.execute()
@@ -52,7 +44,7 @@ class Pair:
             stream.write_many(batch)
 
 
-def write_batches(pair: Pair) -> Row:
+def write_batches(pair: Logs) -> Row:
     def ours() -> float:
         stream = pair.ours.stream(pair.name())
         figure = rate(MESSAGES, lambda: pair.fill_ours(stream))
@@ -62,15 +54,15 @@ def write_batches(pair: Pair) -> Row:
     def native() -> float:
         key = pair.name()
         figure = rate(MESSAGES, lambda: pair.fill_native(key))
-        pair.native.delete(key)
+        pair.peer.delete(key)
         return figure
 
     a, b = interleave(ours, native, pair.rounds)
     name = "write_many of 1000 / pipelined XADD, messages/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 6, 10)
+    return Row.of(name, pair.fsync, a, b, 6, 10)
 
 
-def group_read_ack(pair: Pair) -> Row:
+def group_read_ack(pair: Logs) -> Row:
     stream, key = pair.ours.stream(pair.name()), pair.name()
     pair.fill_ours(stream)
     pair.fill_native(key)
@@ -91,28 +83,28 @@ def group_read_ack(pair: Pair) -> Row:
 
     def native() -> float:
         group = pair.name()
-        pair.native.xgroup_create(key, group, id="0")
+        pair.peer.xgroup_create(key, group, id="0")
 
         def work() -> None:
             got = 0
             while got < MESSAGES:
-                reply: Any = pair.native.xreadgroup(group, "m", {key: ">"}, count=BATCH)
+                reply: Any = pair.peer.xreadgroup(group, "m", {key: ">"}, count=BATCH)
                 ((_, entries),) = reply
                 got += len(entries)
-                pair.native.xack(key, group, *(entry_id for entry_id, _ in entries))
+                pair.peer.xack(key, group, *(entry_id for entry_id, _ in entries))
 
         figure = rate(MESSAGES, work)
-        pair.native.xgroup_destroy(key, group)
+        pair.peer.xgroup_destroy(key, group)
         return figure
 
     a, b = interleave(ours, native, pair.rounds)
     stream.delete()
-    pair.native.delete(key)
+    pair.peer.delete(key)
     name = "group read + ack of 1000 / XREADGROUP + XACK, messages/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 5, 10)
+    return Row.of(name, pair.fsync, a, b, 5, 10)
 
 
-def read_objects(pair: Pair) -> Row:
+def read_objects(pair: Logs) -> Row:
     stream, key = pair.ours.stream(pair.name()), pair.name()
     pair.fill_ours(stream)
     pair.fill_native(key)
@@ -129,7 +121,7 @@ def read_objects(pair: Pair) -> Row:
         def work() -> None:
             at, got = "-", 0
             while got < MESSAGES:
-                entries: Any = pair.native.xrange(key, at, "+", count=BATCH)
+                entries: Any = pair.peer.xrange(key, at, "+", count=BATCH)
                 got += len(entries)
                 at = "(" + entries[-1][0].decode()
 
@@ -137,29 +129,29 @@ def read_objects(pair: Pair) -> Row:
 
     a, b = interleave(ours, native, pair.rounds)
     stream.delete()
-    pair.native.delete(key)
+    pair.peer.delete(key)
     name = "read of 1000 to Python objects / XRANGE, messages/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 5, 8)
+    return Row.of(name, pair.fsync, a, b, 5, 8)
 
 
-def memory(pair: Pair) -> Row:
+def memory(pair: Logs) -> Row:
     """Bytes per message as the server counts them, after writing in small batches and sealing."""
     pair.ours.stream("warm").write("a", b"b")
     stream, key = pair.ours.stream(pair.name()), pair.name()
-    before = used_memory(pair.native)
+    before = used_memory(pair.peer)
     for at in range(0, MESSAGES, 20):
         stream.write_many(pair.pairs[at : at + 20])
     stream.seal()
-    middle = used_memory(pair.native)
+    middle = used_memory(pair.peer)
     for at in range(0, MESSAGES, BATCH):
-        pipe = pair.native.pipeline(transaction=False)
+        pipe = pair.peer.pipeline(transaction=False)
         for tag, value in pair.pairs[at : at + BATCH]:
             pipe.xadd(key, {"tag": tag, "value": value})
         pipe.execute()
-    after = used_memory(pair.native)
+    after = used_memory(pair.peer)
     ours, native = (middle - before) / MESSAGES, (after - middle) / MESSAGES
     stream.delete()
-    pair.native.delete(key)
+    pair.peer.delete(key)
     name = "memory per message after sealing / native stream, bytes"
     return Row(name, pair.fsync, f"{ours:.1f}", f"{native:.1f}", ours / native, 1 / 4, 1 / 6, False)
 
@@ -173,7 +165,7 @@ def used_memory(client: redis.Redis) -> int:
     return figures[-1]
 
 
-def single_write(pair: Pair) -> Row:
+def single_write(pair: Logs) -> Row:
     writes = 2000 if pair.fsync == "off" else 400
 
     def ours() -> float:
@@ -186,53 +178,53 @@ def single_write(pair: Pair) -> Row:
 
     def native() -> float:
         key = pair.name()
-        pair.native.xadd(key, {"tag": "warm", "value": b"up"})
+        pair.peer.xadd(key, {"tag": "warm", "value": b"up"})
         some = pair.pairs[:writes]
         figure = rate(
-            writes, lambda: [pair.native.xadd(key, {"tag": t, "value": v}) for t, v in some]
+            writes, lambda: [pair.peer.xadd(key, {"tag": t, "value": v}) for t, v in some]
         )
-        pair.native.delete(key)
+        pair.peer.delete(key)
         return figure
 
     a, b = interleave(ours, native, pair.rounds)
     name = "one write at a time / single XADD, messages/s"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 0.6, 1)
+    return Row.of(name, pair.fsync, a, b, 0.6, 1)
 
 
-def wake_latency(pair: Pair) -> Row:
+def wake_latency(pair: Logs) -> Row:
     """From before the write until a blocked member, in a process of its own, has the message.
 
     Both members are there at once and served in turn, so that both meet the machine as it is.
     """
     stream, key = pair.ours.stream(pair.name()), pair.name()
     stream.write("warm", b"up")
-    pair.native.xgroup_create(key, "g", id="$", mkstream=True)
+    pair.peer.xgroup_create(key, "g", id="$", mkstream=True)
     tag, value = pair.pairs[0]
     writes: dict[str, Callable[[], object]] = {
         stream.name: lambda: stream.write(tag, value),
-        key: lambda: pair.native.xadd(key, {"tag": tag, "value": value}),
+        key: lambda: pair.peer.xadd(key, {"tag": tag, "value": value}),
     }
     a, b = _hand_over(pair, writes, 100 * pair.rounds)
     name = "write to blocked member, p50 / XADD to blocked XREADGROUP, us"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.5, 1.1, False)
+    return Row.of(name, pair.fsync, a, b, 1.5, 1.1, False)
 
 
 def _hand_over(
-    pair: Pair, writes: dict[str, Callable[[], object]], samples: int
+    pair: Logs, writes: dict[str, Callable[[], object]], samples: int
 ) -> tuple[float, float]:
-    """Give the medians of many hand-overs by us and natively, in us."""
+    """Return the medians of many hand-overs by us and natively, in us."""
     spawn = multiprocessing.get_context("spawn")
     seen: list[multiprocessing.Queue[float]] = [spawn.Queue() for _ in writes]
     took: list[list[float]] = [[] for _ in writes]
     members = [
-        spawn.Process(target=_member, args=(kind, socket_url(pair.native), name, samples, times))
+        spawn.Process(target=_member, args=(kind, socket_url(pair.peer), name, samples, times))
         for kind, name, times in zip(("ours", "native"), writes, seen, strict=True)
     ]
     for member in members:
         member.start()
     for turn in range(2 * samples):
         # The native member is gone after its last message, which is the last of all.
-        while pair.native.info("clients")["blocked_clients"] < min(2, 2 * samples - turn):
+        while pair.peer.info("clients")["blocked_clients"] < min(2, 2 * samples - turn):
             time.sleep(0.0005)
         began = time.perf_counter()
         [*writes.values()][turn % 2]()
@@ -260,7 +252,7 @@ def _member(
         seen.put(time.perf_counter())
 
 
-def seek_and_evict(pair: Pair, small: int, large: int) -> list[Row]:
+def seek_and_evict(pair: Logs, small: int, large: int) -> list[Row]:
     """Measure a long stream: finding a place in it, then evicting half of it."""
     long, short = pair.ours.stream(pair.name()), pair.ours.stream(pair.name())
     for stream, size in ((long, large), (short, small)):
@@ -275,7 +267,7 @@ def seek_and_evict(pair: Pair, small: int, large: int) -> list[Row]:
 
 
 def seek(
-    pair: Pair, long: tuple[headwater.Stream, int], short: tuple[headwater.Stream, int]
+    pair: Logs, long: tuple[headwater.Stream, int], short: tuple[headwater.Stream, int]
 ) -> Row:
     """Read 10 at random offsets of a long stream, against the same in a short one."""
     rng = random.Random(5)
@@ -288,15 +280,15 @@ def seek(
 
     a, b = interleave(lambda: reads(*long), lambda: reads(*short), pair.rounds)
     name = f"seek + read 10 at random, {long[1]:,} messages / {short[1]:,}, us"
-    return Row(name, pair.fsync, f"{a:,.0f}", f"{b:,.0f}", a / b, 1.3, 1.05, False)
+    return Row.of(name, pair.fsync, a, b, 1.3, 1.05, False)
 
 
-def evict_half(pair: Pair, stream: headwater.Stream, size: int) -> Row:
+def evict_half(pair: Logs, stream: headwater.Stream, size: int) -> Row:
     """Evict half of a long stream while another client measures the longest pause it sees."""
     nodes = stream.info().nodes
-    idle = longest_pause(pair.native, lambda: time.sleep(1))
+    idle = longest_pause(pair.peer, lambda: time.sleep(1))
     began = time.perf_counter()
-    busy = longest_pause(pair.native, lambda: stream.evict(size // 2))
+    busy = longest_pause(pair.peer, lambda: stream.evict(size // 2))
     took = time.perf_counter() - began
     if stream.info().first != size // 2 + 1:
         raise AssertionError("not all was evicted")
@@ -308,7 +300,7 @@ def evict_half(pair: Pair, stream: headwater.Stream, size: int) -> Row:
 
 
 def longest_pause(client: redis.Redis, work: Callable[[], object]) -> float:
-    """Ping all the while work runs, and give the longest answer time, in ms."""
+    """Ping all the while work runs, and return the longest answer time, in ms."""
     stop = threading.Event()
     pauses: list[float] = []
 
@@ -331,7 +323,7 @@ def run(rounds: int, long: int) -> list[Row]:
     rows: list[Row] = []
     for fsync in ("off", "always"):
         with server(fsync) as native:
-            pair = Pair(native, fsync, rounds)
+            pair = Logs(native, fsync, rounds)
             measures = [write_batches, group_read_ack, read_objects, single_write, wake_latency]
             rows += [measure(pair) for measure in measures]
             if fsync == "off":

@@ -163,7 +163,7 @@ def stage_cost(place: Place) -> Row:
 
     a, b = interleave(ours, bare, place.rounds * 3)
     name = f"{place.name}: stage one row / bare INSERT, us"
-    return Row(name, "on", f"{a:.0f}", f"{b:.0f}", a / b, 1.3, 1, False)
+    return Row.of(name, "on", a, b, 1.3, 1, False)
 
 
 def add_up(conn: sa.Connection, messages: list[headwater.Message]) -> None:
@@ -200,7 +200,7 @@ def consumer_rate(place: Place) -> Row:
 
     a, b = interleave(ours, bare, place.rounds)
     name = f"{place.name}: consumer / read + bare transaction, batches of 1000 per s"
-    return Row(name, "on", f"{a:,.0f}", f"{b:,.0f}", a / b, 0.5, 0.8)
+    return Row.of(name, "on", a, b, 0.5, 0.8)
 
 
 def trickle_latency(place: Place, samples: int) -> Row:
@@ -264,7 +264,7 @@ def drain(place: Place, rows: int) -> Row:
     rates = stream_all(place, rows, parts=5)
     title = f"{place.name}: backlog of {rows:,}, rows/s of the last fifth / the first"
     a, b = rates[-1], rates[0]
-    return Row(title, "on", f"{a:,.0f}", f"{b:,.0f}", a / b, 0.7, 0.9)
+    return Row.of(title, "on", a, b, 0.7, 0.9)
 
 
 def run(rounds: int, backlog: int) -> list[Row]:

@@ -94,9 +94,9 @@ def taking(place: Place) -> list[Row]:
             peer = partial(place.lists, partial(theirs, place.native), together)
             a, b = interleave(ours, peer, place.rounds * 3)
             name = f"1000 messages pushed {pushed}, 50 at a time, {title}, messages/s"
-            # How messages were pushed makes a difference to us, and none to a list: it is told.
+            # How messages were pushed makes no difference to a list, so that row has no goal.
             goals = (least, aim) if together else (0, 0)
-            rows.append(Row(name, "off", f"{a:,.0f}", f"{b:,.0f}", a / b, *goals))
+            rows.append(Row.of(name, "off", a, b, *goals))
     return rows
 
 
@@ -120,7 +120,7 @@ def jobs(place: Place, share: float) -> list[Row]:
         theirs = partial(run_jobs, place, library, share)
         a, b = interleave(ours, theirs, max(1, place.rounds // 3))
         name = f"no-op jobs in one worker process / {title}, jobs/s"
-        rows.append(Row(name, "off", f"{a:,.0f}", f"{b:,.0f}", a / b, 1, 10))
+        rows.append(Row.of(name, "off", a, b, 1, 10))
     return rows
 
 
@@ -158,7 +158,7 @@ def backlog(place: Place, count: int) -> list[Row]:
         # What is due costs what it costs to hand out again; the backlog must not add to that.
         least = 2 if due else 1.2
         aim = 1.2 if due else 1.1
-        rows.append(Row(name, "off", f"{a:.0f}", f"{b:.0f}", a / b, least, aim, False))
+        rows.append(Row.of(name, "off", a, b, least, aim, False))
         full.delete()
         bare.delete()
     return rows
@@ -199,7 +199,7 @@ def wake_up(place: Place, samples: int) -> Row:
         max(1, place.rounds // 3),
     )
     name = "push to blocked pop / RPUSH to BLPOP, us"
-    return Row(name, "off", f"{a:.0f}", f"{b:.0f}", a / b, 5, 2, False)
+    return Row.of(name, "off", a, b, 5, 2, False)
 
 
 def run(rounds: int, count: int) -> list[Row]:

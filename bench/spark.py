@@ -79,7 +79,7 @@ def scan_rate(stream: headwater.Stream, rows: int) -> float:
 
 
 def against(name: str, ours: float, peer: float, least: float = 0, aim: float = 0) -> Row:
-    """Compare two rates; without a least it is told, not judged."""
+    """Compare two rates; without a least it is shown, not judged."""
     return Row(f"Spark: {name}", "off", f"{ours:,.0f}/s", f"{peer:,.0f}/s", ours / peer, least, aim)
 
 
