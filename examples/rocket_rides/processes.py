@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import socket
 import threading
 import time
@@ -30,6 +29,7 @@ from examples.rocket_rides.model import add_up, open_database, set_totals
 from headwater import Message
 from headwater.errors import OutcomeUnknown
 from headwater.outbox import Consumer, Outbox, Streamer
+from headwater.stopping import stop_on_signals
 
 CONSUMERS = ("consumer0", "consumer1")
 NAMES = ("api", "streamer", *CONSUMERS)
@@ -48,8 +48,8 @@ def begin(
     name: str, place: Place, on: Switch, seed: str, news: Connection, door: socket.socket
 ) -> None:
     """Be the process of that name until told to stop; what it says goes to a file."""
-    # Ctrl-C is for the parent, which then ends its children.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A process group of its own: Ctrl-C is for the parent, which then ends its children.
+    os.setpgrp()
     with (place.logs / f"{name}.log").open("a") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -99,8 +99,8 @@ def stream(place: Place, own: Faults) -> None:
 
     with headwater.connect(place.store) as hw:
         streamer = Streamer(Outbox(open_database(place.database)), hw, steps=lose_answer)
-        signal.signal(signal.SIGTERM, lambda *_: streamer.stop())
-        streamer.run()
+        with stop_on_signals(streamer.stop):
+            streamer.run()
 
 
 def consume(name: str, place: Place, own: Faults) -> None:
@@ -110,8 +110,7 @@ def consume(name: str, place: Place, own: Faults) -> None:
         # All is written, nothing is committed.
         own.crash(Fault.CRASH, faults.CRASH_SHARE)
 
-    with consumer_of(name, place, before_commit) as consumer:
-        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+    with consumer_of(name, place, before_commit) as consumer, stop_on_signals(consumer.stop):
         consumer.run()
 
 

@@ -128,7 +128,7 @@ def test_shards_are_shown_and_changed(url: str, name: str) -> None:
     assert "1 leases are waited for" in channel(url, "shards", name).out
     assert channel(url, "commit", name, stdin=batch).code == 0
     kept = run(url, "keep", "--once")
-    assert f"{name}: brought a change of its shards to the end" in kept.out
+    assert f"{name}: finished 1 change of the number of shards" in kept.out
     assert channel(url, "shards", name).out == "5 shards\n"
     rows = {row["channel"]: row for row in channel(url, "list", "--json").rows}
     assert rows[name]["shards"] == 5

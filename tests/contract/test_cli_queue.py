@@ -20,7 +20,8 @@ def test_a_message_goes_in_and_out(url: str, name: str) -> None:
     assert first == {"id": pushed[0]["id"], "value": "a", "attempt": 1, "receipt": None}
     taken = run(url, "queue", "pop", name, "--ack-ms", "60000", "--json").row
     assert run(url, "queue", "stats", name, "--json").row["unacked"] == 1
-    assert run(url, "queue", "ack", name, taken["receipt"], "--json").row == {"count": 1}
+    acked = run(url, "queue", "ack", name, taken["receipt"], "--json").row
+    assert acked == {"queue": name, "acked": 1}
     assert run(url, "queue", "ack", name, taken["receipt"]).out == "acknowledged: 0\n"
     nothing = run(url, "queue", "pop", name)
     assert (nothing.out, nothing.err) == ("", "nothing to pop\n")
@@ -63,7 +64,8 @@ def test_dead_letters_are_shown_brought_back_and_discarded(url: str, name: str) 
     letters = run(url, "queue", "dead", name, "--json").rows
     assert [letter["value"] for letter in letters] == ["a", "b", "c"]
     assert "given up" in run(url, "queue", "dead", name).out
-    assert run(url, "queue", "redrive", name, letters[1]["id"], "--json").row == {"count": 1}
+    redriven = run(url, "queue", "redrive", name, letters[1]["id"], "--json").row
+    assert redriven == {"queue": name, "returned": 1}
     assert run(url, "queue", "discard", name, letters[0]["id"]).out == "discarded: 1\n"
     assert run(url, "queue", "redrive", name).out == "brought back: 1\n"
     values = [row["value"] for row in run(url, "queue", "pop", name, "-c", "9", "--json").rows]
@@ -76,7 +78,8 @@ def test_a_queue_is_paused_purged_and_deleted(url: str, name: str) -> None:
     assert run(url, "queue", "pause", name).out == "paused, as before\n"
     assert run(url, "queue", "pop", name).out == ""
     assert "paused" in run(url, "queue", "stats", name).out
-    assert run(url, "queue", "resume", name, "--json").row == {"state": "runs", "changed": True}
+    resumed = run(url, "queue", "resume", name, "--json").row
+    assert resumed == {"queue": name, "state": "runs", "changed": True}
     assert run(url, "queue", "purge", name, "--json").row == {"queue": name, "purged": 1}
     told = run(url, "queue", "configure", name, "--backoff", "exponential", "--backoff-ms", "5")
     assert "exponential" in told.out
@@ -95,5 +98,5 @@ def test_the_housekeeper_tells_what_it_did_to_queues(url: str, name: str) -> Non
     run(url, "queue", "push", name, "a", "b")
     run(url, "queue", "pop", name, "-c", "2", "--ack-ms", "1")
     told = run(url, "keep", "--once", "--queue", name)
-    assert told.out == f"{name}: 2 messages were not acknowledged in time and come again\n"
+    assert told.out == f"{name}: 2 messages were not acknowledged in time and are redelivered\n"
     assert run(url, "keep", "--once", "--queue", name, "--json").out == ""

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
 from headwater.cli.main import app
+from headwater.views import all_views
 
 PROGRAM = Path(sys.executable).with_name("headwater")
 
@@ -36,11 +38,26 @@ class Answer(NamedTuple):
 
 
 def run(url: str | None, *words: str, stdin: bytes | str | None = None) -> Answer:
-    """Run a command in this process; a fault that it does not tell of in one line is raised."""
+    """Run a command in this process; raises what it does not print as one line.
+
+    What it prints with --json must be views, and nothing else.
+    """
     result = CliRunner().invoke(app, words, input=stdin, env={"HEADWATER_URL": url})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
+    if "--json" in words:
+        for line in result.stdout_bytes.splitlines()[:20]:
+            assert is_view(line), f"no view prints {line!r}"
     return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def is_view(line: bytes) -> bool:
+    """Return whether a line is just what a view prints."""
+    for view in all_views().values():
+        with suppress(ValueError):
+            if view.from_json(line).to_json() == line:
+                return True
+    return False
 
 
 def start(url: str | None, *words: str, **options: Any) -> subprocess.Popen[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
 
@@ -13,24 +14,21 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings, too.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Make the exit code 1 on warnings, too.")
+    ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the store really promises; exit 0 when it is to be trusted, else 1."""
+    """Show what the store really promises, and change nothing.
+
+    The exit code is 0 when the store can be trusted, else 1.
+    """
     from headwater.store.doctor import examine
 
     report = examine(store)
     if as_json:
-        output.show_json(
-            {
-                "store": report.where,
-                "verdict": report.verdict,
-                "summary": report.summary,
-                "checks": [finding._asdict() for finding in report.findings],
-                "rights": report.rules,
-            }
-        )
+        output.show_json(views.stores.DoctorView.of(report))
     else:
         nodes = any(finding.server for finding in report.findings)
         output.show_table(

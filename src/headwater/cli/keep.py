@@ -2,86 +2,91 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected, known
 from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
-    from headwater.log.housekeeping import Kept
-    from headwater.queue.types import KeptQueue
+    from headwater.views.housekeeping import (
+        ChannelChangeView,
+        QueueChangeView,
+        StreamChangeView,
+    )
 
-# What each count in a report says was done, in the order in which it is done.
-_DEEDS = {
+    ChangeView = StreamChangeView | QueueChangeView | ChannelChangeView
+
+# What each change says was done.
+_STREAM_DEEDS = {
     "published": "finished {} publishes that were left",
     "sealed": "sealed {} messages",
     "cooled": "packed {} messages smaller",
     "expired": "gave up {} expired messages",
     "buried": "moved {} expired messages to the dead letters",
-    "producers": "forgot {} silent producers",
-    "members": "forgot {} members that are gone",
+    "producers": "removed {} producers that no longer write",
+    "members": "removed {} members that are gone",
     "evicted": "evicted {} messages",
     "compacted": "compacted {} messages away",
 }
-# The same for a queue.
-_DEEDS_OF_QUEUES = {
-    "returned": "{} messages were not acknowledged in time and come again",
+_QUEUE_DEEDS = {
+    "returned": "{} messages were not acknowledged in time and are redelivered",
     "buried": "gave up {} messages after their last attempt",
     "outlived": "dropped {} messages that outlived their time",
-    "producers": "forgot {} silent producers",
+    "producers": "removed {} producers that no longer push",
 }
+_CHANNEL_DEEDS = {"resharded": "finished {} change of the number of shards"}
+
+
+class _Chores(NamedTuple):
+    """The objects of one kind that a round looks after, and how; returns whether all was done."""
+
+    names: Callable[[], Iterable[str]]
+    keep: Callable[[str], bool]
 
 
 def keep(
-    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     interval: Annotated[float, typer.Option(min=0.01, help="Seconds between rounds.")] = 10.0,
     streams: Annotated[
         list[str] | None,
-        typer.Option("--stream", metavar="STREAM", help="Only this stream; may be given again."),
+        typer.Option("--stream", metavar="STREAM", help="Only this stream; may be repeated."),
     ] = None,
     queues: Annotated[
         list[str] | None,
-        typer.Option("--queue", metavar="QUEUE", help="Only this queue; may be given again."),
+        typer.Option("--queue", metavar="QUEUE", help="Only this queue; may be repeated."),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seal, apply retention, compact where asked for, give up what expired, forget who is gone.
+    """Seal, apply retention, compact where asked for, give up what expired, remove who is gone.
 
-    Of queues: let come again what was not acknowledged in time, or give it up. Of channels of dirty
-    lists: bring a change of their shards to its end.
+    In queues, messages that were not acknowledged in time are redelivered or given up. In channels
+    of dirty lists, a change of the number of shards is brought to its end.
 
-    Runs until Ctrl-C or SIGTERM, and prints a line for each change. Any number may run at once.
+    It runs until Ctrl-C or SIGTERM, prints a line for each change, and exits with 0. Any number may
+    run at once. With --once the exit code is 1 when something could not be done.
     """
-    with _until_told() as told, connected(store) as hw:
+    from headwater.stopping import StopSignal, stop_on_signals
+
+    stop = StopSignal()
+    with stop_on_signals(stop.set), connected(store) as hw:
         for name in streams or ():
             known(hw, name)
-        while not told.wait(0):
-            sound = True
+        chores = _chores(hw, streams, queues, as_json)
+        while not stop.is_set():
+            done = True
             try:
-                some = streams or queues
-                for name in streams or () if some else hw.streams():
-                    if told.wait(0):
-                        break
-                    sound &= _keep(hw, name, as_json)
-                for name in queues or () if some else hw.queues():
-                    if told.wait(0):
-                        break
-                    _tell_of_queue(hw.keep_queues(name)[0], as_json)
-                for name in () if some else hw.ick_channels():
-                    if told.wait(0):
-                        break
-                    _keep_channel(hw, name, as_json)
+                for kind in chores:
+                    for name in kind.names():
+                        if stop.is_set():
+                            break
+                        done &= kind.keep(name)
             except (AccessDenied, LibraryTooNew, StoreTooOld):
                 raise
             except StoreError as error:
@@ -90,76 +95,48 @@ def keep(
                     raise
                 output.warn(f"error: {error}")
             if once:
-                raise typer.Exit(0 if sound else 1)
-            told.wait(interval)
+                raise typer.Exit(0 if done else 1)
+            stop.wait(interval)
 
 
-class _Told:
-    """Whether somebody has asked for the end; a pipe, because it may be written in a handler."""
+def _chores(
+    hw: Headwater, streams: list[str] | None, queues: list[str] | None, as_json: bool
+) -> list[_Chores]:
+    """Return what a round has to do: everything, or only the objects that were named."""
 
-    def __init__(self) -> None:
-        self._ask, self._tell = os.pipe()
+    def keep_stream(name: str) -> bool:
+        (kept,) = hw.keep(name)
+        _show(name, views.housekeeping.StreamChangeView.all_of(kept), _STREAM_DEEDS, as_json)
+        if kept.fault is not None:
+            output.warn(f"error: stream {name!r}: {kept.fault}")
+        return kept.fault is None
 
-    def tell(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        os.write(self._tell, b".")
+    def keep_queue(name: str) -> bool:
+        (kept,) = hw.keep_queues(name)
+        _show(name, views.housekeeping.QueueChangeView.all_of(kept), _QUEUE_DEEDS, as_json)
+        return True
 
-    def wait(self, seconds: float) -> bool:
-        return bool(select.select([self._ask], [], [], seconds)[0])
+    def keep_channel(name: str) -> bool:
+        for kept in hw.keep_channels(name):
+            changes = views.housekeeping.ChannelChangeView.all_of(kept)
+            _show(name, changes, _CHANNEL_DEEDS, as_json)
+        return True
 
-    def close(self) -> None:
-        os.close(self._ask)
-        os.close(self._tell)
-
-
-def _keep(hw: Headwater, name: str, as_json: bool) -> bool:
-    """Keep one stream and tell of it; returns whether all could be done."""
-    (kept,) = hw.keep(name)
-    _tell(kept, as_json)
-    if kept.fault is not None:
-        output.warn(f"error: stream {name!r}: {kept.fault}")
-    return kept.fault is None
-
-
-def _keep_channel(hw: Headwater, name: str, as_json: bool) -> None:
-    """Bring a change of the number of shards forward, and tell when it is over."""
-    for kept in hw.keep_channels(name):
-        if kept.settled and as_json:
-            output.show_json({"channel": kept.channel, "change": "resharded", "count": 1})
-        elif kept.settled:
-            output.say(f"{kept.channel}: brought a change of its shards to the end")
-
-
-def _tell(kept: Kept, as_json: bool) -> None:
-    for deed, words in _DEEDS.items():
-        count: int = getattr(kept, deed)
-        if not count:
-            continue
-        if as_json:
-            output.show_json({"stream": kept.stream, "change": deed, "count": count})
-        else:
-            output.say(f"{kept.stream}: {words.format(count)}")
+    if streams or queues:
+        return [
+            _Chores(lambda: streams or (), keep_stream),
+            _Chores(lambda: queues or (), keep_queue),
+        ]
+    return [
+        _Chores(hw.streams, keep_stream),
+        _Chores(hw.queues, keep_queue),
+        _Chores(hw.ick_channels, keep_channel),
+    ]
 
 
-def _tell_of_queue(kept: KeptQueue, as_json: bool) -> None:
-    for deed, words in _DEEDS_OF_QUEUES.items():
-        count: int = getattr(kept, deed)
-        if not count:
-            continue
-        if as_json:
-            output.show_json({"queue": kept.queue, "change": deed, "count": count})
-        else:
-            output.say(f"{kept.queue}: {words.format(count)}")
-
-
-@contextmanager
-def _until_told() -> Iterator[_Told]:
-    """Let SIGTERM and Ctrl-C ask for the end; what is under way is brought to its end first."""
-    told = _Told()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, told.tell) for number in signals]
-    try:
-        yield told
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-        told.close()
+def _show(
+    name: str, changes: Iterable[ChangeView], deeds: Mapping[str, str], as_json: bool
+) -> None:
+    for change in changes:
+        sentence = f"{name}: {deeds[change.change].format(change.count)}"
+        output.answer(change, sentence, as_json)

@@ -1,4 +1,4 @@
-"""Lines of standard input as messages: written in batches, as they come, with a progress bar."""
+"""Lines of standard input as messages: written in batches, as they arrive, with a progress bar."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
@@ -32,7 +33,7 @@ class Split(NamedTuple):
     separator: str | None
 
     def entry(self, line: bytes, number: int) -> tuple[str, bytes]:
-        """Give tag and value of a line; raises InvalidInput with its number."""
+        """Return tag and value of a line; raises InvalidInput with its number."""
         if self.separator is None:
             return self.tag, line
         tag, found, value = line.partition(os.fsencode(self.separator))
@@ -50,7 +51,7 @@ class Split(NamedTuple):
 def write_lines(
     stream: Stream, split: Split, most: int, backlog: int | None, as_json: bool
 ) -> None:
-    """Write a message per line and say how many; also when it ends by an error or by Ctrl-C."""
+    """Write a message per line and print how many; also when an error or Ctrl-C ends it."""
     source = sys.stdin.buffer
     written = first = last = 0
     try:
@@ -67,23 +68,19 @@ def write_lines(
         if written:
             output.warn(f"written before that: {written} messages, from {first} to {last}")
         raise
-    if as_json:
-        output.show_json(
-            {
-                "stream": stream.name,
-                "written": written,
-                "first": first or None,
-                "last": last or None,
-            }
-        )
-    elif written:
-        output.say(f"written {written} messages, the first at {first}, the last at {last}")
-    else:
-        output.say("written 0 messages: there were no lines")
+    output.answer(
+        views.streams.LinesWrittenView(
+            stream=stream.name, written=written, first=first or None, last=last or None
+        ),
+        f"written {written} messages, the first at {first}, the last at {last}"
+        if written
+        else "written 0 messages: there were no lines",
+        as_json,
+    )
 
 
 def batches(source: BinaryIO, most: int) -> Iterator[list[bytes]]:
-    """Give lines without their ends, up to ``most`` at once, and no later than they come.
+    """Yield lines without their ends, up to ``most`` at once, and as soon as they arrive.
 
     A line is held back only while more of the input is there already.
     """
@@ -115,7 +112,7 @@ def _take(lines: deque[bytes], most: int) -> list[bytes]:
 
 
 def _has_more(source: BinaryIO) -> bool:
-    """Say whether a read would not wait; the end of the input does not wait either."""
+    """Return whether a read would not wait; the end of the input does not wait either."""
     try:
         ready, _, _ = select.select([source], [], [], 0)
     except (io.UnsupportedOperation, ValueError):
@@ -125,12 +122,12 @@ def _has_more(source: BinaryIO) -> bool:
 
 class _Progress(Protocol):
     def step(self, lines: int, size: int) -> None:
-        """Tell of progress."""
+        """Show progress."""
 
 
 class _Silent:
     def step(self, lines: int, size: int) -> None:
-        """Tell nobody."""
+        """Show nothing."""
 
 
 @contextmanager
@@ -159,7 +156,7 @@ def _progress(source: BinaryIO) -> Iterator[_Progress]:
 
 
 def _size(source: BinaryIO) -> int | None:
-    """Give the size of a file; a pipe has none."""
+    """Return the size of a file; a pipe has none."""
     try:
         found = os.fstat(source.fileno())
     except io.UnsupportedOperation:

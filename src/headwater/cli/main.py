@@ -1,4 +1,4 @@
-"""The `headwater` command: puts the groups of commands together, and tells errors in one line."""
+"""The `headwater` command: puts the groups of commands together, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ app = typer.Typer(
     # A traceback with variables would show passwords.
     pretty_exceptions_enable=False,
     help="A durable log with consumer groups and replay, on the Redis or Valkey you run.",
+    epilog="Exit codes: 0 done; 1 refused or failed, with the reason on standard error; "
+    "2 bad usage; 130 interrupted.",
 )
 app.command("demo")(demo)
 app.add_typer(stream.app, name="stream")
@@ -62,17 +64,17 @@ def main(
         typer.Option(
             "--store",
             metavar="URL",
-            help="The store; may also follow the command. Without it $HEADWATER_URL, "
+            help="The store; it may also follow the command. Default: $HEADWATER_URL, "
             "else an embedded one in .headwater/.",
             show_default=False,
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Say what concerns all commands."""
+    """Prepare for any command."""
     for stream_out in (sys.stdout, sys.stderr):
-        # Data may hold signs that the terminal's encoding has not.
+        # Data may hold characters that the terminal's encoding has not.
         if isinstance(stream_out, io.TextIOWrapper):
             stream_out.reconfigure(errors="backslashreplace")

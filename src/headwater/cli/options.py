@@ -1,11 +1,11 @@
-"""What commands take in common: the store, the form of the answer, and how words are understood."""
+"""What commands take in common: the store, the form of the answer, and how words are parsed."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -26,7 +26,7 @@ _SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:
-    """Take what was said after the command, else what was said before it."""
+    """Return the store that was named after the command, else the one named before it."""
     return value if value is not None else context.find_root().params.get("store_url")
 
 
@@ -38,10 +38,11 @@ def _store_option(help: str) -> Any:
 
 StoreUrl = Annotated[
     str | None,
-    _store_option("The store; without it $HEADWATER_URL, else an embedded one in .headwater/."),
+    _store_option("The store. Default: $HEADWATER_URL, else an embedded one in .headwater/."),
 ]
 OtherStoreUrl = Annotated[
-    str | None, _store_option("A store to use instead of a private one; its server is not killed.")
+    str | None,
+    _store_option("The store to use instead of a private one; its server is not killed."),
 ]
 DatabaseUrl = Annotated[
     str,
@@ -53,13 +54,43 @@ DatabaseUrl = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
 ]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)
 ]
+Count = Annotated[
+    int, typer.Option("--count", "-c", min=0, metavar="N", help="Print at most N of them.")
+]
+BatchSize = Annotated[
+    int,
+    typer.Option("--batch", min=1, max=100_000, help="Lines of stdin that are sent at once."),
+]
+BlockMs = Annotated[
+    int, typer.Option(min=0, help="Milliseconds to wait for a first message, when there is none.")
+]
+NackDelayMs = Annotated[
+    int, typer.Option("--delay-ms", min=0, help="Milliseconds until they are redelivered.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+]
+
+
+def interruptible() -> AbstractContextManager[None]:
+    """Let SIGTERM end a block as Ctrl-C does, at once, by KeyboardInterrupt.
+
+    Ctrl-C does so even in a program that a shell started in the background, with SIGINT ignored.
+    """
+    from headwater.stopping import stop_on_signals
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return stop_on_signals(interrupt)
 
 
 @contextmanager
@@ -73,16 +104,13 @@ def connected(url: str | None) -> Iterator[Headwater]:
 
 @contextmanager
 def known_stream(url: str | None, name: str) -> Iterator[Stream]:
-    """Give a stream that exists; a name that was never written is taken for a slip of the pen.
-
-    Raises UnknownStream.
-    """
+    """Yield a stream that exists; raises UnknownStream, as most often the name is mistyped."""
     with connected(url) as hw:
         yield known(hw, name)
 
 
 def known(hw: Headwater, name: str) -> Stream:
-    """Give a stream that was written, or that somebody reads already; raises UnknownStream."""
+    """Return a stream that was written, or that somebody reads already; raises UnknownStream."""
     stream = hw.stream(name)
     facts = stream.info()
     if not (facts.exists or facts.groups or facts.readers):
@@ -90,8 +118,14 @@ def known(hw: Headwater, name: str) -> Stream:
     return stream
 
 
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is removed, unless the user said yes already; ends the command on no."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 def offsets(words: list[str]) -> list[int | tuple[int, int]]:
-    """Understand offsets, as 5, and ranges of them, as 5-9."""
+    """Parse offsets, as 5, and ranges of them, as 5-9."""
     found: list[int | tuple[int, int]] = []
     for word in words:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
@@ -102,7 +136,7 @@ def offsets(words: list[str]) -> list[int | tuple[int, int]]:
 
 
 def duration_ms(word: str) -> int:
-    """Understand a span of time, as 7d, 12h, 30m, 45s, 500ms; a bare number is milliseconds."""
+    """Parse a span of time, as 7d, 12h, 30m, 45s, 500ms; a bare number is milliseconds."""
     match = re.fullmatch(r"(\d+)\s*(ms|[smhdw])?", word)
     if not match:
         raise typer.BadParameter(f"{word!r} is not a span of time like 7d, 12h, 30m, 45s or 500ms")
@@ -110,7 +144,7 @@ def duration_ms(word: str) -> int:
 
 
 def size_bytes(word: str) -> int:
-    """Understand a size, as 1000000, 500MB, 2GiB."""
+    """Parse a size, as 1000000, 500MB, 2GiB."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?i?)b?", word.lower())
     if not match or match[2] not in _SIZES:
         raise typer.BadParameter(f"{word!r} is not a size like 1000000, 500MB or 2GiB")
@@ -118,7 +152,7 @@ def size_bytes(word: str) -> int:
 
 
 def position(word: str) -> Literal["first", "last"] | int | dt.datetime:
-    """Understand a place in a stream: first, last, an offset, or a time as ISO 8601 writes it.
+    """Parse a place in a stream: first, last, an offset, or a time as ISO 8601 writes it.
 
     A time without a zone is that of this machine.
     """

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headwater import views
 from headwater.cli import output
+from headwater.cli.logging_lines import logged_lines
 from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, connected
 from headwater.errors import HeadwaterError
 
@@ -56,11 +55,12 @@ def stream(
     """
     from headwater.outbox import Outbox, Streamer
     from headwater.sql.engines import open_engine
+    from headwater.stopping import stop_on_signals
 
     outbox = Outbox(open_engine(db))
     with connected(store) as hw, Streamer(outbox, hw) as streamer:
         outbox.status()  # what is wrong from the beginning is told before anything else
-        with _stopped_by_signals(streamer), _shown(streamer, outbox, every):
+        with stop_on_signals(streamer.stop), _shown(streamer, outbox, every):
             streamer.run()
     output.say(f"streamed {streamer.progress.rows} rows")
 
@@ -73,12 +73,12 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
 
     found = Outbox(open_engine(db)).status()
     if as_json:
-        output.show_json(asdict(found))
+        output.show_json(views.outboxes.OutboxView.of(found))
         return
     output.show_facts(
         [
             ("staged", _backlog(found)),
-            ("oldest", _age(found.oldest_ms)),
+            ("oldest", output.age_text(found.oldest_ms)),
             ("streamer", "leads" if found.streaming else "none"),
             ("last batch", f"{found.batch}, by {found.producer}" if found.batch else None),
             ("on its way", found.claimed),
@@ -88,20 +88,11 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
         output.say("")
         output.show_table(
             ["consumer", "stream", "next", "idle for"],
-            [(c.consumer, c.stream, c.next_offset, _age(c.idle_ms)) for c in found.checkpoints],
+            [
+                (c.consumer, c.stream, c.next_offset, output.age_text(c.idle_ms))
+                for c in found.checkpoints
+            ],
         )
-
-
-@contextmanager
-def _stopped_by_signals(streamer: Streamer) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the streamer, which brings its batch to its end first."""
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: streamer.stop()) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -109,32 +100,19 @@ def _shown(streamer: Streamer, outbox: Outbox, every: float) -> Iterator[None]:
     """Show what the streamer does while it does it, and what it logs."""
     console = output.console()
     view = _View(streamer, outbox)
-    log = logging.getLogger("headwater.outbox")
-    warner = _Warner()
-    log.addHandler(warner)
     over = threading.Event()
     watcher = threading.Thread(target=view.watch, args=(over, console, every), daemon=True)
     watcher.start()
     try:
-        if console.is_terminal:
-            with Live(get_renderable=view.picture, console=console, refresh_per_second=4):
+        with logged_lines("headwater.outbox"):
+            if console.is_terminal:
+                with Live(get_renderable=view.picture, console=console, refresh_per_second=4):
+                    yield
+            else:
                 yield
-        else:
-            yield
     finally:
         over.set()
         watcher.join(5)
-        log.removeHandler(warner)
-
-
-class _Warner(logging.Handler):
-    """Prints what the streamer logs as one line on standard error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        output.warn(record.getMessage())
 
 
 class _View:
@@ -177,7 +155,7 @@ class _View:
             ("streamed", f"{progress.rows} rows"),
             ("rate", f"{self._rate()} rows/s"),
             ("backlog", _backlog(self._status)),
-            ("oldest", _age(self._status.oldest_ms if self._status else None)),
+            ("oldest", output.age_text(self._status.oldest_ms if self._status else None) or "-"),
         ]
 
     def _line(self, progress: Progress) -> str:
@@ -209,7 +187,3 @@ def _backlog(status: Status | None) -> str:
     if status is None:
         return "-"
     return f"{status.backlog} rows" if status.exact else f"up to {status.backlog} rows"
-
-
-def _age(ms: int | None) -> str:
-    return "-" if ms is None else f"{ms / 1000:.1f} s"

@@ -1,13 +1,13 @@
-"""What commands print: tables for people, JSON for programs; data never acts on the terminal."""
+"""What commands print: tables for people, views as JSON for programs.
+
+Data is printed so that it never acts on the terminal.
+"""
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,25 +17,57 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from headwater.log.types import GroupInfo, Message, StreamInfo
+    from headwater.views.record import View
 
-# A table that goes to a file or a pipe is as wide as what is in it.
+T = TypeVar("T")
+
+# A table that goes to a file or a pipe is as wide as its contents.
 _UNBOUNDED = 1_000_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Give a console for the present standard output or error."""
+    """Return a console for the present standard output or error."""
     found = Console(stderr=stderr, highlight=False)
     if not found.is_terminal:
         found.width = _UNBOUNDED
     return found
 
 
-def show_json(*documents: Any) -> None:
-    """Print JSON documents, one a line, in UTF-8 whatever the locale."""
-    lines = [json.dumps(document, ensure_ascii=False) for document in documents]
-    if lines:
-        typer.echo("\n".join(lines).encode())
+def show_json(*records: View) -> None:
+    """Print views as JSON, one a line, in UTF-8 whatever the locale."""
+    if records:
+        typer.echo(b"\n".join(record.to_json() for record in records))
+
+
+def answer(record: View, sentence: str, as_json: bool) -> None:
+    """Print what a command did: the view as JSON, or one sentence."""
+    if as_json:
+        show_json(record)
+    else:
+        say(sentence)
+
+
+def show_list(
+    found: Sequence[T],
+    view: Callable[[T], View],
+    columns: Mapping[str, Callable[[T], object]],
+    as_json: bool,
+    *,
+    nothing: str,
+    fold: int = 1,
+    styles: Mapping[str, str] | None = None,
+) -> None:
+    """Print what was found: a view of each as JSON, or a table; ``nothing`` when it is empty.
+
+    ``columns`` maps the heading of each column to what it shows of a row.
+    """
+    if as_json:
+        show_json(*map(view, found))
+    elif found:
+        rows = [[cell(row) for cell in columns.values()] for row in found]
+        show_table(list(columns), rows, fold=fold, styles=styles)
+    else:
+        say(nothing)
 
 
 def show_table(
@@ -45,9 +77,9 @@ def show_table(
     fold: int = 1,
     styles: Mapping[str, str] | None = None,
 ) -> None:
-    """Print a table: numbers to the right; the last ``fold`` columns give way when it is narrow.
+    """Print a table: numbers to the right; the last ``fold`` columns wrap when it is narrow.
 
-    ``styles`` are of cells that hold nothing but such a word.
+    ``styles`` maps a word to the style of the cells that hold only that word.
     """
     cells = [[readable(cell) for cell in row] for row in rows]
     right = [
@@ -74,7 +106,7 @@ def show_table(
 def _plain_lines(
     headings: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
 ) -> Iterator[str]:
-    """Lay out a table for a file or a pipe: as wide as what is in it, and quick however long."""
+    """Yield the lines of a table for a file or a pipe: as wide as needed, quick however long."""
     widths = [max(map(cell_len, column)) for column in zip(headings, *cells, strict=True)]
 
     def line(row: Sequence[str]) -> str:
@@ -90,7 +122,7 @@ def _plain_lines(
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print a list of names and what they stand at."""
+    """Print names, each with its fact."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
@@ -114,7 +146,7 @@ def _is_number(text: str) -> bool:
 
 
 def readable(data: object) -> str:
-    """Spell anything so that a terminal only shows it; None is a dash."""
+    """Return anything as text that a terminal only shows; None is a dash."""
     if data is None:
         return "-"
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
@@ -124,7 +156,7 @@ def readable(data: object) -> str:
 
 
 def time_text(time_ms: int) -> str | None:
-    """Spell a time of the log in UTC, as `stream seek` understands it; 0 is no time."""
+    """Return a time of the log in UTC, as `stream seek` reads it; 0 is no time."""
     if not time_ms:
         return None
     try:
@@ -135,7 +167,7 @@ def time_text(time_ms: int) -> str | None:
 
 
 def size_text(size: int) -> str:
-    """Spell a number of bytes."""
+    """Return a number of bytes in the unit that fits."""
     amount = float(size)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 1000 or unit == "TB":
@@ -144,37 +176,11 @@ def size_text(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def age_text(ms: int | None) -> str | None:
+    """Return an age in seconds; None stays None."""
+    return None if ms is None else f"{ms / 1000:.1f} s"
+
+
 def range_text(first: int, last: int) -> str:
-    """Spell offsets: 5, or 5-9."""
+    """Return a range of offsets as text: 5, or 5-9."""
     return str(first) if first == last else f"{first}-{last}"
-
-
-def value_json(value: bytes) -> dict[str, str]:
-    """Give a value as text, or, when it is not UTF-8, in base 64 with a mark that says so."""
-    try:
-        return {"value": value.decode()}
-    except UnicodeDecodeError:
-        return {"value": base64.b64encode(value).decode(), "encoding": "base64"}
-
-
-def message_json(message: Message) -> dict[str, Any]:
-    """Give a message for JSON; ``attempt`` only when it came through a group."""
-    found = {
-        "offset": message.offset,
-        "tag": message.tag,
-        **value_json(message.value),
-        "time_ms": message.time_ms,
-    }
-    return found | {"attempt": message.attempt} if message.attempt else found
-
-
-def stream_json(facts: StreamInfo) -> dict[str, Any]:
-    """Give what is known of a stream for JSON."""
-    return asdict(facts)
-
-
-def group_json(stream: str, facts: GroupInfo) -> dict[str, Any]:
-    """Give what is known of a group for JSON."""
-    return {"stream": stream, "group": facts.name} | {
-        name: fact for name, fact in asdict(facts).items() if name != "name"
-    }

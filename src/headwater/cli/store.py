@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
 from headwater.errors import InvalidInput
@@ -32,7 +32,7 @@ def _directory(url: str | None) -> Path:
 
 @app.command()
 def start(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Start the server, and let it stay without users until `stop`."""
+    """Start the server, which then stays without users until `stop`."""
     from headwater.store import embedded
 
     _show(embedded.start(_directory(store)), as_json)
@@ -41,12 +41,12 @@ def start(store: StoreUrl = None, as_json: AsJson = False) -> None:
 @app.command()
 def stop(
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait for those who use it; they get it back.")
+        bool, typer.Option("--now", help="Do not wait for its users; they start it again.")
     ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the server end with its last user, which is at once when there is none."""
+    """End the server with its last user, which is at once when there is none."""
     from headwater.store import embedded
 
     found = embedded.stop(_directory(store), now=now)
@@ -57,7 +57,7 @@ def stop(
 
 @app.command()
 def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Say whether the server runs; starts nothing."""
+    """Show whether the server runs; starts nothing. The exit code is 0 either way."""
     from headwater.store import embedded
 
     _show(embedded.status(_directory(store)), as_json)
@@ -65,7 +65,7 @@ def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
 
 def _show(found: EmbeddedStatus, as_json: bool) -> None:
     if as_json:
-        output.show_json(asdict(found) | {"directory": str(found.directory)})
+        output.show_json(views.stores.EmbeddedView.of(found))
         return
     state = "loading its data" if found.loading else "running" if found.running else "not running"
     facts: list[tuple[str, object]] = [("directory", found.directory), ("server", state)]

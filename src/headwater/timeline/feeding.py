@@ -12,13 +12,13 @@ With ``key_encoding`` or ``member_encoding`` of ``base64`` these stand for any b
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from headwater.errors import InvalidInput
+from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.farm.farm import Farm
 from headwater.timeline.records import Key, Member, Tuple, Written
 
@@ -39,8 +39,8 @@ class _Document(msgspec.Struct):
     score: int | float
     member: str
     deleted: bool = False
-    key_encoding: str = ""
-    member_encoding: str = ""
+    key_encoding: Encoding | Literal[""] = ""
+    member_encoding: Encoding | Literal[""] = ""
 
 
 _read = msgspec.json.Decoder(list[_Document] | _Document).decode
@@ -53,9 +53,9 @@ def operations(value: bytes) -> list[Operation]:
         documents = found if isinstance(found, list) else [found]
         return [
             Operation(
-                _text(document.key, document.key_encoding),
+                from_text(document.key, document.key_encoding or None),
                 document.score,
-                _text(document.member, document.member_encoding),
+                from_text(document.member, document.member_encoding or None),
                 document.deleted,
             )
             for document in documents
@@ -65,12 +65,6 @@ def operations(value: bytes) -> list[Operation]:
             f"{value[:100]!r} does not hold operations on timelines ({error}); give JSON with key, "
             "score and member, or read such messages by a function of your own"
         ) from None
-
-
-def _text(text: str, encoding: str) -> Key:
-    if encoding not in ("", "base64"):
-        raise ValueError(f"unknown encoding {encoding!r}")
-    return base64.b64decode(text, validate=True) if encoding else text
 
 
 def apply(farm: Farm, given: Iterable[Operation]) -> Written:

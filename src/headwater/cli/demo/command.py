@@ -12,28 +12,30 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import OtherStoreUrl
+from headwater.cli.options import OtherStoreUrl, interruptible
 
 
 def demo(
     messages: Annotated[
-        int, typer.Option(min=1000, max=500_000, help="How many messages to show it with.")
+        int,
+        typer.Option(min=1000, max=500_000, metavar="N", help="Show it with N messages."),
     ] = 10_000,
     store: OtherStoreUrl = None,
 ) -> None:
-    """Show the log at work, with real crashes; exit 0 only if all that is claimed was true.
+    """Show the log at work, with real crashes.
 
-    Uses an embedded store in a temporary directory, whose server it kills, too.
+    It uses an embedded store in a temporary directory, and kills its server, too. The exit code is
+    0 only if every claim was true.
     """
+    from headwater.cli.demo.screen import DemoScreen
     from headwater.cli.demo.story import Story
-    from headwater.cli.demo.view import View
 
-    view = View()
-    with _place(store) as (url, directory):
-        story = Story(url, directory, messages, view)
-        with view.shown():
+    screen = DemoScreen()
+    with interruptible(), _place(store) as (url, directory):
+        story = Story(url, directory, messages, screen)
+        with screen.shown():
             story.tell()
-    view.claims(story.claims)
+    screen.claims(story.claims)
     false = sum(not claim.true for claim in story.claims)
     if false:
         output.say(f"{false} of {len(story.claims)} claims were false", "bold red")
@@ -43,7 +45,7 @@ def demo(
 
 @contextmanager
 def _place(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Give the store to play on, and its directory when it is ours alone."""
+    """Yield the store to play on, and its directory when nobody else uses it."""
     if url is not None:
         yield url, None
         return

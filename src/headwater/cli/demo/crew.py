@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
-from headwater.cli.demo.view import View
+from headwater.cli.demo.screen import DemoScreen
 from headwater.errors import HeadwaterError
 
 News: TypeAlias = "queue.Queue[tuple[str, dict[str, Any]]]"
@@ -100,7 +100,7 @@ class Shift:
         self.again |= {offset for offset, attempt in told.get("took", ()) if attempt == 2}
 
 
-def work(url: str, stream: str, messages: int, batch: int, view: View) -> Shift:
+def work(url: str, stream: str, messages: int, batch: int, screen: DemoScreen) -> Shift:
     """Let two processes share the messages, kill one that has a batch in hand, see it through."""
     news: News = queue.Queue()
     shift = Shift()
@@ -121,12 +121,12 @@ def work(url: str, stream: str, messages: int, batch: int, view: View) -> Shift:
             except queue.Empty:
                 continue
             shift.take_in(told)
-            view.progress(f"{len(shift.done)} done")
+            screen.progress(f"{len(shift.done)} done")
             batches_of_bob += who == "bob" and "took" in told
             if batches_of_bob == LAST_BATCH and not shift.held:
                 bob.kill()
                 shift.held = {offset for offset, _ in told["took"]}
-                view.note(
+                screen.note(
                     f"bob is killed with {len(shift.held)} messages in hand; "
                     f"they come again after {RETRY_MS} ms"
                 )

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from headwater.cli.demo import crew
-from headwater.cli.demo.view import Claim, View
+from headwater.cli.demo.screen import Claim, DemoScreen
 from headwater.client import Headwater, connect
 from headwater.errors import HeadwaterError
 from headwater.log.stream import Stream
@@ -27,11 +27,11 @@ BEFORE, AFTER = 20, 20
 class Story:
     """One telling of the demo, on one store."""
 
-    def __init__(self, url: str, directory: Path | None, messages: int, view: View) -> None:
+    def __init__(self, url: str, directory: Path | None, messages: int, screen: DemoScreen) -> None:
         self._url = url
         self._directory = directory
         self._messages = messages
-        self._view = view
+        self._screen = screen
         self._name = f"demo-{secrets.token_hex(4)}"
         self.claims: list[Claim] = []
 
@@ -45,7 +45,7 @@ class Story:
                 self._share(stream)
                 self._replay(stream)
                 if self._directory is None:
-                    self._view.note("the server is not ours to kill: that step is left out")
+                    self._screen.note("the server is not ours to kill: that step is left out")
                 else:
                     self._lose_server(hw, self._directory)
                 self._look_after(hw)
@@ -61,11 +61,11 @@ class Story:
 
     def _write(self, stream: Stream) -> None:
         given: list[int] = []
-        with self._view.step(f"write {self._messages} messages in batches of {BATCH}"):
+        with self._screen.step(f"write {self._messages} messages in batches of {BATCH}"):
             for start in range(1, self._messages + 1, BATCH):
                 numbers = range(start, min(start + BATCH, self._messages + 1))
                 given += stream.write_many(self._entry(number) for number in numbers)
-                self._view.progress(f"{len(given)}")
+                self._screen.progress(f"{len(given)}")
         dense = given == list(range(1, self._messages + 1))
         self._claim(
             "written, at offsets without a hole", self._messages, len(given) if dense else 0
@@ -73,7 +73,7 @@ class Story:
 
     def _read(self, stream: Stream) -> None:
         equal = 0
-        with self._view.step("read them back by offset, and ten back from the end by arithmetic"):
+        with self._screen.step("read them back by offset, and ten back from the end by arithmetic"):
             for start in range(1, self._messages + 1, BATCH):
                 page = stream.read(start, BATCH)
                 equal += sum(
@@ -91,8 +91,9 @@ class Story:
 
     def _share(self, stream: Stream) -> None:
         batch = max(1, self._messages // 100)
-        with self._view.step("share them between two processes; kill -9 one of them in mid-work"):
-            shift = crew.work(self._url, self._name, self._messages, batch, self._view)
+        stream.group("workers").read(0)  # makes the group, whether or not a member gets to read
+        with self._screen.step("share them between two processes; kill -9 one of them in mid-work"):
+            shift = crew.work(self._url, self._name, self._messages, batch, self._screen)
         self._claim("handled by the group", self._messages, len(shift.done))
         self._claim("handled twice", 0, sum(count > 1 for count in shift.done.values()))
         self._claim("in the hands of the killed process", batch, len(shift.held))
@@ -102,7 +103,7 @@ class Story:
 
     def _replay(self, stream: Stream) -> None:
         found, cents = 0, 0
-        with self._view.step("replay all of it with a new group, from the start"):
+        with self._screen.step("replay all of it with a new group, from the start"):
             group = stream.group("replay", start="first")
             while taken := group.read(BATCH):
                 found += len(taken)
@@ -135,7 +136,7 @@ class Story:
                 faults.append(error)
                 enough.set()
 
-        with self._view.step("kill -9 the server while a writer writes, and go on"):
+        with self._screen.step("kill -9 the server while a writer writes, and go on"):
             position = hw.stream(self._name).group("workers").info().ack_offset
             writer = threading.Thread(target=write)
             writer.start()
@@ -146,7 +147,7 @@ class Story:
             killed.set()
             writer.join()
             successor = embedded.status(directory).pid
-            self._view.note(f"server {pid} was killed; server {successor} took over its data")
+            self._screen.note(f"server {pid} was killed; server {successor} took over its data")
         if faults:
             raise faults[0]
         stream = hw.stream(self._name)
@@ -165,7 +166,7 @@ class Story:
         self._claim("all messages of the stream", last, total)
 
     def _look_after(self, hw: Headwater) -> None:
-        with self._view.step("keep the last message of each tag, offsets unchanged"):
+        with self._screen.step("keep the last message of each tag, offsets unchanged"):
             stream = hw.stream(self._name)
             before = stream.info()
             tags = {message.tag for message in stream.read(1, before.last) if message}

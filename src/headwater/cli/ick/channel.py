@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater import views
 from headwater.cli import options, output
-from headwater.cli.ick.cli_types import (
-    ChannelName,
-    Count,
-    Members,
-    Score,
-    member_json,
-    member_of,
-    scores,
-    show_listed,
-)
-from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.cli.ick.cli_types import ChannelName, Members, Score, scores, show_listed
+from headwater.cli.options import AsJson, Count, StoreUrl, connected
 from headwater.errors import InvalidInput, UnknownIck
 
 if TYPE_CHECKING:
@@ -31,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def known_channel(url: str | None, name: str, **wishes: Any) -> Iterator[IckChannel]:
-    """Give a channel that exists; a name that was never used is taken for a slip of the pen."""
+    """Yield a channel that exists; raises UnknownIck, as most often the name is mistyped."""
     with connected(url) as hw:
         channel = hw.ick_channel(name, **wishes)
         if channel.stats() is None:
@@ -45,47 +36,48 @@ def add(
     score: Score = None,
     not_before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Not to be handed out before; ISO 8601."),
+        typer.Option(metavar="TIME", help="The time before which they are not handed out."),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, help="How many shards a new channel gets; 8 if not said.")
+        int | None, typer.Option(min=1, metavar="N", help="Shards of a new channel. Default: 8.")
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that members are dirty: those named, or each line of standard input.
+    """Add members that are dirty: those named, or each line of standard input.
 
-    One that is dirty already takes the lower score and the earlier time.
+    A member that is dirty already keeps the lower score and the earlier time.
     """
     when = None if not_before is None else options.position(not_before)
     if isinstance(when, str):
-        raise typer.BadParameter(f"{when!r} is no time like 2030-01-31T12:00:00Z")
+        raise typer.BadParameter(f"{when!r} is not a time like 2030-01-31T12:00:00Z")
     with connected(store) as hw:
         done = hw.ick_channel(name, shards).add(scores(members, score), not_before=when)
-    if as_json:
-        output.show_json({"channel": name, **done._asdict()})
-    else:
-        output.say(f"{done.new} new, {done.lowered} lowered")
+    output.answer(
+        views.icks.ChannelAddedView.of(done, channel=name),
+        f"{done.new} new, {done.lowered} lowered",
+        as_json,
+    )
 
 
 def reserve(
     name: ChannelName,
     count: Count = 10,
     consumer: Annotated[
-        str | None, typer.Option(help="Who reserves; a name of its own each time if not said.")
+        str | None, typer.Option(help="Name of who reserves. Default: a new name each time.")
     ] = None,
     lease: Annotated[
-        str, typer.Option(metavar="SPAN", help="For how long: 30s, 5m; then others may have it.")
+        str, typer.Option(metavar="SPAN", help="How long others cannot have the shard: 30s, 5m.")
     ] = "30s",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lease a shard and reserve its lowest members; --json prints what commit understands."""
+    """Lease a shard and reserve its lowest members; commit and release read what --json prints."""
     wishes = {"consumer": consumer, "lease_ms": options.duration_ms(lease)}
     with known_channel(store, name, **wishes) as channel:
         batch = channel.reserve(count)
     if as_json:
-        output.show_json(*([_document(batch)] if batch else []))
+        output.show_json(*([views.icks.BatchView.of(batch)] if batch else []))
     elif batch:
         output.say(f"shard {batch.shard}, token {batch.token}, {output.time_text(batch.until_ms)}")
         output.show_table(["member", "score", "generation"], list(batch), fold=3)
@@ -93,70 +85,45 @@ def reserve(
         output.say("nothing is free: nothing is dirty, or others hold it")
 
 
-def _document(batch: Batch) -> dict[str, Any]:
-    return {
-        "channel": batch.channel,
-        "epoch": batch.epoch,
-        "shard": batch.shard,
-        "token": batch.token,
-        "until_ms": batch.until_ms,
-        "reserved": [
-            {**member_json(row.member), "score": row.score, "generation": row.generation}
-            for row in batch
-        ],
-    }
-
-
 def _batches() -> Iterator[Batch]:
-    """Understand what reserve --json printed, from standard input."""
-    from headwater.ick.types import Batch, Reserved
-
+    """Yield the batches that reserve --json printed, from standard input."""
     for line in sys.stdin.buffer:
         try:
-            found = json.loads(line)
-            rows = tuple(
-                Reserved(member_of(row), row["score"], row["generation"])
-                for row in found.pop("reserved")
-            )
-            yield Batch(**found, reserved=rows)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            yield views.icks.BatchView.from_json(line).batch()
+        except ValueError as error:
             raise InvalidInput(
-                "standard input is not what `headwater ick channel reserve --json` prints; "
-                "give that, a document a line"
+                f"standard input is not what `headwater ick channel reserve --json` prints "
+                f"({error}); give that, a document a line"
             ) from None
 
 
 def commit(
     name: ChannelName, members: Members = None, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Say that the batch on standard input, or some members of it, is clean."""
+    """Commit the batch on standard input, or some members of it: they are clean."""
     with known_channel(store, name) as channel:
         done = sum(channel.commit(batch, *(members or ())) for batch in _batches())
-    if as_json:
-        output.show_json({"channel": name, "committed": done})
-    else:
-        output.say(f"committed {done}")
+    committed = views.icks.ChannelCommittedView(channel=name, committed=done)
+    output.answer(committed, f"committed {done}", as_json)
 
 
 def release(
     name: ChannelName,
     members: Members = None,
     delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="To be handed out after that: 30s, 5m.")
+        str, typer.Option(metavar="SPAN", help="How long they are not handed out: 30s, 5m.")
     ] = "0",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give the batch on standard input, or some members of it, back undone."""
+    """Return the batch on standard input, or some members of it, as still dirty."""
     delay_ms = options.duration_ms(delay)
     with known_channel(store, name) as channel:
         given = sum(
             channel.release(batch, *(members or ()), delay_ms=delay_ms) for batch in _batches()
         )
-    if as_json:
-        output.show_json({"channel": name, "released": given})
-    else:
-        output.say(f"released {given}")
+    released = views.icks.ReleasedView(channel=name, released=given)
+    output.answer(released, f"released {given}", as_json)
 
 
 def list_members(

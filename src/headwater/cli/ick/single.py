@@ -8,31 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
-from headwater.cli.ick.cli_types import (
-    Count,
-    Key,
-    Members,
-    Score,
-    Yes,
-    scores,
-    show_listed,
-    show_pairs,
-)
-from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.cli.ick.cli_types import Key, Members, Score, scores, show_listed, show_pairs
+from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
 from headwater.errors import UnknownIck
 
 if TYPE_CHECKING:
     from headwater.ick.ick import Ick
 
 _Backwash = Annotated[
-    bool, typer.Option("--backwash", help="First fold back what is reserved: the lowest of all.")
+    bool,
+    typer.Option("--backwash", help="First return what is reserved, so that the lowest come."),
 ]
 
 
 @contextmanager
 def _known(url: str | None, key: str) -> Iterator[Ick]:
-    """Give an Ick that exists; a key that was never added to is taken for a slip of the pen."""
+    """Yield an Ick that exists; raises UnknownIck, as most often the key is mistyped."""
     with connected(url) as hw:
         ick = hw.ick(key)
         if ick.stats() is None:
@@ -47,16 +40,17 @@ def add(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that members are dirty: those named, or each line of standard input.
+    """Add members that are dirty: those named, or each line of standard input.
 
-    One that is dirty already takes the lower score.
+    A member that is dirty already keeps the lower score.
     """
     with connected(store) as hw:
         done = hw.ick(key).add(scores(members, score))
-    if as_json:
-        output.show_json({"key": key, **done._asdict()})
-    else:
-        output.say(f"{done.new} new, {done.lowered} lowered")
+    output.answer(
+        views.icks.IckAddedView.of(done, key=key),
+        f"{done.new} new, {done.lowered} lowered",
+        as_json,
+    )
 
 
 def reserve(
@@ -66,7 +60,7 @@ def reserve(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reserve the lowest members, and show what is reserved; it comes again until committed."""
+    """Reserve the lowest members, and show all that are reserved, until they are committed."""
     with _known(store, key) as ick:
         show_pairs(ick.reserve(count, backwash), as_json)
 
@@ -77,13 +71,11 @@ def commit(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that reserved members are clean."""
+    """Commit reserved members: they are clean."""
     with _known(store, key) as ick:
         committed = ick.commit(*members)
-    if as_json:
-        output.show_json({"key": key, "committed": committed})
-    else:
-        output.say(f"committed {committed} of {len(members)}")
+    done = views.icks.IckCommittedView(key=key, committed=committed)
+    output.answer(done, f"committed {committed} of {len(members)}", as_json)
 
 
 def exchange(
@@ -104,7 +96,7 @@ def stats(key: Key, store: StoreUrl = None, as_json: AsJson = False) -> None:
     with _known(store, key) as ick:
         facts = ick.stats() or {}
     if as_json:
-        output.show_json(facts)
+        output.show_json(views.icks.IckView.of(facts))
     else:
         output.show_facts(facts.items())
 
@@ -120,11 +112,7 @@ def list_members(
 def delete(key: Key, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Remove an Ick with all its members, for ever."""
     with _known(store, key) as ick:
-        if not yes:
-            size = (ick.stats() or {}).get("total_size", 0)
-            typer.confirm(f"Delete {key} with {size} members?", abort=True, err=True)
+        size = (ick.stats() or {}).get("total_size", 0)
+        confirm(f"Delete {key} with {size} members?", yes)
         ick.delete()
-    if as_json:
-        output.show_json({"key": key, "deleted": True})
-    else:
-        output.say(f"deleted {key}")
+    output.answer(views.icks.IckDeletedView(key=key), f"deleted {key}", as_json)

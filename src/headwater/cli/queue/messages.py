@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import line_input, output
-from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.cli.options import (
+    AsJson,
+    BatchSize,
+    BlockMs,
+    Count,
+    NackDelayMs,
+    StoreUrl,
+    connected,
+    interruptible,
+)
 from headwater.cli.queue.cli_types import QueueName, known_queue
 from headwater.errors import HeadwaterError
 
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
     from headwater.queue.types import Delivery
 
 _Receipts = Annotated[
-    list[str], typer.Argument(metavar="RECEIPT...", help="As pop --ack-ms --json shows them.")
+    list[str], typer.Argument(metavar="RECEIPT...", help="Receipts, as `pop --ack-ms` prints them.")
 ]
 
 
@@ -26,37 +36,37 @@ def push(
     name: QueueName,
     values: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VALUE...", help="A message each; without any, lines of stdin."),
+        typer.Argument(metavar="VALUE...", help="A message each; without any, the lines of stdin."),
     ] = None,
     delay_ms: Annotated[
-        int, typer.Option(min=0, help="Hand them out no earlier than so long from now.")
+        int, typer.Option(min=0, help="Milliseconds until they may be popped.")
     ] = 0,
     priority: Annotated[
-        int, typer.Option(min=-100, max=100, help="Higher ones are handed out first.")
+        int, typer.Option(min=-100, max=100, help="Higher priorities are popped first.")
     ] = 0,
     ttl_ms: Annotated[
-        int | None, typer.Option(min=1, help="Do not hand them out any more after so long.")
+        int | None, typer.Option(min=1, help="Milliseconds after which they are dropped.")
     ] = None,
     dedupe: Annotated[
         str | None,
-        typer.Option(help="Add nothing if this key was pushed within the last hour; one VALUE."),
+        typer.Option(help="One VALUE: push nothing if this key was pushed in the last hour."),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Lines from stdin: at most so many at once.")
-    ] = 1000,
+    batch: BatchSize = 1000,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages into a queue: each VALUE, or, without any, each line of stdin.
+    """Push messages to a queue: each VALUE, or, without any, each line of stdin.
 
-    Lines are pushed as they come, in batches that are in the queue whole or not at all.
+    Lines are pushed as they arrive, in batches that are in the queue whole or not at all.
+    After an error or a signal, standard error says how much was pushed before.
     """
     if dedupe is not None and len(values or ()) != 1:
         raise typer.BadParameter("--dedupe is for one message: give one VALUE")
     with connected(store) as hw:
         queue = hw.queue(name)
         if not values:
-            _push_lines(queue, batch, delay_ms, priority, ttl_ms, as_json)
+            with interruptible():
+                _push_lines(queue, batch, delay_ms, priority, ttl_ms, as_json)
             return
         ids = queue.push_many(
             [os.fsencode(value) for value in values],
@@ -65,17 +75,14 @@ def push(
             ttl_ms=ttl_ms,
             dedupe=None if dedupe is None else [dedupe],
         )
-    if as_json:
-        output.show_json(*({"queue": name, "id": found} for found in ids))
-    else:
-        for found in ids:
-            output.say(found)
+    for id_ in ids:
+        output.answer(views.queues.PushedView(queue=name, id=id_), id_, as_json)
 
 
 def _push_lines(
     queue: Queue, batch: int, delay_ms: int, priority: int, ttl_ms: int | None, as_json: bool
 ) -> None:
-    """Push a message per line and say how many; also when it ends by an error or by Ctrl-C."""
+    """Push a message per line and print how many; also when an error or Ctrl-C ends it."""
     pushed = 0
     try:
         for some in line_input.batches(sys.stdin.buffer, batch):
@@ -85,40 +92,29 @@ def _push_lines(
         if pushed:
             output.warn(f"pushed before that: {pushed} messages")
         raise
-    if as_json:
-        output.show_json({"queue": queue.name, "pushed": pushed})
-    else:
-        output.say(f"pushed {pushed} messages")
+    done = views.queues.LinesPushedView(queue=queue.name, pushed=pushed)
+    output.answer(done, f"pushed {pushed} messages", as_json)
 
 
 def pop(
     name: QueueName,
-    count: Annotated[int, typer.Option("--count", "-c", min=0, help="How many at most.")] = 1,
+    count: Count = 1,
     ack_ms: Annotated[
         int | None,
-        typer.Option(min=1, help="Let them come again after so long unless they are acknowledged."),
+        typer.Option(min=1, help="Milliseconds until they are redelivered unless acknowledged."),
     ] = None,
-    block_ms: Annotated[
-        int, typer.Option(min=0, help="Wait so long for a first message to come.")
-    ] = 0,
+    block_ms: BlockMs = 0,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take messages out of a queue; with --ack-ms they come again unless acknowledged."""
+    """Take messages out of a queue; with --ack-ms they are redelivered unless acknowledged.
+
+    Without --ack-ms, a message that was popped counts as acknowledged.
+    """
     with known_queue(store, name) as queue:
         found = queue.pop(count, ack_ms=ack_ms, block_ms=block_ms)
     if as_json:
-        output.show_json(
-            *(
-                {
-                    "id": delivery.id,
-                    **output.value_json(delivery.value),
-                    "attempt": delivery.attempt,
-                    "receipt": delivery.receipt or None,
-                }
-                for delivery in found
-            )
-        )
+        output.show_json(*map(views.queues.DeliveryView.of, found))
     elif found:
         headings = ["id", "attempt", *(["receipt"] if ack_ms else []), "value"]
         output.show_table(
@@ -132,33 +128,28 @@ def pop(
 def ack(
     name: QueueName, receipts: _Receipts, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """Say that messages are done, by their receipts; those that are out of date count nothing."""
+    """Acknowledge messages by their receipts; a receipt that is out of date changes nothing."""
     with known_queue(store, name) as queue:
         count = queue.ack(*map(_delivery, receipts))
-    _tell("acknowledged", count, as_json)
+    done = views.queues.QueueAckedView(queue=name, acked=count)
+    output.answer(done, f"acknowledged: {count}", as_json)
 
 
 def nack(
     name: QueueName,
     receipts: _Receipts,
-    delay_ms: Annotated[int, typer.Option(min=0, help="Come again after so long.")] = 0,
+    delay_ms: NackDelayMs = 0,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give messages back as failed, by their receipts."""
+    """Return messages as failed, by their receipts, to be redelivered."""
     with known_queue(store, name) as queue:
         count = queue.nack(*map(_delivery, receipts), delay_ms=delay_ms)
-    _tell("given back", count, as_json)
+    done = views.queues.QueueNackedView(queue=name, nacked=count)
+    output.answer(done, f"given back: {count}", as_json)
 
 
 def _delivery(receipt: str) -> Delivery:
     from headwater.queue.acks import delivery_of
 
     return delivery_of(receipt)
-
-
-def _tell(deed: str, count: int, as_json: bool) -> None:
-    if as_json:
-        output.show_json({"count": count})
-    else:
-        output.say(f"{deed}: {count}")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
 from headwater.cli.spark.running import Conf, IsTopic, Master, Name, show_summary, spark_session
@@ -113,37 +114,18 @@ def archives(
     found = [
         manifest for name in archived_streams(where) if (manifest := Archive(where, name).load())
     ]
-    if as_json:
-        output.show_json(
-            *(
-                {
-                    "stream": one.stream,
-                    "first": one.first,
-                    "last": one.last,
-                    "messages": one.rows,
-                    "files": len(one.files),
-                    "bytes": one.bytes,
-                    "gaps": one.gaps,
-                    "version": one.version,
-                }
-                for one in found
-            )
-        )
-    elif found:
-        output.show_table(
-            ["stream", "first", "last", "messages", "files", "size", "gaps"],
-            [
-                (
-                    one.stream,
-                    one.first,
-                    one.last,
-                    one.rows,
-                    len(one.files),
-                    output.size_text(one.bytes),
-                    ", ".join(output.range_text(*gap) for gap in one.gaps) or None,
-                )
-                for one in found
-            ],
-        )
-    else:
-        output.say("no archives here: headwater spark archive makes one")
+    output.show_list(
+        found,
+        views.archives.ArchiveView.of,
+        {
+            "stream": lambda one: one.stream,
+            "first": lambda one: one.first,
+            "last": lambda one: one.last,
+            "messages": lambda one: one.rows,
+            "files": lambda one: len(one.files),
+            "size": lambda one: output.size_text(one.bytes),
+            "gaps": lambda one: ", ".join(output.range_text(*gap) for gap in one.gaps) or None,
+        },
+        as_json,
+        nothing="no archives here: headwater spark archive makes one",
+    )

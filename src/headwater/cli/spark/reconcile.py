@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl
 from headwater.cli.spark.running import Conf, IsTopic, Master, Name, spark_session
@@ -102,7 +103,7 @@ def reconcile(
             report=JobReport.of_command(quiet=as_json),
         )
     if as_json:
-        output.show_json(found.as_json())
+        output.show_json(views.jobs.job_view(found))
     else:
         show(found)
     if not found.settled:

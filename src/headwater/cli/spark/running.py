@@ -1,19 +1,19 @@
-"""What the commands of a job share: the Spark session, how it ends, and how it is told to stop.
+"""What the commands of a job share: their options, the Spark session, and the summary.
 
-A job is a function of headwater.spark.jobs; its command takes the words apart, opens a session by
-``spark_session``, calls the job, and prints what it gives back.
+A job is a function of headwater.spark.jobs; its command parses the options, opens a session by
+``spark_session``, calls the job, and prints the summary that it returns.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
 
 if TYPE_CHECKING:
@@ -84,22 +84,10 @@ def spark_session(job: str, master: str | None, conf: list[str] | None) -> Itera
             spark.stop()
 
 
-@contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C call ``stop``, which lets the work at hand come to its end."""
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop()) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
 def show_summary(summary: Summary, as_json: bool) -> None:
     """Print what a job has done."""
     if as_json:
-        output.show_json(summary.as_json())
+        output.show_json(views.jobs.job_view(summary))
         return
     output.say(summary.headline())
     output.show_facts(summary.facts())

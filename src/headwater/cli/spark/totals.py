@@ -15,7 +15,6 @@ from headwater.cli.spark.running import (
     Name,
     show_summary,
     spark_session,
-    stopped_by_signals,
 )
 
 
@@ -75,11 +74,11 @@ def totals(
         from headwater.spark.jobs.folding import Shape
         from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.totals import totals as add_up
-        from headwater.stopping import StopSignal
+        from headwater.stopping import StopSignal, stop_on_signals
 
         stop = StopSignal()
         shape = Shape(value, _fields(per or []), window_ms)
-        with stopped_by_signals(stop.set):
+        with stop_on_signals(stop.set):
             done = add_up(
                 spark,
                 None if topic else name,

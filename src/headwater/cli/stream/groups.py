@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater import views
 from headwater.cli import options, output
 from headwater.cli.options import (
     AsJson,
+    Count,
     GroupName,
+    NackDelayMs,
     StoreUrl,
     StreamName,
     connected,
@@ -47,19 +50,25 @@ def list_groups(
     with connected(store) as hw:
         streams = [known(hw, name)] if name else [hw.stream(one) for one in hw.streams()]
         found = [(stream.name, facts) for stream in streams for facts in _groups(stream)]
-    if as_json:
-        output.show_json(*(output.group_json(*row) for row in found))
-    elif found:
-        output.show_table(
-            [
-                *([] if name else ["stream"]),
-                *("group", "next", "ack_offset", "pending", "lag", "missed"),
-                *("expired", "dead", "members", "waiting"),
-            ],
-            [(*([] if name else [stream]), *_row(facts)) for stream, facts in found],
-        )
-    else:
-        output.say("no groups: a group comes into being with its first read")
+    columns: dict[str, Callable[[tuple[str, GroupInfo]], Any]] = {
+        "group": lambda row: row[1].name,
+        "next": lambda row: row[1].next,
+        "ack_offset": lambda row: row[1].ack_offset,
+        "pending": lambda row: row[1].pending,
+        "lag": lambda row: row[1].lag,
+        "missed": lambda row: row[1].missed,
+        "expired": lambda row: row[1].expired,
+        "dead": lambda row: row[1].dead,
+        "members": lambda row: len(row[1].members),
+        "waiting": lambda row: row[1].waiting,
+    }
+    output.show_list(
+        found,
+        lambda row: views.streams.GroupView.of(row[1], stream=row[0]),
+        columns if name else {"stream": lambda row: row[0]} | columns,
+        as_json,
+        nothing="no groups: a group comes into being with its first read",
+    )
 
 
 def _groups(stream: Stream) -> Iterator[GroupInfo]:
@@ -70,21 +79,6 @@ def _groups(stream: Stream) -> Iterator[GroupInfo]:
             continue  # removed since the stream was asked
 
 
-def _row(facts: GroupInfo) -> tuple[object, ...]:
-    return (
-        facts.name,
-        facts.next,
-        facts.ack_offset,
-        facts.pending,
-        facts.lag,
-        facts.missed,
-        facts.expired,
-        facts.dead,
-        len(facts.members),
-        facts.waiting,
-    )
-
-
 def ack(
     name: StreamName,
     group: GroupName,
@@ -92,32 +86,28 @@ def ack(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that messages are done."""
+    """Acknowledge messages."""
     parsed = options.offsets(offsets)
     with _known_group(store, name, group) as found:
-        done = found.ack(*parsed)
-    if as_json:
-        output.show_json({"stream": name, "group": group, "acked": done})
-    else:
-        output.say(f"acknowledged {done} that were pending")
+        count = found.ack(*parsed)
+    done = views.streams.AckedView(stream=name, group=group, acked=count)
+    output.answer(done, f"acknowledged {count} that were pending", as_json)
 
 
 def nack(
     name: StreamName,
     group: GroupName,
     offsets: _Offsets,
-    delay_ms: Annotated[int, typer.Option(min=0, help="Let them come again after so long.")] = 0,
+    delay_ms: NackDelayMs = 0,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give messages back to the group, to come again."""
+    """Return messages to the group as failed, to be redelivered."""
     parsed = options.offsets(offsets)
     with _known_group(store, name, group) as found:
-        given = found.nack(*parsed, delay_ms=delay_ms)
-    if as_json:
-        output.show_json({"stream": name, "group": group, "nacked": given})
-    else:
-        output.say(f"given back {given} that were pending")
+        count = found.nack(*parsed, delay_ms=delay_ms)
+    done = views.streams.NackedView(stream=name, group=group, nacked=count)
+    output.answer(done, f"given back {count} that were pending", as_json)
 
 
 def seek(
@@ -132,57 +122,38 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group stands: all before is done, all from there on is new."""
+    """Set where a group stands: everything before is done, everything from there on is new."""
     position = options.position(to)
     with _known_group(store, name, group) as found:
         offset = found.seek(position)
-    if as_json:
-        output.show_json({"stream": name, "group": group, "next": offset})
-    else:
-        output.say(f"{group} reads on at {offset}")
+    done = views.streams.SoughtView(stream=name, group=group, next=offset)
+    output.answer(done, f"{group} reads on at {offset}", as_json)
 
 
 def dead(
     name: StreamName,
     group: GroupName,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, help="How many at most.")] = 100,
+    count: Count = 100,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest dead letters of a group: what it gave up."""
+    """Show the oldest dead letters of a group: the messages that it gave up."""
     with _known_group(store, name, group) as found:
         letters = found.dead(count)
         keeps = found.info().dead_letters
-    if as_json:
-        output.show_json(
-            *(
-                {
-                    "origin": letter.origin,
-                    "attempts": letter.attempts,
-                    "tag": letter.tag,
-                    **output.value_json(letter.value),
-                    "buried_ms": letter.time_ms,
-                    "offset": letter.offset,
-                }
-                for letter in letters
-            )
-        )
-    elif letters:
-        output.show_table(
-            ["origin", "attempts", "buried", "tag", "value"],
-            [
-                (
-                    letter.origin,
-                    letter.attempts,
-                    output.time_text(letter.time_ms),
-                    letter.tag,
-                    letter.value,
-                )
-                for letter in letters
-            ],
-        )
-    else:
-        output.say("no dead letters" if keeps else f"{group} keeps no dead letters")
+    output.show_list(
+        letters,
+        views.streams.DeadLetterView.of,
+        {
+            "origin": lambda letter: letter.origin,
+            "attempts": lambda letter: letter.attempts,
+            "buried": lambda letter: output.time_text(letter.time_ms),
+            "tag": lambda letter: letter.tag,
+            "value": lambda letter: letter.value,
+        },
+        as_json,
+        nothing="no dead letters" if keeps else f"{group} keeps no dead letters",
+    )
 
 
 def redrive(
@@ -190,31 +161,30 @@ def redrive(
     group: GroupName,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-c", min=1, help="How many at most.", show_default="all"),
+        typer.Option(
+            "--count", "-c", min=1, metavar="N", help="Return at most N.", show_default="all"
+        ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give dead letters back to the group, as if they had never been tried."""
+    """Return dead letters to the group; their attempts begin anew."""
     with _known_group(store, name, group) as found:
         done = found.redrive() if count is None else found.redrive(count)
-    if as_json:
-        output.show_json(
-            {"stream": name, "group": group, "returned": done.returned, "gone": done.gone}
-        )
-    else:
-        lost = f"; {done.gone} stay, because the stream no longer holds them" if done.gone else ""
-        output.say(f"given back {done.returned}{lost}")
+    lost = f"; {done.gone} stay, because the stream no longer holds them" if done.gone else ""
+    output.answer(
+        views.streams.RedrivenView.of(done, stream=name, group=group),
+        f"given back {done.returned}{lost}",
+        as_json,
+    )
 
 
 def remove_group(
     name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
-    """End a group, so that retention no longer waits for it."""
+    """Remove a group, so that retention no longer waits for it."""
     with _known_group(store, name, group) as found:
         if not found.remove():
             raise UnknownGroup(name, group)
-    if as_json:
-        output.show_json({"stream": name, "group": group, "removed": True})
-    else:
-        output.say(f"removed {group}")
+    done = views.streams.GroupRemovedView(stream=name, group=group)
+    output.answer(done, f"removed {group}", as_json)

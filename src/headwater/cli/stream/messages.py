@@ -4,64 +4,74 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from headwater import views
 from headwater.cli import line_input, output
-from headwater.cli.options import AsJson, StoreUrl, StreamName, connected, known_stream
+from headwater.cli.options import (
+    AsJson,
+    BatchSize,
+    BlockMs,
+    Count,
+    StoreUrl,
+    StreamName,
+    connected,
+    interruptible,
+    known_stream,
+)
 
 if TYPE_CHECKING:
     from headwater.log.types import Message
+    from headwater.views.streams import GoneView
 
 PAGE = 10_000
-# How long one call of a follower waits; Ctrl-C ends the wait at once.
+# How long one call of a follower waits; a signal ends the wait at once.
 FOLLOW_MS = 5_000
-
-_Count = Annotated[int, typer.Option("--count", "-c", min=0, help="How many messages at most.")]
 
 
 def write(
     name: StreamName,
-    tag: Annotated[
-        str | None, typer.Argument(metavar="TAG", help="Tag of the one message to write.")
-    ] = None,
+    tag: Annotated[str | None, typer.Argument(metavar="TAG", help="One message: its tag.")] = None,
     value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="Value of the one message to write.")
+        str | None, typer.Argument(metavar="VALUE", help="One message: its value.")
     ] = None,
     line_tag: Annotated[
-        str | None, typer.Option("--tag", help="Lines from stdin: the tag of every message.")
+        str | None, typer.Option("--tag", help="Lines of stdin: the tag of every message.")
     ] = None,
     separator: Annotated[
         str | None,
         typer.Option(
-            "--separator", help="Lines from stdin: what divides tag and value, at its first place."
+            "--separator", help="Lines of stdin: the text between tag and value, where it is first."
         ),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Lines from stdin: at most so many at once.")
-    ] = 1000,
+    batch: BatchSize = 1000,
     backlog: Annotated[
         int | None,
-        typer.Option(min=0, help="Then evict old messages, but keep at least so many."),
+        typer.Option(
+            min=0, metavar="N", help="Then evict old messages, but keep at least N, and all needed."
+        ),
     ] = None,
     producer: Annotated[
-        str | None, typer.Option(help="Write the one message only once, under this name ...")
+        str | None,
+        typer.Option(help="One message: who writes it. A repeat with the same --sequence is one."),
     ] = None,
     sequence: Annotated[
         int | None,
-        typer.Option(min=0, help="... and this number, which grows from write to write."),
+        typer.Option(min=0, help="One message: its number, which grows from write to write."),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one message, TAG and VALUE; or, without them, a message for each line of stdin.
 
-    Lines are written as they come, in batches that are in the log whole or not at all.
-    Without --tag and --separator the whole line is the value and the tag is empty.
+    Lines are written as they arrive, in batches that are in the log whole or not at all.
+    Without --tag and --separator the whole line is the value, and the tag is empty.
+    After an error or a signal, standard error says how much was written before.
     """
     if (tag is None) != (value is None):
         raise typer.BadParameter("give TAG and VALUE, or neither and lines on standard input")
@@ -75,7 +85,7 @@ def write(
         if separator == "":
             raise typer.BadParameter("--separator must not be empty")
         split = line_input.Split(line_tag or "", separator)
-        with connected(store) as hw:
+        with connected(store) as hw, interruptible():
             line_input.write_lines(hw.stream(name), split, batch, backlog, as_json)
         return
     if line_tag is not None or separator is not None:
@@ -84,35 +94,38 @@ def write(
         offsets = hw.stream(name).write_many(
             [(tag, os.fsencode(value))], backlog=backlog, producer=producer, sequence=sequence
         )
-    if as_json:
-        output.show_json({"stream": name, "offset": offsets.start})
-    else:
-        output.say(str(offsets.start))
+    done = views.streams.WrittenView(stream=name, offset=offsets.start)
+    output.answer(done, str(done.offset), as_json)
 
 
 def read(
     name: StreamName,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", min=1, help="Where to begin.", show_default="first"),
+        typer.Option("--offset", "-o", min=1, help="The first offset.", show_default="first"),
     ] = None,
-    count: _Count = 10,
-    block_ms: Annotated[
-        int, typer.Option(min=0, help="Wait so long for a first message to come.")
-    ] = 0,
+    count: Count = 10,
+    block_ms: BlockMs = 0,
     group: Annotated[
         str | None, typer.Option(help="Read as a member of this group instead of by offset.")
     ] = None,
     retry_ms: Annotated[
-        int | None, typer.Option(min=1, help="Group: what is not acknowledged comes again then.")
+        int | None,
+        typer.Option(
+            min=1, help="Group: milliseconds until unacknowledged messages are redelivered."
+        ),
     ] = None,
     expire_ms: Annotated[
-        int | None, typer.Option(min=1, help="Group: what is not acknowledged is given up then.")
+        int | None,
+        typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are given up."),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read messages by offset, which changes nothing; or take them as a member of a group."""
+    """Read messages by offset, which changes nothing; or take them as a member of a group.
+
+    Without --retry-ms, a message that a group's member took counts as acknowledged.
+    """
     if group is None and (retry_ms is not None or expire_ms is not None):
         raise typer.BadParameter("--retry-ms and --expire-ms need --group")
     if group is not None and offset is not None:
@@ -146,72 +159,56 @@ def read(
 
 def tail(
     name: StreamName,
-    last: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin so many back.")] = 10,
+    last: Annotated[
+        int,
+        typer.Option("--lines", "-n", min=0, metavar="N", help="Begin with the newest N messages."),
+    ] = 10,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=0, help="Stop after so many messages.")
+        int | None,
+        typer.Option("--count", "-c", min=0, metavar="N", help="Stop after N messages."),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest messages, then each new one as it comes, until Ctrl-C."""
-    with known_stream(store, name) as stream, suppress(KeyboardInterrupt):
+    """Show the newest messages, then each new one as it arrives, until Ctrl-C or SIGTERM.
+
+    Either signal ends it with exit code 0.
+    """
+    with known_stream(store, name) as stream, suppress(KeyboardInterrupt), interruptible():
         facts = stream.info()
         at = max(facts.first, facts.last - last + 1)
         left = sys.maxsize if count is None else count
         while left:
             page = stream.read(at, min(left, PAGE), block_ms=FOLLOW_MS)
-            for first, found in _runs(page, at):
+            for found in views.streams.messages_and_gaps(page, at):
                 if as_json:
-                    output.show_json(_row_json(first, found))
+                    output.show_json(views.streams.found_view(found))
                 else:
-                    _show_line(first, found)
+                    _show_line(found)
             at += len(page)
             left -= sum(message is not None for message in page)
 
 
-def _runs(page: Iterable[Message | None], at: int) -> Iterator[tuple[int, Message | int]]:
-    """Give each message with its offset, and for a run of gone ones its first and last offset."""
-    gone_since = None
-    for offset, message in enumerate(page, at):
-        if message is None:
-            gone_since = gone_since or offset
-            continue
-        if gone_since:
-            yield gone_since, offset - 1
-            gone_since = None
-        yield message.offset, message
-    if gone_since:
-        yield gone_since, offset
-
-
-def _row_json(first: int, found: Message | int) -> dict[str, Any]:
-    if isinstance(found, int):
-        return {"gone": {"first": first, "last": found}}
-    return output.message_json(found)
-
-
-def _row(first: int, found: Message | int) -> tuple[object, ...]:
-    if isinstance(found, int):
-        return (output.range_text(first, found), None, None, "gone")
-    return (found.offset, output.time_text(found.time_ms), found.tag, found.value)
-
-
-def _show(page: Iterable[Message | None], at: int, as_json: bool) -> None:
-    found = list(_runs(page, at))
+def _show(page: Sequence[Message | None], at: int, as_json: bool) -> None:
+    found = list(views.streams.messages_and_gaps(page, at))
     if as_json:
-        output.show_json(*(_row_json(*run) for run in found))
+        output.show_json(*map(views.streams.found_view, found))
         return
-    headings, rows = ["offset", "time", "tag", "value"], [_row(*run) for run in found]
-    if any(not isinstance(run, int) and run.attempt for _, run in found):
+    headings, rows = ["offset", "time", "tag", "value"], [_row(one) for one in found]
+    attempts = [getattr(one, "attempt", None) for one in found]
+    if any(attempts):
         headings.insert(3, "attempt")
-        rows = [
-            (*row[:3], None if isinstance(run, int) else run.attempt, row[3])
-            for row, (_, run) in zip(rows, found, strict=True)
-        ]
+        rows = [(*row[:3], attempt, row[3]) for row, attempt in zip(rows, attempts, strict=True)]
     output.show_table(headings, rows)
 
 
-def _show_line(first: int, found: Message | int) -> None:
-    offset, time, tag, value = (output.readable(cell) for cell in _row(first, found))
+def _row(found: Message | GoneView) -> tuple[object, ...]:
+    if isinstance(found, views.streams.GoneView):
+        return (output.range_text(found.gone.first, found.gone.last), None, None, "gone")
+    return (found.offset, output.time_text(found.time_ms), found.tag, found.value)
+
+
+def _show_line(found: Message | GoneView) -> None:
+    offset, time, tag, value = (output.readable(cell) for cell in _row(found))
     line = Text.assemble((offset, "cyan"), "  ", (time, "dim"), "  ", (tag, "bold"), "  ", value)
     output.console().print(line, soft_wrap=True)

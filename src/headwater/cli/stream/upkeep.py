@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import options, output
-from headwater.cli.options import AsJson, StoreUrl, StreamName, connected, known_stream
+from headwater.cli.options import (
+    AsJson,
+    StoreUrl,
+    StreamName,
+    Yes,
+    confirm,
+    connected,
+    known_stream,
+)
+
+if TYPE_CHECKING:
+    from headwater.log.types import Retention
 
 # A stream's default for the age of delete markers, without importing the log for it.
 _MARKER_MS = 24 * 3600 * 1000
@@ -18,26 +30,21 @@ def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List all streams."""
     with connected(store) as hw:
         found = [hw.stream(name).info() for name in hw.streams()]
-    if as_json:
-        output.show_json(*(output.stream_json(facts) for facts in found))
-    elif found:
-        output.show_table(
-            ["stream", "first", "last", "messages", "size", "groups", "last write"],
-            [
-                (
-                    facts.name,
-                    facts.first,
-                    facts.last,
-                    facts.length,
-                    output.size_text(facts.bytes),
-                    len(facts.groups),
-                    output.time_text(facts.last_time_ms),
-                )
-                for facts in found
-            ],
-        )
-    else:
-        output.say("no streams: a stream comes into being with its first write")
+    output.show_list(
+        found,
+        views.streams.StreamView.of,
+        {
+            "stream": lambda facts: facts.name,
+            "first": lambda facts: facts.first,
+            "last": lambda facts: facts.last,
+            "messages": lambda facts: facts.length,
+            "size": lambda facts: output.size_text(facts.bytes),
+            "groups": lambda facts: len(facts.groups),
+            "newest message": lambda facts: output.time_text(facts.last_time_ms),
+        },
+        as_json,
+        nothing="no streams: a stream comes into being with its first write",
+    )
 
 
 def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -45,7 +52,7 @@ def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
     with known_stream(store, name) as stream:
         facts = stream.info()
     if as_json:
-        output.show_json(output.stream_json(facts))
+        output.show_json(views.streams.StreamView.of(facts))
         return
     readers = ", ".join(f"{reader} at {at}" for reader, at in sorted(facts.readers.items()))
     output.show_facts(
@@ -56,8 +63,8 @@ def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("size", output.size_text(facts.bytes)),
             ("nodes", f"{facts.nodes}, sealed up to {facts.sealed}"),
             ("created", output.time_text(facts.created_ms)),
-            ("last write", output.time_text(facts.last_time_ms)),
-            ("retention", _policy(asdict(facts.retention))),
+            ("newest message", output.time_text(facts.last_time_ms)),
+            ("retention", _policy(facts.retention)),
             ("compaction", "by the housekeeper" if facts.auto_compact else "when asked for"),
             ("groups", ", ".join(sorted(facts.groups)) or None),
             ("readers", readers or None),
@@ -65,50 +72,55 @@ def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
     )
 
 
-def _policy(limits: dict[str, int | None]) -> str:
-    told = [f"{name} {limit}" for name, limit in limits.items() if limit is not None]
-    return ", ".join(told) or "everything is kept"
+def _policy(policy: Retention) -> str:
+    limits = [(field.name, getattr(policy, field.name)) for field in fields(policy)]
+    set_ = [f"{name} {limit}" for name, limit in limits if limit is not None]
+    return ", ".join(set_) or "everything is kept"
 
 
 def evict(
     name: StreamName,
     offset: Annotated[
         int | None,
-        typer.Argument(metavar="OFFSET", min=1, help="Forget all up to it.", show_default=False),
+        typer.Argument(
+            metavar="OFFSET", min=1, help="The last offset to evict.", show_default=False
+        ),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="Forget all but the newest so many instead.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Instead of OFFSET: evict all but the newest N."),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget old messages now, whoever still needs them; each group is told its gap."""
+    """Evict old messages now, even those that somebody still needs; groups learn their gap."""
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
-    if as_json:
-        output.show_json({"stream": name, "evicted": gone, "first": first})
-    else:
-        output.say(f"evicted {gone} messages; the first is now {first}")
+    done = views.streams.EvictedView(stream=name, evicted=gone, first=first)
+    output.answer(done, f"evicted {gone} messages; the first is now {first}", as_json)
 
 
 def retain(
     name: StreamName,
-    max_count: Annotated[int | None, typer.Option(min=0, help="Keep so many messages.")] = None,
+    max_count: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep the newest N messages.")
+    ] = None,
     max_age: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Keep messages for 7d, 12h, 30m, 45s, 500ms.")
     ] = None,
     max_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Keep so much: 1000000, 500MB, 2GiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep the newest 1000000, 500MB, 2GiB of messages."),
     ] = None,
     forever: Annotated[
         bool, typer.Option("--forever", help="Keep everything from now on.")
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the policy that is set.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Evict now what groups and readers still need, too.")
+        bool, typer.Option("--force", help="Evict even what groups and readers still need.")
     ] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -118,91 +130,80 @@ def retain(
     A limit that is not named is no limit. `headwater keep` applies the policy from then on.
     Retention waits for the slowest group or reader unless --force.
     """
-    limits = {
-        "max_count": max_count,
-        "max_age_ms": None if max_age is None else options.duration_ms(max_age),
-        "max_bytes": None if max_bytes is None else options.size_bytes(max_bytes),
-    }
-    given = any(limit is not None for limit in limits.values())
+    from headwater.log.types import Retention
+
+    policy = Retention(
+        max_count=max_count,
+        max_age_ms=None if max_age is None else options.duration_ms(max_age),
+        max_bytes=None if max_bytes is None else options.size_bytes(max_bytes),
+    )
+    given = policy != Retention()
     if given + forever + apply > 1:
         raise typer.BadParameter("limits, --forever and --apply exclude each other")
     if force and not (given or apply):
         raise typer.BadParameter("--force goes with a limit or with --apply")
     with known_stream(store, name) as stream:
         if not given and not forever:
-            limits = asdict(stream.info().retention)
+            policy = stream.info().retention
         if not (given or forever or apply):
-            if as_json:
-                output.show_json({"stream": name, **limits})
-            else:
-                output.say(_policy(limits))
+            shown = views.streams.RetentionView.of(policy, stream=name)
+            output.answer(shown, _policy(policy), as_json)
             return
-        done = stream.retain(**limits, force=force)
-    if as_json:
-        output.show_json({"stream": name, **limits, **done._asdict()})
-        return
+        done = stream.retain(**asdict(policy), force=force)
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
-    output.say(f"{_policy(limits)}: evicted {done.evicted} messages{held}")
+    output.answer(
+        views.streams.RetainedView.of(policy, done, stream=name),
+        f"{_policy(policy)}: evicted {done.evicted} messages{held}",
+        as_json,
+    )
 
 
 def compact(
     name: StreamName,
     marker_ms: Annotated[
-        int, typer.Option(min=0, help="Delete markers older than that may go.")
+        int, typer.Option(min=0, help="Milliseconds after which delete markers may go, too.")
     ] = _MARKER_MS,
     auto: Annotated[
         bool | None,
-        typer.Option("--auto/--no-auto", help="Let `headwater keep` do it from now on, or not."),
+        typer.Option(
+            "--auto/--no-auto", help="Let `headwater keep` compact from now on, or no longer."
+        ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Keep the last message of every tag; offsets stay. An empty value deletes its tag.
 
-    With --auto or --no-auto only says whether the housekeeper shall do so.
+    With --auto or --no-auto it only sets whether the housekeeper compacts the stream.
     """
     with known_stream(store, name) as stream:
         if auto is not None:
             stream.auto_compact(auto, marker_ms=marker_ms)
-            if as_json:
-                output.show_json({"stream": name, "auto_compact": auto})
-            else:
-                output.say("the housekeeper " + ("compacts it" if auto else "leaves it as it is"))
+            output.answer(
+                views.streams.AutoCompactView(stream=name, auto_compact=auto),
+                "the housekeeper " + ("compacts it" if auto else "leaves it as it is"),
+                as_json,
+            )
             return
         gone = stream.compact(marker_ms=marker_ms)
-    if as_json:
-        output.show_json({"stream": name, "removed": gone})
-    else:
-        output.say(f"removed {gone} messages")
+    done = views.streams.CompactedView(stream=name, removed=gone)
+    output.answer(done, f"removed {gone} messages", as_json)
 
 
 def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Pack everything written so far into compressed nodes."""
     with known_stream(store, name) as stream:
         sealed = stream.seal()
-    if as_json:
-        output.show_json({"stream": name, "sealed": sealed})
-    else:
-        output.say(f"sealed {sealed} messages")
+    done = views.streams.SealedView(stream=name, sealed=sealed)
+    output.answer(done, f"sealed {sealed} messages", as_json)
 
 
 def delete(
-    name: StreamName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
+    name: StreamName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:
     """Remove a stream with its groups and readers, for ever."""
     with known_stream(store, name) as stream:
-        if not yes:
-            facts = stream.info()
-            typer.confirm(
-                f"Delete {name} with {facts.length} messages and {len(facts.groups)} groups?",
-                abort=True,
-                err=True,
-            )
+        facts = stream.info()
+        confirm(f"Delete {name} with {facts.length} messages and {len(facts.groups)} groups?", yes)
         stream.delete()
-    if as_json:
-        output.show_json({"stream": name, "deleted": True})
-    else:
-        output.say(f"deleted {name}")
+    output.answer(views.streams.StreamDeletedView(stream=name), f"deleted {name}", as_json)

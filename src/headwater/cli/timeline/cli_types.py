@@ -1,17 +1,16 @@
-"""What the commands on timelines take and print in common."""
+"""The options that the commands on timelines have in common: the farm, and how it is used."""
 
 from __future__ import annotations
 
-import base64
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from headwater.timeline.records import Member
+from headwater.cli.option_groups import OptionGroup
 
-# As the farm has them: to ask it would make every command wait for what only some need. A test
-# compares them.
+# The defaults of the farm. Importing it for them would slow down every command; a test compares.
 QUORUM = "51%"
 MAX_SIZE = 10_000
 TIMEOUT_MS = 3000
@@ -29,21 +28,55 @@ Instances = Annotated[
 Quorum = Annotated[
     str, typer.Option(help="How many clusters must take a write, or a percentage of them.")
 ]
-MaxSize = Annotated[int, typer.Option(help="Elements that a key keeps, deleted ones counted.")]
+MaxSize = Annotated[
+    int, typer.Option(metavar="N", help="A key keeps N elements, deleted ones included.")
+]
 Hash = Annotated[str, typer.Option(help="How keys are spread: murmur3, fnv or fnva.")]
 Horizon = Annotated[
-    float | None, typer.Option(help="Score below which all is forgotten and nothing taken.")
+    float | None,
+    typer.Option(metavar="SCORE", help="Elements below this score are removed and refused."),
 ]
 Timeout = Annotated[
     int, typer.Option("--timeout-ms", help="Milliseconds after which an instance has failed.")
 ]
+Rate = Annotated[int, typer.Option(metavar="N", help="Compare at most N timelines a second.")]
+StateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="FILE",
+        help="The file that notes the progress, so that the next run goes on there.",
+        show_default=False,
+    ),
+]
 
 
-def text_json(name: str, text: Member) -> dict[str, Any]:
-    """Give a key or member as text, or, when it is not UTF-8, in base 64 with a mark."""
-    if isinstance(text, bytes):
-        try:
-            return {name: text.decode()}
-        except UnicodeDecodeError:
-            return {name: base64.b64encode(text).decode(), f"{name}_encoding": "base64"}
-    return {name: text}
+@dataclass(frozen=True)
+class FarmFlags(OptionGroup):
+    """The farm, and what all that use it must agree on."""
+
+    instances: Instances
+    max_size: MaxSize = MAX_SIZE
+    horizon: Horizon = None
+    hash: Hash = "murmur3"
+    timeout_ms: Timeout = TIMEOUT_MS
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``Farm.open`` beside the instances."""
+        return {
+            "max_size": self.max_size,
+            "horizon": self.horizon,
+            "hash": self.hash,
+            "timeout_ms": self.timeout_ms,
+        }
+
+
+@dataclass(frozen=True)
+class WritingFarmFlags(FarmFlags):
+    """The farm, for commands that write."""
+
+    quorum: Quorum = QUORUM
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``Farm.open`` beside the instances."""
+        return {**super().arguments(), "write_quorum": self.quorum}

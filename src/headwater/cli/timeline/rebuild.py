@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater import views
 from headwater.cli import output
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    QUORUM,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Quorum,
-    Timeout,
-)
+from headwater.cli.timeline.cli_types import WritingFarmFlags
 from headwater.errors import HeadwaterError, InvalidInput
 
 if TYPE_CHECKING:
@@ -36,55 +28,42 @@ if TYPE_CHECKING:
 _BATCH = 1000
 
 
+@grouped
 def rebuild(
+    farm: WritingFarmFlags,
     streams: Annotated[
         list[str], typer.Argument(metavar="STREAM...", help="Streams to read.", show_default=False)
     ],
-    instances: Instances,
     start: Annotated[
-        int, typer.Option("--from", min=1, metavar="OFFSET", help="Read from this offset on.")
+        int, typer.Option("--from", min=1, metavar="OFFSET", help="The first offset to read.")
     ] = 1,
     reader: Annotated[
         str | None,
         typer.Option(
             "--reader",
             metavar="MODULE:FUNCTION",
-            help="What makes operations of a message; without it the value is JSON.",
+            help="The function that makes operations of a message. Default: the value is JSON.",
             show_default=False,
         ),
     ] = None,
-    quorum: Quorum = QUORUM,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the operations of all messages of streams to a farm, up to their present end.
 
-    To write what is there already changes nothing, so it may be run on a farm in use, and again.
+    Operations that the farm has already change nothing, so the command may be run on a farm in
+    use, and more than once.
     """
     from headwater.timeline import Farm
 
     read = _reader(reader)
-    with (
-        connected(store) as hw,
-        Farm.open(
-            instances,
-            write_quorum=quorum,
-            max_size=max_size,
-            horizon=horizon,
-            hash=hash,
-            timeout_ms=timeout_ms,
-        ) as farm,
-    ):
+    with connected(store) as hw, Farm.open(farm.instances, **farm.arguments()) as opened:
         for stream in [known(hw, name) for name in streams]:
-            _show(stream.name, *_rebuild(stream, start, read, farm), as_json)
+            _show(stream.name, *_rebuild(stream, start, read, opened), as_json)
 
 
 def _rebuild(stream: Stream, start: int, read: Read, farm: Farm) -> tuple[int, Written]:
-    """Apply one stream; a failure is told with the offset from which to go on."""
+    """Apply one stream; prints the offset to go on from when it fails."""
     from headwater.timeline import Written
     from headwater.timeline.feeding import apply
 
@@ -113,7 +92,7 @@ def _reader(name: str | None) -> Read:
     module, colon, function = name.partition(":")
     if not colon:
         raise InvalidInput(f"{name!r} is not of the form MODULE:FUNCTION")
-    # As python -m does: what lies in the directory one works in can be named.
+    # As python -m does, so that modules in the current directory are found.
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = getattr(importlib.import_module(module), function)
@@ -123,8 +102,9 @@ def _reader(name: str | None) -> Read:
 
 
 def _show(stream: str, seen: int, done: Written, as_json: bool) -> None:
-    if as_json:
-        output.show_json({"stream": stream, "messages": seen, **done._asdict()})
-    else:
-        told = [f"{n} {name}" for name, n in done._asdict().items() if n]
-        output.say(f"{stream}: {seen} messages, {', '.join(told) or 'nothing new'}")
+    counts = [f"{count} {name}" for name, count in done._asdict().items() if count]
+    output.answer(
+        views.timelines.RebuiltView.of(done, stream=stream, messages=seen),
+        f"{stream}: {seen} messages, {', '.join(counts) or 'nothing new'}",
+        as_json,
+    )

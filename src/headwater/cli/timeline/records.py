@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    QUORUM,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Quorum,
-    Timeout,
-    text_json,
-)
+from headwater.cli.timeline.cli_types import FarmFlags, WritingFarmFlags
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from headwater.timeline.records import Key, Tuple, Written
+    from headwater.timeline.records import Tuple
 
 _Key = Annotated[
     str | None,
@@ -44,67 +33,54 @@ _Members = Annotated[
 ]
 _Score = Annotated[
     float | None,
-    typer.Option(help="Their score; the time of this machine in milliseconds if not said."),
+    typer.Option(help="The score of all of them. Default: this machine's time in milliseconds."),
 ]
 _BATCH = 1000
 
 
+@grouped
 def insert(
-    instances: Instances,
+    farm: WritingFarmFlags,
     key: _Key = None,
     members: _Members = None,
     score: _Score = None,
-    quorum: Quorum = QUORUM,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
-    """Insert members into a timeline, or what stands on the lines of standard input.
+    """Insert members into a timeline, or the records on the lines of standard input.
 
     Each line is a JSON document with key, score and member, as `select --json` prints them.
     """
-    tuples = _given(key, members, score)
-    words = _words(quorum, max_size, horizon, hash, timeout_ms)
-    _show(_write("insert", instances, tuples, words), as_json)
+    _write("insert", farm, _given(key, members, score), as_json)
 
 
+@grouped
 def delete(
-    instances: Instances,
+    farm: WritingFarmFlags,
     key: _Key = None,
     members: _Members = None,
     score: _Score = None,
-    quorum: Quorum = QUORUM,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
-    """Delete members from a timeline: inserts up to that score lose; see insert."""
-    tuples = _given(key, members, score)
-    words = _words(quorum, max_size, horizon, hash, timeout_ms)
-    _show(_write("delete", instances, tuples, words), as_json)
+    """Delete members from a timeline: inserts up to that score lose. See insert for its input."""
+    _write("delete", farm, _given(key, members, score), as_json)
 
 
+@grouped
 def select(
-    instances: Instances,
+    farm: FarmFlags,
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", help="Timelines.", show_default=False)
     ],
     offset: Annotated[int, typer.Option(help="Rank of the first record.")] = 0,
-    limit: Annotated[int, typer.Option(help="Records of each timeline at most.")] = 10,
+    limit: Annotated[
+        int, typer.Option(metavar="N", help="Print at most N records of each timeline.")
+    ] = 10,
     start: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Only records behind this cursor.")
+        str | None, typer.Option(metavar="CURSOR", help="Print only records after this cursor.")
     ] = None,
     stop: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Only records before this cursor.")
+        str | None, typer.Option(metavar="CURSOR", help="Print only records before this cursor.")
     ] = None,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show records, newest first, each with its cursor."""
@@ -112,44 +88,27 @@ def select(
 
     if offset and (start or stop):
         raise InvalidInput("--offset goes with neither --start nor --stop")
-    with Farm.open(instances, **_words(QUORUM, max_size, horizon, hash, timeout_ms)) as farm:
+    with Farm.open(farm.instances, **farm.arguments()) as opened:
         if start or stop:
-            found = farm.select_range(keys, start, stop, limit)
+            found = opened.select_range(keys, start, stop, limit)
         else:
-            found = farm.select(keys, offset, limit)
-        farm.settle()
-    records = [record for of_key in found.values() for record in of_key]
-    if as_json:
-        output.show_json(
-            *(
-                {
-                    **text_json("key", record.key),
-                    "score": record.score,
-                    **text_json("member", record.member),
-                    "cursor": str(Cursor.of(record)),
-                }
-                for record in records
-            )
-        )
-    elif records:
-        rows = [(r.key, r.score, r.member, Cursor.of(r)) for r in records]
-        output.show_table(["key", "score", "member", "cursor"], rows, fold=2)
-    else:
-        output.say("no records")
+            found = opened.select(keys, offset, limit)
+        opened.settle()
+    output.show_list(
+        [record for of_key in found.values() for record in of_key],
+        views.timelines.RecordView.of,
+        {
+            "key": lambda record: record.key,
+            "score": lambda record: record.score,
+            "member": lambda record: record.member,
+            "cursor": Cursor.of,
+        },
+        as_json,
+        nothing="no records",
+        fold=2,
+    )
     for failure in found.failures:
         output.warn(f"a cluster did not answer, records may be missing: {failure}")
-
-
-def _words(
-    quorum: str, max_size: int, horizon: float | None, hash: str, timeout_ms: int
-) -> dict[str, Any]:
-    return {
-        "write_quorum": quorum,
-        "max_size": max_size,
-        "horizon": horizon,
-        "hash": hash,
-        "timeout_ms": timeout_ms,
-    }
 
 
 def _given(key: str | None, members: list[str] | None, score: float | None) -> Iterable[Tuple]:
@@ -162,39 +121,29 @@ def _given(key: str | None, members: list[str] | None, score: float | None) -> I
 
 
 def _read(line: bytes) -> Tuple:
-    """Understand a line as `select --json` prints it."""
+    """Return the record on a line, as `select --json` prints it."""
     try:
-        document = json.loads(line)
-        return _text(document, "key"), document["score"], _text(document, "member")
-    except (KeyError, TypeError, ValueError):
+        return views.timelines.RecordView.from_json(line).entry()
+    except ValueError as error:
         raise InvalidInput(
-            f"{line[:200]!r} is not a JSON document with key, score and member"
+            f"{line[:200]!r} is not a JSON document with key, score and member: {error}"
         ) from None
 
 
-def _text(document: dict[str, Any], name: str) -> Key:
-    text: str = document[name]
-    return base64.b64decode(text) if document.get(f"{name}_encoding") == "base64" else text
-
-
-def _write(verb: str, instances: str, tuples: Iterable[Tuple], words: dict[str, Any]) -> Written:
+def _write(verb: str, farm: WritingFarmFlags, tuples: Iterable[Tuple], as_json: bool) -> None:
     from headwater.timeline import Farm, Written
 
     done = Written()
     batch: list[Tuple] = []
-    with Farm.open(instances, **words) as farm:
-        write = farm.insert if verb == "insert" else farm.delete
+    with Farm.open(farm.instances, **farm.arguments()) as opened:
+        write = opened.insert if verb == "insert" else opened.delete
         for item in tuples:
             batch.append(item)
             if len(batch) == _BATCH:
                 done = done.plus(write(batch))
                 batch = []
-        return done.plus(write(batch))
-
-
-def _show(done: Written, as_json: bool) -> None:
-    if as_json:
-        output.show_json(done._asdict())
-    else:
-        told = [f"{n} {name}" for name, n in done._asdict().items() if n]
-        output.say(", ".join(told) or "nothing to do")
+        done = done.plus(write(batch))
+    counts = [f"{count} {name}" for name, count in done._asdict().items() if count]
+    output.answer(
+        views.timelines.TimelineWrittenView.of(done), ", ".join(counts) or "nothing to do", as_json
+    )

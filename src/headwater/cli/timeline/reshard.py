@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Timeout,
-)
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import AsJson, DryRun
+from headwater.cli.timeline.cli_types import FarmFlags, Rate, StateFile
 from headwater.cli.timeline.walk import progress_bar
 from headwater.errors import InvalidInput
 
@@ -30,40 +21,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@grouped
 def reshard(
-    instances: Instances,
+    farm: FarmFlags,
     to: Annotated[
         str,
         typer.Option(metavar="FARM", help="The farm as it shall be.", show_default=False),
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would cost.")
-    ] = False,
+    dry_run: DryRun = False,
     abort: Annotated[
-        bool, typer.Option("--abort", help="Give a move up that has not been switched yet.")
+        bool, typer.Option("--abort", help="Give up a move that has not been switched yet.")
     ] = False,
-    rate: Annotated[int, typer.Option(help="Timelines a second at most.")] = 1000,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Note here how far copying is, and go on there next time.",
-            show_default=False,
-        ),
-    ] = None,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
+    rate: Rate = 1000,
+    state: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a farm to other instances or another number of clusters, while it is read and written.
 
-    May be stopped or killed at any time; the same command goes on with it. Programs that use the
-    farm follow by themselves.
+    The command may be stopped or killed at any time; the same command then goes on. Programs that
+    use the farm follow by themselves. The exit code is 1 when it was stopped before its end.
     """
     import asyncio
 
+    from headwater.stopping import stop_on_signals
     from headwater.timeline.resharding.resharder import Resharder
 
     if dry_run and abort:
@@ -71,19 +51,9 @@ def reshard(
 
     async def work(act: Callable[[Resharder, asyncio.Event], Awaitable[T]]) -> T:
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        with progress_bar() as tell:
+        with stop_on_signals(stop.set), progress_bar() as show:
             resharder = Resharder(
-                instances,
-                to,
-                rate=rate,
-                state=state,
-                tell=tell,
-                max_size=max_size,
-                horizon=horizon,
-                hash=hash,
-                timeout_ms=timeout_ms,
+                farm.instances, to, rate=rate, state=state, tell=show, **farm.arguments()
             )
             try:
                 return await act(resharder, stop)
@@ -103,22 +73,21 @@ def reshard(
 
 
 def _show_estimate(estimate: Estimate, as_json: bool) -> None:
-    if as_json:
-        output.show_json(asdict(estimate))
-    else:
-        output.say(
-            f"about {estimate.timelines} timelines to compare, about {estimate.copied} of them to "
-            f"copy ({estimate.share:.0%}), about {estimate.seconds:.0f} s"
-        )
+    output.answer(
+        views.timelines.EstimateView.of(estimate),
+        f"about {estimate.timelines} timelines to compare, about {estimate.copied} of them to "
+        f"copy ({estimate.share:.0%}), about {estimate.seconds:.0f} s",
+        as_json,
+    )
 
 
 def _show(moved: ReshardResult, as_json: bool) -> None:
-    if as_json:
-        output.show_json({**moved.repaired._asdict(), "cleaned": moved.cleaned, "left": moved.left})
-        return
-    output.say(
+    output.answer(
+        views.timelines.MovedView.of(moved),
         f"compared {moved.repaired.keys} timelines, copied {moved.repaired.written} elements, "
-        f"cleaned {moved.cleaned} timelines away"
+        f"cleaned {moved.cleaned} timelines away",
+        as_json,
     )
-    for instance in moved.left:
-        output.say(f"{instance} is no longer used; it tells those who ask it where the farm is")
+    if not as_json:
+        for instance in moved.left:
+            output.say(f"{instance} is no longer used; it tells those who ask it where the farm is")

@@ -7,30 +7,23 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import size_bytes
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    QUORUM,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Quorum,
-    Timeout,
-)
+from headwater.cli.timeline.cli_types import WritingFarmFlags
 
 
+@grouped
 def serve(
-    instances: Instances,
+    farm: WritingFarmFlags,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
-    workers: Annotated[int, typer.Option(help="Processes that serve.")] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", help="Serve by N processes.")] = 1,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="HEADWATER_TIMELINE_TOKEN",
-            help="Who asks must send this token; better given by the environment.",
+            help="The token that every request must carry. Set it by the environment variable, "
+            "as other users of the machine can see arguments.",
             show_default=False,
         ),
     ] = None,
@@ -45,7 +38,6 @@ def serve(
     max_body: Annotated[
         str, typer.Option(metavar="SIZE", help="Largest body of a request.")
     ] = "16MiB",
-    quorum: Quorum = QUORUM,
     read_strategy: Annotated[
         str,
         typer.Option(
@@ -53,7 +45,7 @@ def serve(
         ),
     ] = "SendAllReadAll",
     read_rate: Annotated[
-        int, typer.Option(help="Keys a second for which SendVar asks all clusters.")
+        int, typer.Option(metavar="N", help="SendVar asks all clusters for N keys a second.")
     ] = 2000,
     promote_after_ms: Annotated[
         int,
@@ -66,16 +58,13 @@ def serve(
         str, typer.Option(help="AllRepairs, NoRepairs or RateLimitedRepairs.")
     ] = "RateLimitedRepairs",
     repair_rate: Annotated[
-        int, typer.Option(help="Elements a second that RateLimitedRepairs repairs.")
+        int, typer.Option(metavar="N", help="RateLimitedRepairs repairs N elements a second.")
     ] = 1000,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
 ) -> None:
     """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
 
-    Without a token it listens on the loopback only. Rates hold for each process.
+    Without a token it listens on the loopback only. Rates are those of each process. Either signal
+    lets requests under way end, and the exit code is 0.
     """
     from headwater.serve.listening import ListenAddress
     from headwater.serve.timeline.server import TimelineServer, timeline_tokens
@@ -83,17 +72,13 @@ def serve(
 
     def open_farm() -> AsyncFarm:
         return AsyncFarm.open(
-            instances,
-            write_quorum=quorum,
+            farm.instances,
+            **farm.arguments(),
             read_strategy=read_strategy,
             read_rate=read_rate,
             promote_after_ms=promote_after_ms,
             repair_strategy=repair_strategy,
             repair_rate=repair_rate,
-            max_size=max_size,
-            horizon=horizon,
-            hash=hash,
-            timeout_ms=timeout_ms,
         )
 
     server = TimelineServer(

@@ -7,37 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater import views
 from headwater.cli import output
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Timeout,
-)
+from headwater.cli.timeline.cli_types import FarmFlags
 
 if TYPE_CHECKING:
     from headwater.timeline.records import InstanceStatus
     from headwater.timeline.walker.sampling import Sample
 
 
+@grouped
 def status(
-    instances: Instances,
+    farm: FarmFlags,
     sample: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Timelines of each instance to compare.")
+        int,
+        typer.Option(
+            min=0, max=10_000, metavar="N", help="Compare about N timelines of each instance."
+        ),
     ] = 100,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show of each instance whether it serves, what it holds, and how far it is behind.
 
-    The latter is told by a sample of timelines, compared on all clusters. Exits with 1 when an
+    A sample of timelines, compared on all clusters, shows how far. The exit code is 1 when an
     instance does not serve.
     """
     import asyncio
@@ -46,39 +40,30 @@ def status(
     from headwater.timeline.walker import sampling
 
     async def look() -> tuple[list[InstanceStatus], dict[tuple[int, str], Sample]]:
-        farm = AsyncFarm.open(
-            instances, max_size=max_size, horizon=horizon, hash=hash, timeout_ms=timeout_ms
-        )
-        async with farm:
-            found = await farm.status()
-            return found, await sampling.sample(farm, sample, random.Random()) if sample else {}
+        async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
+            found = await opened.status()
+            return found, await sampling.sample(opened, sample, random.Random()) if sample else {}
 
     found, samples = asyncio.run(look())
     nothing = sampling.Sample()
-    rows = [(one, samples.get((one.cluster, one.instance), nothing)) for one in found]
-    if as_json:
-        output.show_json(
-            *({**one._asdict(), "sampled": s.keys, "behind": s.behind} for one, s in rows)
-        )
-    else:
-        output.show_table(
-            ["cluster", "instance", "state", "keys", "memory", "sampled", "behind"],
-            [
-                (
-                    one.cluster,
-                    one.instance,
-                    "up" if one.up else "down",
-                    one.keys,
-                    output.size_text(one.memory_bytes),
-                    s.keys,
-                    s.behind,
-                )
-                for one, s in rows
-            ],
-            fold=0,
-            styles={"up": "green", "down": "red"},
-        )
-    for one, _ in rows:
+    output.show_list(
+        [(one, samples.get((one.cluster, one.instance), nothing)) for one in found],
+        lambda row: views.timelines.InstanceView.of(*row),
+        {
+            "cluster": lambda row: row[0].cluster,
+            "instance": lambda row: row[0].instance,
+            "state": lambda row: "up" if row[0].up else "down",
+            "keys": lambda row: row[0].keys,
+            "memory": lambda row: output.size_text(row[0].memory_bytes),
+            "sampled": lambda row: row[1].keys,
+            "behind": lambda row: row[1].behind,
+        },
+        as_json,
+        nothing="no instances",
+        fold=0,
+        styles={"up": "green", "down": "red"},
+    )
+    for one in found:
         if not one.up:
             output.warn(f"error: {one.fault}")
     raise typer.Exit(0 if all(one.up for one in found) else 1)

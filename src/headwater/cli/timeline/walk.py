@@ -2,75 +2,54 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headwater import views
 from headwater.cli import output
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson
-from headwater.cli.timeline.cli_types import (
-    MAX_SIZE,
-    TIMEOUT_MS,
-    Hash,
-    Horizon,
-    Instances,
-    MaxSize,
-    Timeout,
-)
+from headwater.cli.timeline.cli_types import FarmFlags, Rate, StateFile
 
 if TYPE_CHECKING:
     from headwater.timeline.walker.walker import Walked, WalkProgress
 
 
+@grouped
 def walk(
-    instances: Instances,
-    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
-    rate: Annotated[int, typer.Option(help="Timelines a second at most.")] = 1000,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Note here how far it is, and go on there next time.",
-            show_default=False,
-        ),
-    ] = None,
-    max_size: MaxSize = MAX_SIZE,
-    horizon: Horizon = None,
-    hash: Hash = "murmur3",
-    timeout_ms: Timeout = TIMEOUT_MS,
+    farm: FarmFlags,
+    once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
+    rate: Rate = 1000,
+    state: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare all timelines on all clusters, in random order, and repair what differs.
 
-    Runs round after round until Ctrl-C or SIGTERM. With --once it exits with 1 when an instance
-    could not be reached, so that some timelines may not have been compared.
+    It walks round after round until Ctrl-C or SIGTERM, and then exits with 0. With --once the exit
+    code is 1 when an instance could not be reached, as some timelines may not have been compared.
     """
     import asyncio
 
+    from headwater.stopping import stop_on_signals
     from headwater.timeline.farm.aio_farm import AsyncFarm
     from headwater.timeline.walker.walker import Walker
 
     async def run() -> bool:
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        farm = AsyncFarm.open(
-            instances, max_size=max_size, horizon=horizon, hash=hash, timeout_ms=timeout_ms
-        )
-        async with farm:
-            with progress_bar() as tell:
-                walker = Walker(farm, rate=rate, state=state, tell=tell)
+        with stop_on_signals(stop.set), progress_bar() as show:
+            async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
+                walker = Walker(opened, rate=rate, state=state, tell=show)
                 while (walked := await walker.walk(stop)) is not None:
                     _show(walked, as_json)
                     if once:
                         return walked.whole
                     if not walked.repaired.keys:
-                        # Nothing there, or nobody: no reason to ask without pause.
-                        await asyncio.sleep(1)
+                        # Nothing is there, or nobody answers: no reason to ask without a pause.
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(stop.wait(), 1)
         return True
 
     raise typer.Exit(0 if asyncio.run(run()) else 1)
@@ -91,7 +70,7 @@ def progress_bar() -> Iterator[Callable[[WalkProgress], None]]:
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("0 timelines", total=None)
 
-        def tell(progress: WalkProgress) -> None:
+        def show(progress: WalkProgress) -> None:
             done = progress.repaired
             bar.update(
                 task,
@@ -100,17 +79,16 @@ def progress_bar() -> Iterator[Callable[[WalkProgress], None]]:
                 description=f"{done.keys} timelines, {done.differing} elements differed",
             )
 
-        yield tell
+        yield show
 
 
 def _show(walked: Walked, as_json: bool) -> None:
-    figures = walked.repaired._asdict()
-    if as_json:
-        output.show_json({**figures, "unscanned": sorted(walked.unscanned), "whole": walked.whole})
-    else:
-        output.say(
-            "compared {keys} timelines with {elements} elements: {differing} differed, {written} "
-            "written, {failures} failures".format(**figures)
-        )
+    done = walked.repaired
+    output.answer(
+        views.timelines.WalkedView.of(walked),
+        f"compared {done.keys} timelines with {done.elements} elements: {done.differing} differed, "
+        f"{done.written} written, {done.failures} failures",
+        as_json,
+    )
     for name, error in sorted(walked.unscanned.items()):
         output.warn(f"error: cluster {name} could not be walked: {error}")

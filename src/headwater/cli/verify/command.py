@@ -11,36 +11,43 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
+from headwater.cli.options import interruptible
 
 SHOWN = 20
 
 
 def verify(
-    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="How long to work.")] = 20,
-    writers: Annotated[int, typer.Option(min=1, max=64, help="How many processes write.")] = 3,
-    members: Annotated[int, typer.Option(min=1, max=64, help="How many processes read.")] = 3,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Work for this long.")] = 20,
+    writers: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="N processes write.")
+    ] = 3,
+    members: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="N processes read.")] = 3,
     kills: Annotated[
-        int, typer.Option(min=0, max=100_000, help="How often something is killed with kill -9.")
+        int,
+        typer.Option(min=0, max=100_000, metavar="N", help="Kill something N times with kill -9."),
     ] = 20,
     seed: Annotated[
-        int | None, typer.Option(help="What is killed when; else chosen and told.")
+        int | None,
+        typer.Option(help="Decides what is killed when. Default: a new seed, which is printed."),
     ] = None,
 ) -> None:
     """Kill the server, writers and members with kill -9, and check that nothing was lost.
 
-    Works on an embedded store in a temporary directory. Exit 0 only if every acknowledged message
-    is in the log once, at its offset, and every group was served by the rules.
+    It works on an embedded store in a temporary directory. The exit code is 0 only if every
+    acknowledged message is in the log once, at its offset, and every group was served by the rules.
     """
-    from headwater.cli.verify.drive import Plan
-    from headwater.cli.verify.drive import verify as drive
+    from headwater.cli.verify.drive import KillPlan, run_plan
     from headwater.store import embedded
 
-    plan = Plan(seconds, writers, members, kills, secrets.randbits(32) if seed is None else seed)
+    plan = KillPlan(
+        seconds, writers, members, kills, secrets.randbits(32) if seed is None else seed
+    )
     output.say(f"seed {plan.seed}: {kills} kills in {seconds:g} seconds")
     directory = Path(tempfile.mkdtemp(prefix="headwater-verify-"))
     kept = False
     try:
-        report = drive(plan, directory)
+        with interruptible():
+            report = run_plan(plan, directory)
         kept = bool(report.anomalies)
     finally:
         embedded.stop(directory / "store", now=True)

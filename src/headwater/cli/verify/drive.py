@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,8 +48,8 @@ DRAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How long, how many, how often, and by which chance."""
+class KillPlan:
+    """How long a run takes, how many processes work, how many kills there are, and the seed."""
 
     seconds: float
     writers: int
@@ -58,7 +59,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What happened, in numbers, and every rule that was broken."""
 
     killed: dict[str, int] = field(default_factory=dict)
@@ -71,10 +72,10 @@ class Report:
     anomalies: list[Anomaly] = field(default_factory=list)
 
 
-def verify(plan: Plan, directory: Path) -> Report:
+def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
     """Run a plan on an embedded store in the directory; its notes are left there, too."""
     run = _Run(plan, directory)
-    report = Report()
+    report = VerifyReport()
     with headwater.connect(run.url) as hw:
         run.work(report)
         notes = Notes(directory / "drain.notes")
@@ -116,7 +117,7 @@ def _drain(hw: headwater.Headwater, job: Job, notes: Notes) -> bool:
     return True
 
 
-def _count(report: Report, events: list[Event], log: list[tuple[int, str]]) -> None:
+def _count(report: VerifyReport, events: list[Event], log: list[tuple[int, str]]) -> None:
     begun = sum(isinstance(event, Writing) for event in events)
     retrying = {e.call for e in events if isinstance(e, Reading) and e.group == RETRYING}
     attempts = [
@@ -136,7 +137,7 @@ def _count(report: Report, events: list[Event], log: list[tuple[int, str]]) -> N
 class _Run:
     """The processes of one run."""
 
-    def __init__(self, plan: Plan, directory: Path) -> None:
+    def __init__(self, plan: KillPlan, directory: Path) -> None:
         self._plan = plan
         self._directory = directory
         self._store = directory / "store"
@@ -158,10 +159,21 @@ class _Run:
             retry_ms=RETRY_MS,
         )
 
-    def work(self, report: Report) -> None:
+    def work(self, report: VerifyReport) -> None:
         """Let all work until time is up, and kill what the plan says meanwhile."""
-        for name in self._roles:
-            self._start(name)
+        try:
+            for name in self._roles:
+                self._start(name)
+            self._kill_by_chance(report)
+            self._await_workers(report)
+        finally:
+            # None is left but after an error or a signal.
+            for pid in self._pids.values():
+                with suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+    def _kill_by_chance(self, report: VerifyReport) -> None:
         chance = random.Random(self._plan.seed)
         begun = time.monotonic()
         moments = sorted(
@@ -173,8 +185,12 @@ class _Run:
             if self._kill(victim):
                 kind = victim.partition("-")[0]
                 report.killed[kind] = report.killed.get(kind, 0) + 1
-        for name, pid in self._pids.items():
+
+    def _await_workers(self, report: VerifyReport) -> None:
+        while self._pids:
+            name, pid = next(iter(self._pids.items()))
             _, status = os.waitpid(pid, 0)
+            del self._pids[name]
             if status:
                 said = self._directory / f"{name}.trace"
                 words = said.read_text() if said.exists() else f"wait status {status}"
@@ -197,7 +213,7 @@ class _Run:
                 os.kill(pid, signal.SIGKILL)
             return pid is not None
         os.kill(self._pids[victim], signal.SIGKILL)
-        os.waitpid(self._pids[victim], 0)
+        os.waitpid(self._pids.pop(victim), 0)
         self._start(victim)
         return True
 

@@ -41,14 +41,10 @@ class Summary:
             return f"dry run: {self.sentence()}; nothing was changed"
         return f"{self.sentence()} in {self.seconds:.1f} s"
 
-    def as_json(self) -> dict[str, Any]:
-        """Give all that is known, for programs."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     def facts(self) -> list[tuple[str, object]]:
-        """Give all that is known, for people; the headline tells the rest."""
-        own = {name: fact for name, fact in self.as_json().items() if name not in _IN_HEADLINE}
-        return [(name.replace("_", " "), _readable(fact)) for name, fact in own.items()]
+        """Return all fields but those of the headline, for people."""
+        own = [field.name for field in fields(self) if field.name not in _IN_HEADLINE]
+        return [(name.replace("_", " "), _readable(getattr(self, name))) for name in own]
 
 
 _IN_HEADLINE = {"dry_run", "seconds"}

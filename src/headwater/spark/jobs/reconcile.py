@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -124,10 +124,6 @@ class Reconciled(Summary):
         accounts = counted(len(self.verdicts), "account")
         found = f"{len(self.drifted)} of {accounts} drifted" if self.drifted else "no drift"
         return f"held {accounts} to {counted(self.rows, 'row')}: {found}"
-
-    def as_json(self) -> dict[str, Any]:
-        """See Summary."""
-        return asdict(self)
 
 
 def reconcile(

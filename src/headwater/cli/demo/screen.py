@@ -1,4 +1,4 @@
-"""What the demo shows: steps as they happen, live on a terminal, as plain lines elsewhere."""
+"""What the demo prints: steps as they happen, live on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.cli import output
 
 
 class Claim(NamedTuple):
-    """Something that was said to be true, what it would look like, and what was found."""
+    """Something that was claimed: what was expected then, and what was found."""
 
     what: str
     expected: object
@@ -24,11 +24,11 @@ class Claim(NamedTuple):
 
     @property
     def true(self) -> bool:
-        """Whether it was."""
+        """Whether the claim was true."""
         return self.expected == self.found
 
 
-class View:
+class DemoScreen:
     """Shows one step after the other."""
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class View:
         self._say(Text.assemble(took, (title, "bold")))
 
     def note(self, text: str) -> None:
-        """Tell of something within a step."""
+        """Show a line within a step."""
         self._say(Text(f"         {text}"))
 
     def progress(self, text: str) -> None:
-        """Show how far the step is; only while it lasts, and only on a terminal."""
+        """Show the progress of the step, while it lasts, on a terminal only."""
         if self._spinner is not None:
             self._spinner.update(text=f"{self._title}: {text}")
 

@@ -1,0 +1,34 @@
+"""Bytes in JSON: text where they are UTF-8, else base64 with a mark beside it.
+
+A field ``x`` that holds base64 has ``x_encoding: "base64"`` beside it in its record, or plain
+``encoding`` when it is the record's only field of bytes. A field without the mark is text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final, Literal, TypeAlias
+
+Encoding: TypeAlias = Literal["base64"]
+BASE64: Final[Encoding] = "base64"
+
+
+def to_text(data: str | bytes) -> tuple[str, Encoding | None]:
+    """Return data as text, and its encoding when it is not UTF-8."""
+    if isinstance(data, str):
+        return data, None
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), BASE64
+
+
+def from_text(text: str, encoding: Encoding | None) -> str | bytes:
+    """Return what ``to_text`` was given, text as str; raises ValueError for what is not base64."""
+    if encoding is None:
+        return text
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text[:200]!r} is not base64: {error}") from None

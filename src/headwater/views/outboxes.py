@@ -1,0 +1,9 @@
+"""Views of an outbox: what is staged, who streams it, and how far its consumers are."""
+
+from __future__ import annotations
+
+from headwater.outbox.status import Checkpoint, Status
+from headwater.views.record import mirror
+
+CheckpointView = mirror("CheckpointView", Checkpoint)
+OutboxView = mirror("OutboxView", Status)

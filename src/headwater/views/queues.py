@@ -1,0 +1,119 @@
+"""Views of queues: their messages, how they stand, and what commands on them answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET
+
+from headwater.queue.types import Delivery, QueueItem, QueueSettings, QueueStats, State
+from headwater.views.record import Mark, View, copied, mirror, text_field
+
+QueueView = mirror("QueueView", QueueStats)
+QueueSettingsView = mirror("QueueSettingsView", QueueSettings)
+
+
+class QueueMessageView(View, frozen=True, kw_only=True):
+    """A message as it lies in a queue; ``due_ms`` is its due time, deadline or time of giving up.
+
+    Of a damaged one only ``value`` is known: what was found.
+    """
+
+    id: str
+    value: str
+    encoding: Mark = UNSET
+    state: State
+    priority: int
+    attempt: int
+    pushed_ms: int
+    due_ms: int | None
+    expires_ms: int | None
+
+    @classmethod
+    def of(cls, item: QueueItem) -> QueueMessageView:
+        """Return the view of a message in a queue."""
+        return cls(**copied(cls, item, **text_field("value", item.value)))
+
+
+class DeliveryView(View, frozen=True, kw_only=True):
+    """A message in the hands of a consumer; ``receipt`` is None when nothing is to be acked."""
+
+    id: str
+    value: str
+    encoding: Mark = UNSET
+    attempt: int
+    receipt: str | None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeliveryView:
+        """Return the view of a delivery."""
+        return cls(
+            id=delivery.id,
+            **text_field("value", delivery.value),
+            attempt=delivery.attempt,
+            receipt=delivery.receipt or None,
+        )
+
+
+class PushedView(View, frozen=True, kw_only=True):
+    """The id of a message that was pushed."""
+
+    queue: str
+    id: str
+
+
+class LinesPushedView(View, frozen=True, kw_only=True):
+    """How many messages were pushed."""
+
+    queue: str
+    pushed: int
+
+
+class QueueAckedView(View, frozen=True, kw_only=True):
+    """How many deliveries were acknowledged; receipts that are out of date do not count."""
+
+    queue: str
+    acked: int
+
+
+class QueueNackedView(View, frozen=True, kw_only=True):
+    """How many deliveries were given back, to be redelivered."""
+
+    queue: str
+    nacked: int
+
+
+class QueueRedrivenView(View, frozen=True, kw_only=True):
+    """How many dead letters went back to a queue."""
+
+    queue: str
+    returned: int
+
+
+class DiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters were removed."""
+
+    queue: str
+    discarded: int
+
+
+class QueueStateView(View, frozen=True, kw_only=True):
+    """Whether a queue hands out messages, and whether that was otherwise before."""
+
+    queue: str
+    state: Literal["paused", "runs"]
+    changed: bool
+
+
+class PurgedView(View, frozen=True, kw_only=True):
+    """How many messages were removed from a queue."""
+
+    queue: str
+    purged: int
+
+
+class QueueDeletedView(View, frozen=True, kw_only=True):
+    """A queue that was deleted."""
+
+    queue: str
+    deleted: bool = True

@@ -1,0 +1,201 @@
+"""Views of streams: messages, groups, topics, dead letters, and what commands on them answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import UNSET, UnsetType
+
+from headwater.log.types import (
+    DeadLetter,
+    GroupInfo,
+    Message,
+    Redriven,
+    Retained,
+    Retention,
+    StreamInfo,
+)
+from headwater.views.record import Mark, View, copied, mirror, text_field
+
+StreamView = mirror("StreamView", StreamInfo)
+GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
+RetentionView = mirror("RetentionView", Retention, first={"stream": str})
+RetainedView = mirror("RetainedView", Retention, Retained, first={"stream": str})
+RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
+
+
+class MessageView(View, frozen=True, kw_only=True):
+    """One message of a stream; ``attempt`` is there when a group handed it out."""
+
+    offset: int
+    tag: str
+    value: str
+    encoding: Mark = UNSET
+    time_ms: int
+    attempt: int | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, message: Message) -> MessageView:
+        """Return the view of a message."""
+        return cls(
+            offset=message.offset,
+            tag=message.tag,
+            **text_field("value", message.value),
+            time_ms=message.time_ms,
+            attempt=message.attempt or UNSET,
+        )
+
+
+class OffsetsView(View, frozen=True, kw_only=True):
+    """A range of offsets, both ends included."""
+
+    first: int
+    last: int
+
+
+class GoneView(View, frozen=True, kw_only=True):
+    """Messages that a read asked for and that were evicted or compacted away."""
+
+    gone: OffsetsView
+
+
+def messages_and_gaps(page: Iterable[Message | None], first: int) -> Iterator[Message | GoneView]:
+    """Yield what a read found from an offset on, each run of messages that are gone as one view."""
+    gone_from = 0
+    offset = first - 1
+    for offset, message in enumerate(page, first):
+        if message is None:
+            gone_from = gone_from or offset
+            continue
+        if gone_from:
+            yield GoneView(gone=OffsetsView(first=gone_from, last=offset - 1))
+            gone_from = 0
+        yield message
+    if gone_from:
+        yield GoneView(gone=OffsetsView(first=gone_from, last=offset))
+
+
+def found_view(found: Message | GoneView) -> MessageView | GoneView:
+    """Return the view of what ``messages_and_gaps`` yields."""
+    return found if isinstance(found, GoneView) else MessageView.of(found)
+
+
+class TopicView(View, frozen=True, kw_only=True):
+    """A topic: its sums over all partitions, and the stream of each."""
+
+    name: str
+    length: int
+    bytes: int
+    partitions: list[StreamView]  # type: ignore[valid-type]  # mirror makes it at run time
+
+    @classmethod
+    def of(cls, name: str, partitions: Sequence[StreamInfo]) -> TopicView:
+        """Return the view of a topic, from what is known of the streams behind it, in order."""
+        return cls(
+            name=name,
+            length=sum(stream.length for stream in partitions),
+            bytes=sum(stream.bytes for stream in partitions),
+            partitions=[StreamView.of(stream) for stream in partitions],
+        )
+
+
+class DeadLetterView(View, frozen=True, kw_only=True):
+    """A message that a group gave up; ``origin`` is its offset in the stream it came from."""
+
+    origin: int
+    attempts: int
+    tag: str
+    value: str
+    encoding: Mark = UNSET
+    buried_ms: int
+    offset: int
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> DeadLetterView:
+        """Return the view of a dead letter."""
+        own = {**text_field("value", letter.value), "buried_ms": letter.time_ms}
+        return cls(**copied(cls, letter, **own))
+
+
+class WrittenView(View, frozen=True, kw_only=True):
+    """Where one message was written."""
+
+    stream: str
+    offset: int
+
+
+class LinesWrittenView(View, frozen=True, kw_only=True):
+    """How many messages were written, and the offsets of the first and the last; None without."""
+
+    stream: str
+    written: int
+    first: int | None
+    last: int | None
+
+
+class AckedView(View, frozen=True, kw_only=True):
+    """How many pending messages of a group were acknowledged."""
+
+    stream: str
+    group: str
+    acked: int
+
+
+class NackedView(View, frozen=True, kw_only=True):
+    """How many pending messages were given back to a group, to be redelivered."""
+
+    stream: str
+    group: str
+    nacked: int
+
+
+class SoughtView(View, frozen=True, kw_only=True):
+    """The offset that a group reads next, after a seek."""
+
+    stream: str
+    group: str
+    next: int
+
+
+class GroupRemovedView(View, frozen=True, kw_only=True):
+    """A group that was removed."""
+
+    stream: str
+    group: str
+    removed: bool = True
+
+
+class EvictedView(View, frozen=True, kw_only=True):
+    """How many messages were evicted, and the first offset that is left."""
+
+    stream: str
+    evicted: int
+    first: int
+
+
+class CompactedView(View, frozen=True, kw_only=True):
+    """How many messages a compaction removed."""
+
+    stream: str
+    removed: int
+
+
+class AutoCompactView(View, frozen=True, kw_only=True):
+    """Whether housekeepers compact a stream."""
+
+    stream: str
+    auto_compact: bool
+
+
+class SealedView(View, frozen=True, kw_only=True):
+    """How many messages were sealed."""
+
+    stream: str
+    sealed: int
+
+
+class StreamDeletedView(View, frozen=True, kw_only=True):
+    """A stream that was deleted."""
+
+    stream: str
+    deleted: bool = True
