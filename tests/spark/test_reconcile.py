@@ -16,7 +16,7 @@ import headwater
 from examples.rocket_rides.sums import CANON, KEEPING
 from headwater.errors import HeadwaterError, InvalidInput, UnknownStream
 from headwater.spark import archive
-from headwater.spark.jobs.reconcile import Reconciled, Verdict, reconcile
+from headwater.spark.jobs.reconcile import AccountVerdict, Reconciled, reconcile
 from tests.support.spark.rides import Rides, ride, sums
 
 Compare: TypeAlias = Callable[..., Reconciled]
@@ -42,7 +42,7 @@ def compare(spark: SparkSession, embedded_url: str, database_url: str, rides: Ri
     return compare
 
 
-def drift_of(verdict: Verdict) -> dict[str | None, tuple[int, int]]:
+def drift_of(verdict: AccountVerdict) -> dict[str | None, tuple[int, int]]:
     """Give by how much too much an account has of each key."""
     return {
         each.name: (each.has.records - each.right.records, each.has.total - each.right.total)

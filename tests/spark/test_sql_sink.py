@@ -21,7 +21,7 @@ from headwater import Headwater, InvalidInput, StaleSequence, WriteRefused
 from headwater.errors import DatabaseUnreachable, QueryRefused
 from headwater.spark.engine.failures import translated
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
+from headwater.spark.sql_sink.plan import Epoch, SinkPlan, plan_write
 from headwater.sql.relations import Relation
 from tests.support.stores import Stores
 
@@ -55,18 +55,18 @@ class Table:
         overwrite: bool = False,
         streaming: bool = False,
         **options: object,
-    ) -> Plan:
+    ) -> SinkPlan:
         given = {"url": self.url, "table": "totals"} | {k: str(v) for k, v in options.items()}
         return plan_write(given, schema, overwrite, streaming=streaming)
 
-    def stage(self, plan: Plan, columns: dict[str, Any]) -> str:
+    def stage(self, plan: SinkPlan, columns: dict[str, Any]) -> str:
         name = database.fresh_staged()
         # Two copies of SQLite in a process do not see each other's locks: use one at a time.
         self.engine.dispose()
         plan.database.stage(plan.relation, name, iter([pa.record_batch(columns)]))
         return name
 
-    def write(self, plan: Plan, *tasks: dict[str, Any], epoch: Epoch | None = None) -> bool:
+    def write(self, plan: SinkPlan, *tasks: dict[str, Any], epoch: Epoch | None = None) -> bool:
         staged = [self.stage(plan, columns) for columns in tasks]
         return database.commit(plan, epoch or plan.epoch, staged)
 

@@ -23,7 +23,7 @@ from headwater.errors import (
 )
 from headwater.outbox import write_reset
 from headwater.spark.jobs.folding import Shape
-from headwater.spark.jobs.ledger import Extent, Ledger, Standing, totals_table
+from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState, totals_table
 from headwater.spark.jobs.totals import Totaled, totals
 from headwater.stopping import StopSignal
 from tests.support.servers import until
@@ -265,13 +265,13 @@ def test_a_ledger_moves_only_from_where_it_was(engine: sa.Engine) -> None:
     ledger = Ledger(engine, "job")
     ledger.create()
     ledger.create()
-    begin = ledger.begin(Extent({"s": 1}, {}))
-    assert ledger.begin(Extent({"s": 7}, {})) == begin
+    begin = ledger.begin(TotalsExtent({"s": 1}, {}))
+    assert ledger.begin(TotalsExtent({"s": 7}, {})) == begin
     row = {"per": "all", "name": "", "records": 1, "total": 5}
-    after = ledger.add(begin, Extent({"s": 2}, {}), [row])
-    for stale in (begin, Standing(1, Extent({"s": 9}, {}))):
+    after = ledger.add(begin, TotalsExtent({"s": 2}, {}), [row])
+    for stale in (begin, TotalsState(1, TotalsExtent({"s": 9}, {}))):
         with pytest.raises(JobOvertaken):
-            ledger.add(stale, Extent({"s": 3}, {}), [row])
+            ledger.add(stale, TotalsExtent({"s": 3}, {}), [row])
     assert (ledger.load(), told(engine, "all", "job")) == (after, {"": (1, 5)})
     ledger.remove()
     assert (ledger.load(), told(engine, "all", "job")) == (None, {})

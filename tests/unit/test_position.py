@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from headwater.log.handles import StreamHandle
-from headwater.outbox.plan import Plan
-from headwater.outbox.position import Position
+from headwater.outbox.plan import ConsumerPlan
+from headwater.outbox.position import ConsumerPosition
 from headwater.outbox.work import Ask, Fetch, Transact, Work
 
 # What a position looks at in the info of a stream.
@@ -38,9 +38,9 @@ def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
         return done.value, told
 
 
-def position(start: Any) -> Position:
-    plan = Plan("c", create_engine("sqlite://"), 10, start, "stop", 1, 0, "stop", False)
-    return Position(plan, StreamHandle("s", {"s"}))
+def position(start: Any) -> ConsumerPosition:
+    plan = ConsumerPlan("c", create_engine("sqlite://"), 10, start, "stop", 1, 0, "stop", False)
+    return ConsumerPosition(plan, StreamHandle("s", {"s"}))
 
 
 def test_a_new_consumer_holds_everything_until_it_knows_where_the_first_message_is() -> None:

@@ -46,10 +46,9 @@ STILL_LARGE = {
 }
 # Names of classes that still stand in more than one module; nothing is added here.
 STILL_SHARED = {
-    *("Batch", "Cursor", "Database", "Extent"),
-    *("Message", "Outage", "Placed", "Plan"),
-    *("Report", "Source", "Standing", "State", "Tally"),
-    *("Verdict", "View", "Written"),
+    *("Message", "Plan"),
+    *("Report", "State"),
+    *("View", "Written"),
 }
 # Sharing a connection is for asyncio only: a thread has one to itself.
 WITHOUT_TWIN = {"src/headwater/store/aio_pipe.py"}

@@ -17,10 +17,10 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
+    ConsumerPlan,
     ConsumerStats,
     OnError,
     OnGap,
-    Plan,
     Streams,
     async_engine_of,
     for_each,
@@ -32,14 +32,14 @@ from headwater.outbox.work import (
     Execute,
     Fetch,
     Handle,
+    InspectTransaction,
     Pause,
     Request,
     Restore,
-    Standing,
     Step,
     Transact,
     Work,
-    standing_of,
+    transaction_state,
 )
 from headwater.stopping import AsyncStopSignal
 
@@ -87,7 +87,7 @@ class AsyncConsumer:
         self._patience_s: float | None = None
         self._stop = AsyncStopSignal()
         self._alone = asyncio.Lock()
-        plan = Plan(
+        plan = ConsumerPlan(
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None),
         )
@@ -184,5 +184,5 @@ class AsyncConsumer:
                 return await self._handlers[stream](conn, messages)
             case Restore(stream, state):
                 return await self._resetters[stream](conn, state)
-            case Standing():
-                return standing_of(conn.sync_connection) if conn.sync_connection else "ended"
+            case InspectTransaction():
+                return transaction_state(conn.sync_connection) if conn.sync_connection else "ended"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, takewhile
 from typing import NamedTuple, TypeAlias
 
-from headwater.outbox.database import Control, Database, Row, Runs
+from headwater.outbox.database import Control, OutboxDatabase, Row, Runs
 
 Steps: TypeAlias = Callable[[str], None]
 
@@ -31,7 +31,7 @@ class LostLead(Exception):
     """Another streamer has moved the control row."""
 
 
-class Batch(NamedTuple):
+class ClaimedBatch(NamedTuple):
     """What is to be appended: its name, and its rows in order."""
 
     producer: str
@@ -52,7 +52,7 @@ _NOTHING = _Ahead([], [])
 class Claims:
     """The claims of one leader, from the first one it finds to the last one it makes."""
 
-    def __init__(self, database: Database, producer: str, most: int, steps: Steps) -> None:
+    def __init__(self, database: OutboxDatabase, producer: str, most: int, steps: Steps) -> None:
         self._database = database
         self._producer = producer
         self._most = most
@@ -73,14 +73,14 @@ class Claims:
         """How long ago the last claim was made, by the database's clock."""
         return self._database.now_ms() - self._database.claimed_ms()
 
-    def unfinished(self) -> Batch | None:
+    def unfinished(self) -> ClaimedBatch | None:
         """Give the batch that the last leader may have left half-way; it must be appended again."""
         if not self._runs:
             return None
         rows = self._database.rows(self._runs)
-        return Batch(self._control.producer, self._control.batch, rows)
+        return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
-    def next(self, *, more: bool = True) -> Batch | None:
+    def next(self, *, more: bool = True) -> ClaimedBatch | None:
         """Delete what the last batch carried, which must be in the log, and claim the next one.
 
         Returns None when nothing is staged, or when no ``more`` is wanted. Raises LostLead when
@@ -105,7 +105,7 @@ class Claims:
             self._steps("committing")
         self._control, self._runs, self._ahead = new, runs, _NOTHING
         self._steps("claimed" if runs else "cleared")
-        return Batch(new.producer, new.batch, rows) if runs else None
+        return ClaimedBatch(new.producer, new.batch, rows) if runs else None
 
     def read_ahead(self) -> None:
         """Read the rows of the next batch, if it is listed already; they change no more."""

@@ -22,10 +22,10 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
+    ConsumerPlan,
     ConsumerStats,
     OnError,
     OnGap,
-    Plan,
     Streams,
     for_each,
     names_of,
@@ -37,14 +37,14 @@ from headwater.outbox.work import (
     Execute,
     Fetch,
     Handle,
+    InspectTransaction,
     Pause,
     Request,
     Restore,
-    Standing,
     Step,
     Transact,
     Work,
-    standing_of,
+    transaction_state,
 )
 from headwater.stopping import StopSignal
 
@@ -104,7 +104,7 @@ class Consumer:
         self._stopped = False
         self._stop = StopSignal()
         self._alone = threading.Lock()
-        plan = Plan(
+        plan = ConsumerPlan(
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None),
         )
@@ -234,5 +234,5 @@ class Consumer:
                 return check_done(self._handlers[stream](conn, messages))
             case Restore(stream, state):
                 return check_done(self._resetters[stream](conn, state))
-            case Standing():
-                return standing_of(conn)
+            case InspectTransaction():
+                return transaction_state(conn)

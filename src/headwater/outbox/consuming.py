@@ -33,10 +33,19 @@ from headwater.log.types import Message, Passage
 from headwater.log.writing import write_many
 from headwater.outages import delay_s
 from headwater.outbox.outages import DatabaseOutage, is_passing
-from headwater.outbox.plan import ConsumerStats, Plan
-from headwater.outbox.position import Position
+from headwater.outbox.plan import ConsumerPlan, ConsumerStats
+from headwater.outbox.position import ConsumerPosition
 from headwater.outbox.reset import reset_of, reset_tag, resets_in
-from headwater.outbox.work import Ask, Handle, Pause, Restore, Standing, Step, Transact, Work
+from headwater.outbox.work import (
+    Ask,
+    Handle,
+    InspectTransaction,
+    Pause,
+    Restore,
+    Step,
+    Transact,
+    Work,
+)
 
 log = logging.getLogger("headwater.outbox")
 
@@ -56,7 +65,7 @@ class Failed(Exception):
     """A handler failed; the cause is its error. The transaction is rolled back with it."""
 
 
-class Batch(NamedTuple):
+class ConsumerBatch(NamedTuple):
     """What one transaction applies: the messages between two positions, or one reset record."""
 
     at: int
@@ -69,10 +78,10 @@ class Batch(NamedTuple):
 class Turn:
     """One consumer on one stream: what it does next, and how it gets on."""
 
-    def __init__(self, plan: Plan, stream: StreamHandle, grave: StreamHandle) -> None:
+    def __init__(self, plan: ConsumerPlan, stream: StreamHandle, grave: StreamHandle) -> None:
         self.stream = stream
         self.stats = ConsumerStats()
-        self.position = Position(plan, stream)
+        self.position = ConsumerPosition(plan, stream)
         self._plan = plan
         self._grave = grave
         self._who = f"consumer {plan.name!r} of {stream.name!r}"
@@ -126,7 +135,7 @@ class Turn:
             self.position.next = None
             raise
 
-    def _read(self, block_ms: float | None) -> Work[Batch | None]:
+    def _read(self, block_ms: float | None) -> Work[ConsumerBatch | None]:
         at = yield from self.position.look_up()
         while True:
             passage: Passage = yield Ask(read_from(self.stream, at, self._size, block_ms))
@@ -151,20 +160,20 @@ class Turn:
         if gap and self._plan.on_gap == "stop":
             raise GapError(self._plan.name, self.stream.name, *gap)
 
-    def _cut(self, at: int, passage: Passage) -> Batch:
+    def _cut(self, at: int, passage: Passage) -> ConsumerBatch:
         """Give what comes before the first reset record for this consumer, or that record."""
         records = resets_in(passage.messages)
         if not records:
-            return Batch(at, passage.next, passage.messages, None, passage.gap)
+            return ConsumerBatch(at, passage.next, passage.messages, None, passage.gap)
         mine = next((record for record in records if record.tag == self._reset_tag), None)
         end = mine.offset if mine else passage.next
         others = {record.offset for record in records}
         messages = [m for m in passage.messages if m.offset < end and m.offset not in others]
         if mine and not (messages or passage.gap):
-            return Batch(at, end + 1, [], mine, None)
-        return Batch(at, end, messages, None, passage.gap)
+            return ConsumerBatch(at, end + 1, [], mine, None)
+        return ConsumerBatch(at, end, messages, None, passage.gap)
 
-    def _take(self, batch: Batch) -> Work[int | None]:
+    def _take(self, batch: ConsumerBatch) -> Work[int | None]:
         try:
             moved = yield Transact(self._apply(batch), alone=True)
         except Failed as failed:
@@ -178,7 +187,7 @@ class Turn:
         self._pass(batch)
         return 1 if batch.reset else len(batch.messages)
 
-    def _apply(self, batch: Batch) -> Work[bool]:
+    def _apply(self, batch: ConsumerBatch) -> Work[bool]:
         """Move the position and write the effects; False when another process was faster."""
         yield Step("begun")
         if not (yield from self.position.move(batch.at, batch.after)):
@@ -196,13 +205,13 @@ class Turn:
         try:
             yield request
         except Exception as error:
-            if (yield Standing()) == "ended" and not is_passing(error):
+            if (yield InspectTransaction()) == "ended" and not is_passing(error):
                 raise TransactionEnded(self._plan.name, self.stream.name) from error
             raise Failed from error
-        standing = yield Standing()
-        if standing == "ended":
+        state = yield InspectTransaction()
+        if state == "ended":
             raise TransactionEnded(self._plan.name, self.stream.name)
-        if standing == "broken":
+        if state == "broken":
             raise Failed from OutboxError(
                 "the handler caught an error of the database, which undid the transaction; let it "
                 "pass, or catch it around conn.begin_nested()"
@@ -238,7 +247,7 @@ class Turn:
                 yield from self._handle(Handle(self.stream.name, again))
             at = passage.next
 
-    def _pass(self, batch: Batch) -> None:
+    def _pass(self, batch: ConsumerBatch) -> None:
         """Take note that the position has moved over a batch."""
         self.position.next, self._failures = batch.after, 0
         left = self._suspect - batch.after
@@ -257,7 +266,7 @@ class Turn:
 
     # ── When the handler fails ───────────────────────────────────────────────────────────────
 
-    def _fail(self, batch: Batch, error: BaseException) -> Work[int | None]:
+    def _fail(self, batch: ConsumerBatch, error: BaseException) -> Work[int | None]:
         """Try again, give up, or come closer to the guilty message by taking fewer at a time."""
         if is_passing(error):
             raise error
@@ -284,7 +293,7 @@ class Turn:
             return 0
         return (yield from self._bury(batch, messages[0], error))
 
-    def _bury(self, batch: Batch, message: Message, error: BaseException) -> Work[int]:
+    def _bury(self, batch: ConsumerBatch, message: Message, error: BaseException) -> Work[int]:
         """Write a message to the dead letters, then pass it.
 
         In that order, under its own number: a crash in between writes the letter again, and the

@@ -42,7 +42,7 @@ class Control(NamedTuple):
     claimed: str
 
 
-class Database(Protocol):
+class OutboxDatabase(Protocol):
     """What the streamer asks of a database; one implementation for each kind.
 
     Outside ``transaction`` every statement stands for itself.
@@ -96,7 +96,7 @@ class Database(Protocol):
         """Give up the lead; the connection goes back to where it came from."""
 
 
-class Source:
+class ConnectionSource:
     """Gives connections of its own to the database of an engine; ``close`` ends idle ones."""
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
@@ -107,7 +107,7 @@ class Source:
         self._pool: Pool = self.engine.pool if self._shared else self.engine.pool.recreate()
 
     @contextmanager
-    def open(self) -> Iterator[Database]:
+    def open(self) -> Iterator[OutboxDatabase]:
         """Connect for a while; an error of a driver leaves as one of the OutboxError tree."""
         with translating_errors(self.engine, table=outbox_table.name):
             pooled = self._pool.connect()
@@ -129,7 +129,7 @@ class Source:
         if not self._shared:
             self._pool.dispose()
 
-    def _database(self, connection: Any) -> Database:
+    def _database(self, connection: Any) -> OutboxDatabase:
         if self.engine.dialect.name == "sqlite":
             from headwater.outbox.sqlite import SqliteDatabase
 
@@ -147,9 +147,9 @@ class Source:
 
 
 @contextmanager
-def open_database(engine: Engine | AsyncEngine) -> Iterator[Database]:
+def open_database(engine: Engine | AsyncEngine) -> Iterator[OutboxDatabase]:
     """Connect once."""
-    source = Source(engine)
+    source = ConnectionSource(engine)
     try:
         with source.open() as database:
             yield database

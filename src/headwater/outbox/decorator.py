@@ -12,7 +12,7 @@ from headwater.aio import AsyncHeadwater
 from headwater.client import Headwater
 from headwater.outbox.aio_consumer import AsyncConsumer, AsyncHandler
 from headwater.outbox.consumer import Consumer, Handler
-from headwater.outbox.plan import Options, Streams
+from headwater.outbox.plan import ConsumerOptions, Streams
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox
@@ -25,7 +25,7 @@ def consumer(
     stream: Streams,
     outbox: Outbox[Engine] | Engine,
     hw: Headwater,
-    **options: Unpack[Options],
+    **options: Unpack[ConsumerOptions],
 ) -> Callable[[Handler], Consumer]: ...
 @overload
 def consumer(
@@ -34,7 +34,7 @@ def consumer(
     stream: Streams,
     outbox: Outbox[AsyncEngine] | AsyncEngine,
     hw: AsyncHeadwater,
-    **options: Unpack[Options],
+    **options: Unpack[ConsumerOptions],
 ) -> Callable[[AsyncHandler], AsyncConsumer]: ...
 def consumer(
     name: str,
@@ -42,7 +42,7 @@ def consumer(
     stream: Streams,
     outbox: Any,
     hw: Headwater | AsyncHeadwater,
-    **options: Unpack[Options],
+    **options: Unpack[ConsumerOptions],
 ) -> Any:
     """Make a consumer of the function below; an AsyncConsumer when ``hw`` is an async client.
 

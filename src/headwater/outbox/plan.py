@@ -23,7 +23,7 @@ OnGap: TypeAlias = Literal["stop", "skip"]
 Streams: TypeAlias = "str | Stream | AsyncStream | Iterable[str | Stream | AsyncStream]"
 
 
-class Options(TypedDict, total=False):
+class ConsumerOptions(TypedDict, total=False):
     """What may be asked of a consumer; Consumer says what each means."""
 
     batch: int
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConsumerPlan:
     """How a consumer was asked to work; refuses what cannot be meant."""
 
     name: str

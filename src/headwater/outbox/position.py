@@ -19,7 +19,7 @@ from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints
-from headwater.outbox.plan import Plan
+from headwater.outbox.plan import ConsumerPlan
 from headwater.outbox.schema import checkpoints_table
 from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
 from headwater.sql.driver_errors import is_missing_table
@@ -27,11 +27,11 @@ from headwater.sql.driver_errors import is_missing_table
 log = logging.getLogger("headwater.outbox")
 
 
-class Position:
+class ConsumerPosition:
     """The position of a consumer: ``next`` is the offset it needs next, None until looked up."""
 
     def __init__(
-        self, plan: Plan, stream: StreamHandle, clock: Callable[[], float] = time.monotonic
+        self, plan: ConsumerPlan, stream: StreamHandle, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.next: int | None = None
         self.reader = plan.reader

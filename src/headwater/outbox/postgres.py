@@ -83,71 +83,71 @@ class PostgresDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See Database."""
+        """See OutboxDatabase."""
         with self._connection.transaction():
             yield
 
     def control(self) -> Control:
-        """See Database."""
+        """See OutboxDatabase."""
         if not (found := self._ask(_CONTROL, CONTROL)):
             raise NotCreated(streamer_table.name)
         return Control(*found[0])
 
     def mark(self, old: Control, new: Control) -> bool:
-        """See Database."""
+        """See OutboxDatabase."""
         self._cursor.execute(_MARK, (*new, CONTROL, old.producer, old.batch))
         return self._cursor.rowcount == 1
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
-        """See Database."""
+        """See OutboxDatabase."""
         return self._ask(_LISTED, limit)
 
     def rows(self, runs: Runs) -> list[Row]:
-        """See Database."""
+        """See OutboxDatabase."""
         return self._ask(_ROWS, *_arrays(runs))
 
     def delete(self, runs: Runs) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         self._cursor.execute(_DELETE, _arrays(runs))
 
     def claimed_ms(self) -> int:
-        """See Database."""
+        """See OutboxDatabase."""
         ((time,),) = self._ask(_CLAIMED_MS, CONTROL)
         return int(time)
 
     def now_ms(self) -> int:
-        """See Database."""
+        """See OutboxDatabase."""
         ((now,),) = self._ask(_NOW)
         return int(now)
 
     def staged(self, limit: int) -> tuple[int, int, int | None]:
-        """See Database."""
+        """See OutboxDatabase."""
         ((count, span, oldest),) = self._ask(_STAGED, limit)
         return count, span or 0, oldest
 
     def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
-        """See Database."""
+        """See OutboxDatabase."""
         return self._ask(_CHECKPOINTS)
 
     def lead(self) -> bool:
-        """See Database."""
+        """See OutboxDatabase."""
         if not self._leads:
             ((self._leads,),) = self._ask(_LEAD)
         return self._leads
 
     def leader_lives(self) -> bool:
-        """See Database."""
+        """See OutboxDatabase."""
         ((lives,),) = self._ask(_LEADER_LIVES)
         return bool(lives)
 
     def watch(self) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         self._watches = True
         self._connection.add_notify_handler(self._hear)
         self._cursor.execute(f"LISTEN {CHANNEL}")
 
     def wait(self, seconds: float, stop: int) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         if self._news:
             self._news = False
             return
@@ -158,7 +158,7 @@ class PostgresDatabase:
         poll.poll(seconds * 1000)
 
     def close(self) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         # The server gives the lead up by itself when the connection is no more.
         with suppress(psycopg.Error):
             if self._leads:

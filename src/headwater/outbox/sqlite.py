@@ -79,7 +79,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See Database."""
+        """See OutboxDatabase."""
         self._cursor.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -91,49 +91,49 @@ class SqliteDatabase:
             raise
 
     def control(self) -> Control:
-        """See Database."""
+        """See OutboxDatabase."""
         if not (found := self._ask(_CONTROL, CONTROL)):
             raise NotCreated(streamer_table.name)
         return Control(*found[0])
 
     def mark(self, old: Control, new: Control) -> bool:
-        """See Database."""
+        """See OutboxDatabase."""
         self._cursor.execute(_MARK, (*new, CONTROL, old.producer, old.batch))
         return self._cursor.rowcount == 1
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
-        """See Database."""
+        """See OutboxDatabase."""
         return self._ask(_LISTED, limit)
 
     def rows(self, runs: Runs) -> list[Row]:
-        """See Database."""
+        """See OutboxDatabase."""
         return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
 
     def delete(self, runs: Runs) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         self._cursor.executemany(_DELETE, runs)
 
     def claimed_ms(self) -> int:
-        """See Database."""
+        """See OutboxDatabase."""
         ((time,),) = self._ask(_CLAIMED_MS, CONTROL)
         return int(time)
 
     def now_ms(self) -> int:
-        """See Database."""
+        """See OutboxDatabase."""
         ((now,),) = self._ask(_NOW)
         return int(now)
 
     def staged(self, limit: int) -> tuple[int, int, int | None]:
-        """See Database."""
+        """See OutboxDatabase."""
         ((count, span, oldest),) = self._ask(_STAGED, limit)
         return count, span or 0, oldest
 
     def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
-        """See Database."""
+        """See OutboxDatabase."""
         return self._ask(_CHECKPOINTS)
 
     def lead(self) -> bool:
-        """See Database; a lock file is free when the process that held it is gone."""
+        """See OutboxDatabase; a lock file is free when the process that held it is gone."""
         for _ in range(3):
             if not self._leads:
                 self._leads = self._try()
@@ -143,7 +143,7 @@ class SqliteDatabase:
         return self._leads
 
     def leader_lives(self) -> bool:
-        """See Database."""
+        """See OutboxDatabase."""
         if self._leads:
             return True
         if not self._try():
@@ -152,11 +152,11 @@ class SqliteDatabase:
         return False
 
     def watch(self) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         ((self._version,),) = self._ask("PRAGMA data_version")
 
     def wait(self, seconds: float, stop: int) -> None:
-        """See Database: returns when another connection has committed anything."""
+        """See OutboxDatabase: returns when another connection has committed anything."""
         poll = select.poll()
         poll.register(stop, select.POLLIN)
         if not isinstance(self._lock, str):
@@ -174,7 +174,7 @@ class SqliteDatabase:
                 return
 
     def close(self) -> None:
-        """See Database."""
+        """See OutboxDatabase."""
         if self._leads:
             self._give_up()
         self._cursor.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.outbox.claims import count_ids, read_runs
-from headwater.outbox.database import Database
+from headwater.outbox.database import OutboxDatabase
 
 # Counting rows takes time in proportion; beyond this many the span of ids is told instead.
 _COUNTED = 10_000
@@ -38,7 +38,7 @@ class Status:
     checkpoints: tuple[Checkpoint, ...]
 
 
-def read_status(database: Database) -> Status:
+def read_status(database: OutboxDatabase) -> Status:
     """Look at an outbox; costs the same however much is in it."""
     count, span, oldest = database.staged(_COUNTED)
     exact = count < _COUNTED

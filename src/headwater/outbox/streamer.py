@@ -30,8 +30,8 @@ from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import check_count
 from headwater.log.retention import PRODUCER_MS
-from headwater.outbox.claims import Batch, Claims, LostLead, Steps
-from headwater.outbox.database import Database, Row, Source
+from headwater.outbox.claims import ClaimedBatch, Claims, LostLead, Steps
+from headwater.outbox.database import ConnectionSource, OutboxDatabase, Row
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.stopping import StopSignal
@@ -76,7 +76,7 @@ class Streamer:
             )
         if check_count(batch, "batch", _MOST_BATCH) == 0:
             raise InvalidInput(f"batch must be from 1 to {_MOST_BATCH}, not 0")
-        self._source = Source(outbox.engine)
+        self._source = ConnectionSource(outbox.engine)
         self._hw = hw
         self._batch = batch
         self._steps: Steps = steps or _go_on
@@ -160,7 +160,7 @@ class Streamer:
 
     # ── The leader ───────────────────────────────────────────────────────────────────────────
 
-    def _serve(self, database: Database, outage: DatabaseOutage) -> None:
+    def _serve(self, database: OutboxDatabase, outage: DatabaseOutage) -> None:
         """Stand by until the lead is free, then stream until told to stop."""
         while not database.lead():
             self._well(outage)
@@ -185,7 +185,7 @@ class Streamer:
                 else:
                     database.wait(_LOOK_S, self._stop.fileno())
 
-    def _stream_once(self, database: Database) -> int:
+    def _stream_once(self, database: OutboxDatabase) -> int:
         claims = self._claims(database)
         batch = claims.unfinished()
         if batch is None or not batch.rows:
@@ -194,7 +194,7 @@ class Streamer:
         claims.next(more=False)
         return len(batch.rows) if batch else 0
 
-    def _claims(self, database: Database) -> Claims:
+    def _claims(self, database: OutboxDatabase) -> Claims:
         claims = Claims(database, self._producer, self._batch, self._steps)
         if claims.claimed and claims.age_ms > PRODUCER_MS:
             log.warning(
@@ -205,7 +205,7 @@ class Streamer:
             )
         return claims
 
-    def _append(self, batch: Batch | None) -> None:
+    def _append(self, batch: ClaimedBatch | None) -> None:
         """Append a batch to its streams; safe to repeat."""
         if batch is None:
             return

@@ -61,7 +61,7 @@ class Restore(NamedTuple):
     state: Any
 
 
-class Standing(NamedTuple):
+class InspectTransaction(NamedTuple):
     """Ask what became of the open transaction: see TransactionState."""
 
 
@@ -78,11 +78,13 @@ class Step(NamedTuple):
 
 
 TransactionState: TypeAlias = Literal["open", "broken", "ended"]
-Request: TypeAlias = "Ask | Transact | Fetch | Execute | Handle | Restore | Standing | Pause | Step"
+Request: TypeAlias = (
+    "Ask | Transact | Fetch | Execute | Handle | Restore | InspectTransaction | Pause | Step"
+)
 Work: TypeAlias = Generator[Request, Any, T]
 
 
-def standing_of(conn: Connection) -> TransactionState:
+def transaction_state(conn: Connection) -> TransactionState:
     """Say whether a transaction can still be committed as a whole.
 
     It is "broken" when the database will only roll it back, and "ended" when somebody has

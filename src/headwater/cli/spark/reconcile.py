@@ -12,7 +12,7 @@ from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl
 from headwater.cli.spark.running import Conf, IsTopic, Master, Name, spark_session
 
 if TYPE_CHECKING:
-    from headwater.spark.jobs.reconcile import Reconciled, Verdict
+    from headwater.spark.jobs.reconcile import AccountVerdict, Reconciled
 
 _SHOWN = 20
 
@@ -143,7 +143,7 @@ def show(found: Reconciled) -> None:
     output.say(found.headline())
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: AccountVerdict) -> str:
     if verdict.unjudged:
         return f"not judged: {verdict.unjudged}"
     if not verdict.drift:

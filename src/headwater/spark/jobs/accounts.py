@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from headwater.errors import InvalidInput
 from headwater.outbox.schema import checkpoints_table
 from headwater.spark.jobs.folding import ALL
-from headwater.spark.jobs.ledger import standings, totals_table
+from headwater.spark.jobs.ledger import totals_states, totals_table
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.relations import Relation
 
@@ -130,8 +130,8 @@ def _consumers(conn: Connection, streams: Collection[str], keeping: Keeping) -> 
 
 def _jobs(conn: Connection, streams: Collection[str], per: str) -> Iterator[Account]:
     there = totals_table.c
-    for job, standing in sorted(standings(conn).items()):
-        at = {s: n for s, n in standing.extent.next.items() if s in streams}
+    for job, state in sorted(totals_states(conn).items()):
+        at = {s: n for s, n in state.extent.next.items() if s in streams}
         if not at:
             continue
         rows = conn.execute(

@@ -39,12 +39,12 @@ jobs_table = Table(
     metadata,
     Column("job", Text, primary_key=True),
     Column("batch", BigInteger, nullable=False),
-    # How far the sums go; see Extent.
+    # How far the sums go; see TotalsExtent.
     Column("extent", Text, nullable=False),
 )
 
 
-class Extent(msgspec.Struct, frozen=True):
+class TotalsExtent(msgspec.Struct, frozen=True):
     """How far the sums of a job go. Mappings are by stream."""
 
     # The offset needed next, and when the stream was made: one of the same name may follow it.
@@ -57,11 +57,11 @@ class Extent(msgspec.Struct, frozen=True):
     run: str = ""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class TotalsState(msgspec.Struct, frozen=True):
     """The last batch that is in the sums of a job; batch 0 is none."""
 
     batch: int
-    extent: Extent
+    extent: TotalsExtent
 
 
 class Ledger:
@@ -76,10 +76,10 @@ class Ledger:
         with translating_errors(self._engine):
             SCHEMA.ensure(self._engine)
 
-    def load(self) -> Standing | None:
+    def load(self) -> TotalsState | None:
         """Say how far the sums go; None for a job that has none."""
         with translating_errors(self._engine), self._engine.connect() as conn:
-            return standings(conn).get(self.job)
+            return totals_states(conn).get(self.job)
 
     def remove(self) -> None:
         """Forget the job with all its sums."""
@@ -87,7 +87,7 @@ class Ledger:
             for table in (jobs_table, totals_table):
                 conn.execute(sa.delete(table).where(table.c.job == self.job))
 
-    def begin(self, extent: Extent) -> Standing:
+    def begin(self, extent: TotalsExtent) -> TotalsState:
         """Give a job its first position, unless it has one; gives the one it has then."""
         row = {"job": self.job, "batch": 0, "extent": _spell(extent)}
         with translating_errors(self._engine), self._engine.begin() as conn:
@@ -97,9 +97,11 @@ class Ledger:
         assert found is not None
         return found
 
-    def add(self, before: Standing, extent: Extent, sums: Iterable[Mapping[str, Any]]) -> Standing:
+    def add(
+        self, before: TotalsState, extent: TotalsExtent, sums: Iterable[Mapping[str, Any]]
+    ) -> TotalsState:
         """Add sums (per, name, records, total) and move on, or raise JobOvertaken."""
-        after = Standing(before.batch + 1, extent)
+        after = TotalsState(before.batch + 1, extent)
         move = (
             sa.update(jobs_table)
             .where(jobs_table.c.job == self.job, jobs_table.c.batch == before.batch)
@@ -117,17 +119,17 @@ class Ledger:
         return after
 
 
-def standings(conn: Connection) -> dict[str, Standing]:
+def totals_states(conn: Connection) -> dict[str, TotalsState]:
     """Say how far every job of a database is."""
     if not sa.inspect(conn).has_table(jobs_table.name):
         return {}
     return {
-        row.job: Standing(row.batch, msgspec.json.decode(row.extent, type=Extent))
+        row.job: TotalsState(row.batch, msgspec.json.decode(row.extent, type=TotalsExtent))
         for row in conn.execute(sa.select(jobs_table))
     }
 
 
-def _spell(extent: Extent) -> str:
+def _spell(extent: TotalsExtent) -> str:
     return msgspec.json.encode(extent, order="deterministic").decode()
 
 

@@ -42,7 +42,7 @@ from headwater.spark.jobs.accounts import (
 from headwater.spark.jobs.progress import JobReport, Summary, counted
 from headwater.spark.jobs.row_matching import (
     Canon,
-    Placed,
+    MatchedRows,
     Seen,
     Sources,
     fold_rows,
@@ -68,7 +68,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AccountVerdict:
     """What an account was found to be: ``unjudged`` says why it cannot be told, if so."""
 
     name: str
@@ -99,10 +99,10 @@ class Reconciled(Summary):
     unreadable: int
     # The first offset of each stream that is left; what came before cannot be looked at.
     first: Mapping[str, int]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[AccountVerdict, ...]
 
     @property
-    def drifted(self) -> tuple[Verdict, ...]:
+    def drifted(self) -> tuple[AccountVerdict, ...]:
         """Those who have drifted."""
         return tuple(verdict for verdict in self.verdicts if verdict.drift)
 
@@ -163,13 +163,13 @@ def reconcile(
     hw = target.hw
     said |= {"url": target.url, "columns": "stream,offset,tag,value"}
     sources = Sources(spark, said, db, streams, canon, partitions)
-    comparison = Comparison(hw, sources, open_engine(db), report or JobReport())
+    comparison = Reconciliation(hw, sources, open_engine(db), report or JobReport())
     engine = open_engine(consumers_db) if consumers_db else comparison.database
     with translating_errors():
         accounts = read_accounts(engine, streams, keeping, consumers)
         found = comparison.of(accounts)
     if fix or dry_run:
-        found = _mended(found, hw.stream(streams[0]), keeping, comparison.right, write=not dry_run)
+        found = _fixed(found, hw.stream(streams[0]), keeping, comparison.right, write=not dry_run)
     return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)
 
 
@@ -181,7 +181,7 @@ def _streams(target: StreamOrTopic) -> tuple[str, ...]:
     return names
 
 
-class Comparison:
+class Reconciliation:
     """One reading of table, log and outbox; ``right`` is what is right at the end of the log."""
 
     def __init__(
@@ -196,37 +196,39 @@ class Comparison:
     def of(self, accounts: list[Account]) -> Reconciled:
         """Hold accounts that were read just before to what is there now."""
         end = self._ends()
-        placed = Placed(self._sources, end)
+        matched = MatchedRows(self._sources, end)
         positions = {str(n): account.next for n, account in enumerate(accounts)}
         positions["end"] = {stream: last + 1 for stream, last in end.items()}
-        with kept(placed.joined), self._report.tasks(self._sources.spark, "reading table and log"):
-            tally = placed.tally(positions)
-            seen = placed.seen()
-            lost, lost_keys = self._lost(placed, end) if tally.untold else ({}, [])
-            phantoms = placed.phantoms() if tally.phantoms else []
-            doubles = placed.doubles() if tally.doubles else []
-        self.right = _plus(tally.sums["end"], lost)
+        with kept(matched.joined), self._report.tasks(self._sources.spark, "reading table and log"):
+            counts = matched.counts(positions)
+            seen = matched.seen()
+            lost, lost_keys = self._lost(matched, end) if counts.untold else ({}, [])
+            phantoms = matched.phantoms() if counts.phantoms else []
+            doubles = matched.doubles() if counts.doubles else []
+        self.right = _plus(counts.sums["end"], lost)
         return Reconciled(
             end=end,
-            rows=tally.rows,
+            rows=counts.rows,
             records=seen.records,
             lost=sum(each.records for each in lost.values()),
             lost_keys=lost_keys,
-            phantoms=tally.phantoms,
+            phantoms=counts.phantoms,
             phantom_records=phantoms,
-            doubles=tally.doubles,
+            doubles=counts.doubles,
             double_records=doubles,
             unreadable=seen.unreadable,
             first=seen.first,
             verdicts=tuple(
-                _judged(account, _plus(tally.sums[str(n)], lost), seen, end)
+                _judge(account, _plus(counts.sums[str(n)], lost), seen, end)
                 for n, account in enumerate(accounts)
             ),
         )
 
-    def _lost(self, placed: Placed, end: Mapping[str, int]) -> tuple[dict[str, Sum], list[str]]:
+    def _lost(
+        self, matched: MatchedRows, end: Mapping[str, int]
+    ) -> tuple[dict[str, Sum], list[str]]:
         """Fold the rows that no record tells of and none will: neither staged nor come since."""
-        with kept(placed.untold()) as untold:
+        with kept(matched.untold()) as untold:
             untold.count()
             # In this order: what is no longer staged by then is in the log by then.
             with kept(self._staged()) as staged:
@@ -255,9 +257,9 @@ def _plus(some: Mapping[str, Sum], more: Mapping[str, Sum]) -> dict[str, Sum]:
     }
 
 
-def _judged(
+def _judge(
     account: Account, right: Mapping[str, Sum], seen: Seen, end: Mapping[str, int]
-) -> Verdict:
+) -> AccountVerdict:
     """Compare an account with what is right at its own position."""
     for stream, next_ in account.next.items():
         why = None
@@ -267,7 +269,7 @@ def _judged(
             first = seen.first[stream]
             why = f"it needs offset {next_} of {stream!r}, of which {first} is the first left"
         if why:
-            return Verdict(account.name, account.kind, account.next, unjudged=why)
+            return AccountVerdict(account.name, account.kind, account.next, unjudged=why)
     nothing = Sum()
     drift = [
         Drift(name, account.sums.get(name, nothing), right.get(name, nothing))
@@ -275,7 +277,7 @@ def _judged(
     ]
     if account.whole is not None:
         drift.append(Drift(None, account.whole, total_of(right)))
-    return Verdict(
+    return AccountVerdict(
         account.name,
         account.kind,
         account.next,
@@ -283,17 +285,17 @@ def _judged(
     )
 
 
-def _mended(
+def _fixed(
     found: Reconciled, stream: Stream, keeping: Keeping, right: Mapping[str, Sum], *, write: bool
 ) -> Reconciled:
     """Write a reset record for each consumer that has drifted, or only say what it would hold."""
     state = keeping.spell(right)
 
-    def mended(verdict: Verdict) -> Verdict:
+    def fixed(verdict: AccountVerdict) -> AccountVerdict:
         if not verdict.drift or verdict.kind != "consumer":
             return verdict
         end = found.end[stream.name]
         offset = write_reset(stream, verdict.name, end, state) if write else None
         return replace(verdict, reset=offset, state=state)
 
-    return replace(found, verdicts=tuple(map(mended, found.verdicts)))
+    return replace(found, verdicts=tuple(map(fixed, found.verdicts)))

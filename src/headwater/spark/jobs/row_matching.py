@@ -110,7 +110,7 @@ class Seen:
     first: Mapping[str, int]
 
 
-class Tally(NamedTuple):
+class MatchCounts(NamedTuple):
     """How many there are of what, and the sums at several positions, by their names and keys."""
 
     rows: int
@@ -120,7 +120,7 @@ class Tally(NamedTuple):
     sums: dict[str, dict[str, Sum]]
 
 
-class Placed:
+class MatchedRows:
     """Rows and records side by side: key, per, value, place (offset, stream), again, copies.
 
     ``place`` is where the first record of a row lies, ``again`` where the last does.
@@ -164,7 +164,7 @@ class Placed:
             },
         )
 
-    def tally(self, positions: Mapping[str, Mapping[str, int]]) -> Tally:
+    def counts(self, positions: Mapping[str, Mapping[str, int]]) -> MatchCounts:
         """Count, and fold the rows whose records lie before each of several positions."""
         row = F.col("row").isNotNull()
         columns = [
@@ -183,7 +183,7 @@ class Placed:
                 F.sum(F.when(row & before, F.col("value"))).alias(f"total {name}"),
             ]
         found = self.joined.groupBy("per").agg(*columns).collect()
-        return Tally(
+        return MatchCounts(
             sum(each["rows"] for each in found),
             sum(each["phantoms"] for each in found),
             sum(each["doubles"] for each in found),

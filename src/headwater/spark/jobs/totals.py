@@ -39,7 +39,7 @@ from headwater.outages import Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
-from headwater.spark.jobs.ledger import Extent, Ledger, Standing
+from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState
 from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted
 from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.sql.engines import open_engine
@@ -155,7 +155,7 @@ class TotalsQuery:
         self._steps = steps
         self._outage = Outage(f"job {ledger.job!r}", log)
         self._run = secrets.token_hex(8)
-        self._standing = Standing(0, Extent({}, {}))
+        self._state = TotalsState(0, TotalsExtent({}, {}))
         self._added = 0
         self._error: Exception | None = None
 
@@ -177,7 +177,7 @@ class TotalsQuery:
                     if not _may_pass(why, tries):
                         raise why from error
                     self._stop.wait(self._outage.meet(why))
-        extent = self._standing.extent
+        extent = self._state.extent
         return Totaled(
             job=self._ledger.job,
             added=self._added,
@@ -193,16 +193,16 @@ class TotalsQuery:
         self._ledger.create()
         if anew:
             self._ledger.remove()
-        standing = self._ledger.load()
+        state = self._ledger.load()
         streams = list(self._target.streams().values())
         extents = dict(zip(streams, self._target.extents(streams), strict=True))
-        if standing is None:
+        if state is None:
             first = {name: extent.first for name, extent in extents.items()}
-            standing = self._ledger.begin(Extent(first, {}))
-        for name, created in standing.extent.created.items():
+            state = self._ledger.begin(TotalsExtent(first, {}))
+        for name, created in state.extent.created.items():
             if name not in extents or extents[name].created != created:
                 raise StreamReplaced(name)
-        self._standing = standing
+        self._state = state
 
     def _follow(self, progress: JobStep) -> None:
         """Run one query, until it ends, fails, or is asked to stop."""
@@ -223,7 +223,7 @@ class TotalsQuery:
 
     def _start(self, notes: str) -> StreamingQuery:
         places = {name: str(place) for place, name in self._target.streams().items()}
-        next_ = self._standing.extent.next
+        next_ = self._state.extent.next
         begin = {place: next_.get(name, 1) for name, place in places.items()}
         reader = self._spark.readStream.format("headwater").options(**self._options)
         if begin:
@@ -252,7 +252,7 @@ class TotalsQuery:
                 for row in rows
                 if row["per"] not in (READ, UNREADABLE)
             ]
-            self._standing = self._ledger.add(self._standing, self._extent(rows), sums)
+            self._state = self._ledger.add(self._state, self._extent(rows), sums)
             self._added += sum(row["records"] for row in rows if row["per"] == READ)
             self._outage.over()
             self._steps("added")
@@ -262,9 +262,9 @@ class TotalsQuery:
             # than there is when the text holds that of another error, stacks of Java and all.
             raise RuntimeError("the batch failed") from None
 
-    def _extent(self, rows: list[dict[str, Any]]) -> Extent:
+    def _extent(self, rows: list[dict[str, Any]]) -> TotalsExtent:
         """Say how far the sums go with a batch that was folded."""
-        before = self._standing.extent
+        before = self._state.extent
         read = {row["name"]: row for row in rows if row["per"] == READ}
         bad = {row["name"]: row for row in rows if row["per"] == UNREADABLE}
         for name, row in bad.items():

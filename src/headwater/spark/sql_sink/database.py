@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-    from headwater.spark.sql_sink.plan import Epoch, Plan
+    from headwater.spark.sql_sink.plan import Epoch, SinkPlan
 
 SCHEMA: Final = Schema(__package__)
 EPOCHS: Final = "headwater_epochs"
@@ -44,7 +44,7 @@ class Described(NamedTuple):
     key: tuple[str, ...]
 
 
-class Cursor(Protocol):
+class SinkCursor(Protocol):
     """What the commit needs of a cursor of either driver."""
 
     @property
@@ -81,10 +81,10 @@ class SinkDatabase(Protocol):
     def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         """Make a table beside the target, and ingest rows into it."""
 
-    def insert(self, plan: Plan, staged: str) -> str:
+    def insert(self, plan: SinkPlan, staged: str) -> str:
         """Give the statement that brings the rows of a staged table into the target."""
 
-    def transaction(self, relation: Relation) -> AbstractContextManager[Cursor]:
+    def transaction(self, relation: Relation) -> AbstractContextManager[SinkCursor]:
         """Begin a transaction, and commit it unless there is an error."""
 
 
@@ -124,13 +124,13 @@ def prepare(database: SinkDatabase, relation: Relation) -> None:
             drop_tables(cursor, relation, forgotten)
 
 
-def drop_tables(cursor: Cursor, relation: Relation, names: Iterable[str]) -> None:
+def drop_tables(cursor: SinkCursor, relation: Relation, names: Iterable[str]) -> None:
     """Drop staged tables that are still there."""
     for name in names:
         cursor.execute(f"DROP TABLE IF EXISTS {beside(relation, name)}")
 
 
-def commit(plan: Plan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
+def commit(plan: SinkPlan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     """Bring staged tables into the target, with their epoch, in one transaction.
 
     Returns False for an epoch that was committed before; then only the staged tables go. Raises
@@ -145,7 +145,7 @@ def commit(plan: Plan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     return fresh
 
 
-def drop(plan: Plan, staged: Iterable[str]) -> None:
+def drop(plan: SinkPlan, staged: Iterable[str]) -> None:
     """Forget what tasks have staged."""
     with plan.database.transaction(plan.relation) as cursor:
         drop_tables(cursor, plan.relation, staged)
@@ -172,7 +172,7 @@ def target_name(relation: Relation) -> str:
     return ".".join(relation.parts)
 
 
-def _note(cursor: Cursor, plan: Plan, epoch: Epoch) -> bool:
+def _note(cursor: SinkCursor, plan: SinkPlan, epoch: Epoch) -> bool:
     """Note an epoch; says whether it is new. Whoever comes at the same time waits here."""
     mark, target = plan.database.mark, target_name(plan.relation)
     cursor.execute(

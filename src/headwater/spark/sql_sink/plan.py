@@ -36,7 +36,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SinkPlan:
     """A write to a table; goes to tasks. ``columns`` maps names to how the database casts them."""
 
     database: SinkDatabase
@@ -55,7 +55,7 @@ class Plan:
 
 def plan_write(
     given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
-) -> Plan:
+) -> SinkPlan:
     """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
     options = SourceOptions(given, (*WRITE_OPTIONS, *SPARK_OPTIONS))
     mode = options.choice("mode", MODES, "append")
@@ -69,7 +69,7 @@ def plan_write(
     if mode == "add":
         _check_numbers(relation, schema, keys)
     prepare(database, relation)
-    return Plan(database, relation, mode, keys, columns, epoch, options.text("state"))
+    return SinkPlan(database, relation, mode, keys, columns, epoch, options.text("state"))
 
 
 def _check_overwrite(overwrite: bool, mode: str, streaming: bool) -> None:

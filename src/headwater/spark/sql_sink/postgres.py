@@ -19,7 +19,7 @@ from headwater.sql.postgres import PostgresServer
 from headwater.sql.relations import Relation, quoted
 
 if TYPE_CHECKING:
-    from headwater.spark.sql_sink.plan import Plan
+    from headwater.spark.sql_sink.plan import SinkPlan
 
 _INTEGERS = ("smallint", "integer", "bigint", "numeric")
 # Doubles hold all whole numbers of 32 bits, and round longer ones.
@@ -118,7 +118,7 @@ class PostgresSink:
                 why = self._server.reason(error)
                 raise WriteRefused(self.where, str(relation), why) from None
 
-    def insert(self, plan: Plan, staged: str) -> str:
+    def insert(self, plan: SinkPlan, staged: str) -> str:
         """See SinkDatabase; of several rows with a key, the last one is upserted."""
         columns = ", ".join(map(quoted, plan.columns))
         source = beside(plan.relation, staged)

@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.write_identity import FromTask, queries_of, query_of_task
 from headwater.spark.sql_sink import database
-from headwater.spark.sql_sink.plan import Epoch, Plan, plan_write
+from headwater.spark.sql_sink.plan import Epoch, SinkPlan, plan_write
 
 
 @dataclass(frozen=True)
-class Staged(FromTask):
+class StagedTable(FromTask):
     """What a task has staged: its table, if it had rows."""
 
     table: str | None
@@ -49,26 +49,28 @@ class SqlSink(DataSource):
         return SqlStreamWriter(plan_write(self.options, schema, overwrite, streaming=True))
 
 
-def stage(plan: Plan, batches: Iterator[pa.RecordBatch], query: str | None = None) -> Staged:
+def stage(
+    plan: SinkPlan, batches: Iterator[pa.RecordBatch], query: str | None = None
+) -> StagedTable:
     """Stage the rows of a task in a table of its own."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
-        return Staged(query, None)
+        return StagedTable(query, None)
     table = database.fresh_staged()
     plan.database.stage(plan.relation, table, itertools.chain([first], filled))
-    return Staged(query, table)
+    return StagedTable(query, table)
 
 
 def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
     """Name what tasks have staged, in their order."""
-    return [m.table for m in messages if isinstance(m, Staged) and m.table is not None]
+    return [m.table for m in messages if isinstance(m, StagedTable) and m.table is not None]
 
 
 class SqlWriter(DataSourceArrowWriter):
     """A batch write: all rows are in the table when it succeeds, and none when it fails."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     @one_line()
@@ -90,7 +92,7 @@ class SqlWriter(DataSourceArrowWriter):
 class SqlStreamWriter(DataSourceStreamArrowWriter):
     """The writes of a streaming query: each epoch is applied once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     @one_line()

@@ -27,7 +27,7 @@ from headwater.sql.relations import Relation, quoted
 from headwater.sql.sqlite import SqliteFile
 
 if TYPE_CHECKING:
-    from headwater.spark.sql_sink.plan import Plan
+    from headwater.spark.sql_sink.plan import SinkPlan
 
 _WAIT_S = 60
 _PORTION = 100_000
@@ -115,7 +115,7 @@ class SqliteSink:
                         self.where, str(relation), reason_of(error, self.url)
                     ) from None
 
-    def insert(self, plan: Plan, staged: str) -> str:
+    def insert(self, plan: SinkPlan, staged: str) -> str:
         """See SinkDatabase; rows come one after the other, so the last of a key stays."""
         columns = ", ".join(map(quoted, plan.columns))
         source = beside(plan.relation, staged)

@@ -26,7 +26,7 @@ class Column(NamedTuple):
     type: DataType
 
 
-class Database(Protocol):
+class TableDatabase(Protocol):
     """A database that can be read; pickled into tasks, it holds no connection."""
 
     where: str
@@ -58,7 +58,7 @@ class Database(Protocol):
         """Read columns of the rows that fulfil a condition ('' for all), as Arrow."""
 
 
-def open_database(url: str, snapshot: str | None = None) -> Database:
+def open_database(url: str, snapshot: str | None = None) -> TableDatabase:
     """Return the database of a URL. Raises InvalidInput, which shows no password."""
     from headwater.spark.tables.postgres import PostgresTables
     from headwater.spark.tables.sqlite import SqliteTables

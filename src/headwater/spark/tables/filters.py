@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import DataType
 
-from headwater.spark.tables.database import Column, Database
+from headwater.spark.tables.database import Column, TableDatabase
 from headwater.sql.relations import quoted
 
 _COMPARISONS: dict[type[spark.Filter], str] = {
@@ -23,7 +23,9 @@ _COMPARISONS: dict[type[spark.Filter], str] = {
 class Pushdown:
     """Conditions that a database can look after; ``columns`` are those that can be named."""
 
-    def __init__(self, database: Database, columns: Mapping[str, tuple[Column, DataType]]) -> None:
+    def __init__(
+        self, database: TableDatabase, columns: Mapping[str, tuple[Column, DataType]]
+    ) -> None:
         self._database = database
         self._columns = columns
         self.conditions: list[str] = []

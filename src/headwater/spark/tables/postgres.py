@@ -65,7 +65,7 @@ class PostgresTables:
         self.where = self._server.where
 
     def columns(self, relation: Relation) -> list[Column]:
-        """See Database."""
+        """See TableDatabase."""
         with closing(self._connect()) as connection:
             cursor = self._run(connection, f"SELECT * FROM {relation.sql} LIMIT 0")
             found = cursor.description or []
@@ -87,7 +87,7 @@ class PostgresTables:
         return columns
 
     def key(self, relation: Relation) -> str | None:
-        """See Database."""
+        """See TableDatabase."""
         if relation.query is not None:
             return None
         table = self.literal(relation.sql)
@@ -98,7 +98,7 @@ class PostgresTables:
         return rows[0][0] if len(rows) == 1 else None
 
     def selected(self, column: Column, wanted: t.DataType) -> str:
-        """See Database."""
+        """See TableDatabase."""
         name, cast = quoted(column.name), _CASTS[type(wanted)]
         if cast == column.kind:
             return name
@@ -108,20 +108,20 @@ class PostgresTables:
         return f"{name}::{cast}"
 
     def compared(self, column: Column, wanted: t.DataType) -> str | None:
-        """See Database."""
+        """See TableDatabase."""
         if isinstance(wanted, t.FloatType | t.TimestampNTZType):
             return None
         expression = self.selected(column, wanted)
         return f'{expression} COLLATE "C"' if isinstance(wanted, t.StringType) else expression
 
     def ordered(self, column: Column) -> str:
-        """See Database."""
+        """See TableDatabase."""
         if isinstance(column.type, t.StringType):
             return f'{quoted(column.name)}::text COLLATE "C"'
         return self.selected(column, column.type)
 
     def literal(self, value: Any) -> str | None:
-        """See Database."""
+        """See TableDatabase."""
         if isinstance(value, bool):
             return str(value).upper()
         if isinstance(value, int):
@@ -141,7 +141,7 @@ class PostgresTables:
         return None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """See Database."""
+        """See TableDatabase."""
         with closing(self._connect()) as connection:
             return self._run(connection, sql).fetchall()
 
@@ -152,7 +152,7 @@ class PostgresTables:
         where: str,
         rows: int,
     ) -> Iterator[pa.RecordBatch]:
-        """See Database."""
+        """See TableDatabase."""
         from adbc_driver_manager import Error
 
         selected = ", ".join(

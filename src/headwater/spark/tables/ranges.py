@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
-from headwater.spark.tables.database import Column, Database
+from headwater.spark.tables.database import Column, TableDatabase
 from headwater.sql.relations import Relation, quoted
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -50,7 +50,7 @@ _SCALES: dict[type[t.DataType], _Scale] = {
 
 
 def cut(
-    database: Database,
+    database: TableDatabase,
     relation: Relation,
     column: Column,
     count: int,
@@ -82,7 +82,7 @@ def cut(
 
 
 def _by_steps(
-    database: Database,
+    database: TableDatabase,
     relation: Relation,
     column: Column,
     count: int,
@@ -124,7 +124,7 @@ def _read_bound(text: str | None, name: str, scale: _Scale) -> Any:
         ) from None
 
 
-def _by_count(database: Database, relation: Relation, column: Column, count: int) -> list[Any]:
+def _by_count(database: TableDatabase, relation: Relation, column: Column, count: int) -> list[Any]:
     expression = database.ordered(column)
     found = database.rows(
         f"SELECT min(k) FROM (SELECT {expression} AS k, "
@@ -135,7 +135,7 @@ def _by_count(database: Database, relation: Relation, column: Column, count: int
     return [border for place, border in enumerate(borders) if border not in borders[:place]]
 
 
-def _conditions(database: Database, column: Column, borders: list[Any]) -> list[str]:
+def _conditions(database: TableDatabase, column: Column, borders: list[Any]) -> list[str]:
     """Turn the values at which a new range begins into one condition for each range."""
     expression = database.ordered(column)
     spelled = [literal for border in borders if (literal := database.literal(border)) is not None]

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.tables.database import Column, Database, open_database
+from headwater.spark.tables.database import Column, TableDatabase, open_database
 from headwater.spark.tables.filters import Pushdown
 from headwater.spark.tables.fitting import arrow_type, fit
 from headwater.spark.tables.ranges import cut
@@ -146,7 +146,7 @@ def _no_column(name: str, names: list[str], relation: Relation) -> InvalidInput:
 
 
 def _ranges(
-    options: SourceOptions, database: Database, relation: Relation, found: dict[str, Column]
+    options: SourceOptions, database: TableDatabase, relation: Relation, found: dict[str, Column]
 ) -> list[str]:
     """Cut the relation as the options ask for; without any of them it is one range."""
     name = options.text("partitionColumn")

@@ -57,7 +57,7 @@ class SqliteTables:
         self.where = self._file.where
 
     def columns(self, relation: Relation) -> list[Column]:
-        """See Database; a column without a declared type is judged by its first values."""
+        """See TableDatabase; a column without a declared type is judged by its first values."""
         with closing(self._connect()) as connection:
             if relation.query is None:
                 name, *schema = reversed(relation.parts)
@@ -77,7 +77,7 @@ class SqliteTables:
             ]
 
     def key(self, relation: Relation) -> str | None:
-        """See Database."""
+        """See TableDatabase."""
         if relation.query is not None:
             return None
         name, *schema = reversed(relation.parts)
@@ -88,7 +88,7 @@ class SqliteTables:
         return keys[0] if len(keys) == 1 else None
 
     def selected(self, column: Column, wanted: t.DataType) -> str:
-        """See Database."""
+        """See TableDatabase."""
         name = quoted(column.name)
         if isinstance(wanted, _FLOATS):
             return f"CASE typeof({name}) WHEN 'integer' THEN CAST({name} AS REAL) ELSE {name} END"
@@ -102,18 +102,18 @@ class SqliteTables:
         return name
 
     def compared(self, column: Column, wanted: t.DataType) -> str | None:
-        """See Database; decimals and times lie there as texts of many spellings."""
+        """See TableDatabase; decimals and times lie there as texts of many spellings."""
         if isinstance(wanted, (t.DecimalType, t.BinaryType, t.FloatType, *_TIMES)):
             return None
         # Texts come as an expression, which has no collation of its own: bytes are compared.
         return self.selected(column, wanted)
 
     def ordered(self, column: Column) -> str:
-        """See Database."""
+        """See TableDatabase."""
         return f"{quoted(column.name)} COLLATE BINARY"
 
     def literal(self, value: Any) -> str | None:
-        """See Database."""
+        """See TableDatabase."""
         if isinstance(value, bool):
             return str(int(value))
         if isinstance(value, int):
@@ -127,7 +127,7 @@ class SqliteTables:
         return None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """See Database."""
+        """See TableDatabase."""
         with closing(self._connect()) as connection:
             return self._run(connection, sql)
 
@@ -138,7 +138,7 @@ class SqliteTables:
         where: str,
         rows: int,
     ) -> Iterator[pa.RecordBatch]:
-        """See Database."""
+        """See TableDatabase."""
         from adbc_driver_manager import Error
         from adbc_driver_sqlite import dbapi
 
