@@ -17,7 +17,7 @@ import headwater
 from headwater import Headwater, InvalidInput, Stream, Topic
 from headwater.log.topics import partition_of
 from headwater.spark.engine.failures import translated
-from headwater.spark.log import sink as log_sink
+from headwater.spark.log import staging
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.log.target import StreamOrTopic
 from tests.support.stores import Stores
@@ -224,10 +224,10 @@ def test_a_log_is_not_overwritten(embedded_url: str) -> None:
 def test_a_row_that_the_log_does_not_take_is_refused_with_a_cure(
     stores: Stores, embedded_url: str, name: str, columns: dict[str, Any], words: str
 ) -> None:
-    sink = log_sink.LogSink(StreamOrTopic(embedded_url, name, True), 3)
+    sink = staging.LogSink(StreamOrTopic(embedded_url, name, True), 3)
     good = pa.record_batch({"value": ["good"] * 3000})
     with pytest.raises(InvalidInput) as caught:
-        log_sink.stage_rows(sink, [good, pa.record_batch(columns)], "a")
+        staging.stage_rows(sink, [good, pa.record_batch(columns)], "a")
     assert words in str(caught.value)
     with headwater.connect(stores.url("embedded")) as hw:
         assert staged(hw, name) == []

@@ -19,9 +19,11 @@ import headwater
 from headwater import Headwater, InvalidInput, UnknownQueue
 from headwater.spark.engine.failures import translated
 from headwater.spark.jobs.backfill import backfill
+from headwater.spark.queues import intake as queue_intake
 from headwater.spark.queues import sink
-from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter, QueueWriter
+from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
 from headwater.spark.queues.source import QueueSource
+from headwater.spark.queues.target import QueueAddress
 from headwater.store.store import Store
 from tests.support.servers import Server, until
 from tests.support.spark.dying_queue import FORMAT, STEPS_OF_A_COMMIT, queue_sink_that_dies
@@ -199,7 +201,7 @@ def batches(numbers: range, tasks: int) -> list[pa.RecordBatch]:
 def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attempts(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
     monkeypatch.setattr(sink, "query_of_task", lambda: "spark-query")
     writer, queue = QueueStreamWriter(QueueAddress(embedded_url, name)), embedded.queue(name)
     epoch = calls = 0
@@ -232,7 +234,7 @@ def test_a_commit_may_end_between_any_two_calls_and_be_repeated_with_other_attem
 def test_what_a_commit_has_left_comes_with_the_next_one(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
     writers = [
         QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
     ]
@@ -261,7 +263,7 @@ def test_what_a_commit_has_left_comes_with_the_next_one(
 def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
     embedded_url: str, embedded: Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PUSH_ROWS", 7)
+    monkeypatch.setattr(queue_intake, "PUSH_ROWS", 7)
     writers = [
         QueueWriter(QueueAddress(embedded_url, name), ("p", sequence)) for sequence in (1, 2)
     ]
@@ -294,7 +296,7 @@ def test_a_driver_that_is_not_as_dead_as_was_thought_pushes_nothing_twice(
 def test_a_store_may_die_in_the_middle_of_a_commit(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "PUSH_ROWS", 20)
+    monkeypatch.setattr(queue_intake, "PUSH_ROWS", 20)
     with Server(fsync="always") as server, headwater.connect(server.url) as hw:
         queue = hw.queue(name)
         queue.push("0")

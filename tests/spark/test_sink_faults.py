@@ -24,7 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 import headwater
-from headwater.spark.log import sink as log_sink
+from headwater.spark.log.sink import LogWriter
+from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlWriter
@@ -153,8 +154,8 @@ def test_an_sql_sink_may_die_at_any_step(
 
 
 def test_of_two_attempts_of_a_task_one_counts(stores: Stores, name: str) -> None:
-    sink = log_sink.LogSink(StreamOrTopic(stores.url("embedded"), name, False), 0)
-    writer = log_sink.LogWriter(sink, None)
+    sink = LogSink(StreamOrTopic(stores.url("embedded"), name, False), 0)
+    writer = LogWriter(sink, None)
     values = [[str(n) for n in range(task, 3000, 2)] for task in (0, 1)]
     batches = [pa.record_batch({"value": some}) for some in values]
     attempts = [[writer.write(iter([batch])) for _ in range(2)] for batch in batches]

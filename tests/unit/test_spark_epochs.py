@@ -11,9 +11,11 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import SparkFailed
-from headwater.spark.log.sink import LogSink, LogStreamWriter
+from headwater.spark.log.sink import LogStreamWriter
+from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter
+from headwater.spark.queues.sink import QueueStreamWriter
+from headwater.spark.queues.target import QueueAddress
 from headwater.spark.sql_sink.plan import plan_write
 from headwater.spark.sql_sink.source import SqlStreamWriter
 from tests.support.spark.tables import small_table
@@ -30,5 +32,5 @@ def writers(directory: Path, database: str) -> Iterator[DataSourceStreamArrowWri
 @pytest.mark.parametrize("place", range(3), ids=["log", "queue", "sql"])
 def test_a_task_that_does_not_know_its_query_fails(tmp_path: Path, place: int) -> None:
     writer = list(writers(tmp_path, small_table(tmp_path)))[place]
-    with pytest.raises(SparkFailed, match="was not told the id of its query"):
+    with pytest.raises(SparkFailed, match="does not know the id of its query"):
         writer.write(iter([pa.record_batch({"id": [99], "value": [b"v"]})]))

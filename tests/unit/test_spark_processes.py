@@ -8,10 +8,10 @@ import sys
 
 FREEZING = """
 import gc, json
-from headwater.spark.engine.processes import be_a_good_guest
+from headwater.spark.engine.processes import quiet_and_freeze
 
 before = gc.get_freeze_count()
-be_a_good_guest()
+quiet_and_freeze()
 gc.collect()
 first = gc.get_freeze_count() - before
 left = len(gc.get_objects())
@@ -25,9 +25,9 @@ print(json.dumps({"first": first, "left": left, "rings": rings, "hooks": len(gc.
 """
 LEAVING = """
 import traceback
-from headwater.spark.engine.processes import be_a_good_guest
+from headwater.spark.engine.processes import quiet_and_freeze
 
-be_a_good_guest()
+quiet_and_freeze()
 for error in (BrokenPipeError("nobody hears"), ValueError("a fault")):
     try:
         raise error

@@ -14,9 +14,10 @@ from headwater.spark.jobs.backfill_targets import (
     TimelineTarget,
 )
 from headwater.spark.jobs.row_matching import Canon, Sources
-from headwater.spark.log.sink import LogSink
+from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
-from headwater.spark.queues.sink import QueueAddress, QueueStreamWriter, QueueWriter
+from headwater.spark.queues.sink import QueueStreamWriter, QueueWriter
+from headwater.spark.queues.target import QueueAddress
 from headwater.spark.timelines.target import FarmPlan
 
 URL = "redis://:secret@host"

@@ -11,12 +11,10 @@ Needs ``pip install 'headwater[spark]'``; PySpark is imported with the first use
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import SparkMissing
-from headwater.spark.engine.processes import be_a_good_guest, is_spark_process
-from headwater.spark.engine.session import session
+from headwater.spark.engine.processes import is_spark_process, quiet_and_freeze
+from headwater.spark.engine.session import make_session, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,17 +39,17 @@ __all__ = [
     "walk",
 ]
 
-# Jobs import Spark, so that they come with their first use.
+# Jobs import PySpark, so each is imported with its first use.
 _JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
 
-# Spark hides the values of options with such names where it prints a plan, by itself those of URLs
-# only; passwords may be part of all of these.
+# Spark hides the values of options with such names in the plans that it prints; by itself it does
+# so for URLs only. Any of these may hold a password.
 _REDACTED = "spark.sql.redaction.options.regex"
 _SECRET_OPTIONS = "(?i)instances|archive"
 
-# A process of Spark imports a source, and this with it.
+# Spark's own processes import a source, and this module with it.
 if is_spark_process():
-    be_a_good_guest()
+    quiet_and_freeze()
 
 
 def __getattr__(name: str) -> Any:
@@ -61,10 +59,22 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"headwater.spark.jobs.{name}"), name)
 
 
-def require_spark() -> None:
-    """Raise SparkMissing unless PySpark is installed."""
-    if find_spec("pyspark") is None:
-        raise SparkMissing()
+def session(
+    master: str | None = None, *, app_name: str = "headwater", **conf: object
+) -> SparkSession:
+    """Return a session in which everything of Headwater works; makes it when there is none yet.
+
+    ``master`` is a Spark master: ``local[2]``, ``spark://host:7077``, ...; by default it is what
+    spark-submit or Spark's own settings say, else this machine with all its cores. ``conf`` holds
+    further settings by their full name, as in ``**{"spark.driver.memory": "2g"}``; they override
+    ours. Raises SparkMissing, JavaMissing. A first session takes seconds to start.
+
+    Our formats work without it: a session that was made elsewhere gets them by ``register``, or
+    finds them by itself through the modules ``pyspark_headwater...``.
+    """
+    spark = make_session(master, app_name, conf)
+    register(spark)
+    return spark
 
 
 def register(spark: SparkSession) -> None:

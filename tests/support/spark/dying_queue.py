@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headwater.spark.queues import sink
+from headwater.spark.queues import intake
 from headwater.spark.queues.sink import QueueStreamWriter
 from headwater.spark.queues.source import QueueSource
 from headwater.store.call import Call
@@ -55,7 +55,7 @@ class DyingWriter(QueueStreamWriter):
                 self.come_to(f"{request.function} {calls[request.function]}")
             return reply
 
-        with mock.patch.object(Store, "ask", dying), mock.patch.object(sink, "PUSH_ROWS", 100):
+        with mock.patch.object(Store, "ask", dying), mock.patch.object(intake, "PUSH_ROWS", 100):
             super().commit(messages, batchId)
         self.come_to("committed")
 
@@ -77,6 +77,6 @@ def queue_sink_that_dies(step: str, marker: str) -> type[DataSource]:
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
             writer = super().streamWriter(schema, overwrite)
             assert isinstance(writer, QueueStreamWriter)
-            return DyingWriter(writer.place, step, marker)
+            return DyingWriter(writer.address, step, marker)
 
     return Dying

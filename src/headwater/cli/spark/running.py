@@ -67,7 +67,8 @@ def spark_session(job: str, master: str | None, conf: list[str] | None) -> Itera
     One that was there before stays.
     """
     given = _QUIET | settings(conf)
-    from headwater.spark import require_spark, session
+    from headwater.spark import session
+    from headwater.spark.engine.session import require_spark
 
     require_spark()
     from pyspark.sql import SparkSession

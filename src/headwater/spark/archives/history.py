@@ -32,7 +32,7 @@ class ArchivePart(NamedTuple):
 def whole_extents(
     archives: Sequence[Archive], look: Callable[[], Sequence[Extent]]
 ) -> list[Extent]:
-    """Say from where to where each stream goes, archive and log together.
+    """Return from where to where each stream goes, archive and log together.
 
     ``look`` asks the log. A stream that is gone from the log is all that its archive has. Raises
     ArchiveMismatch when an archive is not the history of its stream.
@@ -82,14 +82,14 @@ def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[
 
 
 def first_at(archive: Archive, time_ms: int, in_log: int) -> int:
-    """Give the offset of the first message at or after a time, knowing the log's answer."""
+    """Return the offset of the first message at or after a time, knowing the log's answer."""
     manifest = archive.load()
     found = None if manifest is None else offset_at(archive.directory, manifest, time_ms)
     return in_log if found is None else min(found, in_log)
 
 
 def archived_partitions(place: str, topic: str) -> int:
-    """Say how many partitions a topic had when it was archived; 0 when it never was."""
+    """Return how many partitions a topic had when it was archived; 0 when it never was."""
     counts = [
         Archive(place, name).require().partitions or 0
         for name in archived_streams(place)

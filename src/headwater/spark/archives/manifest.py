@@ -81,18 +81,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.bytes for file in self.files)
 
     def between(self, first: int, last: int) -> list[File]:
-        """Give the files that may hold offsets first..last."""
+        """Return the files that may hold offsets first..last."""
         return [file for file in self.files if file.first <= last and file.last >= first]
 
     def gaps_between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Give what is gone of first..last."""
+        """Return what is gone of first..last."""
         cut = ((max(low, first), min(high, last)) for low, high in self.gaps)
         return [(low, high) for low, high in cut if low <= high]
 
     def with_more(
         self, last: int, files: Iterable[File], gaps: Iterable[tuple[int, int]]
     ) -> Manifest:
-        """Give the next version: everything up to ``last`` is in these files, too, or gone."""
+        """Return the next version: everything up to ``last`` is in these files, too, or gone."""
         return msgspec.structs.replace(
             self,
             version=self.version + 1,
@@ -129,7 +129,7 @@ class Archive:
         return open_directory(self.place, self.stream)
 
     def load(self) -> Manifest | None:
-        """Give the newest version; None when nothing was archived. Raises ArchiveDamaged.
+        """Return the newest version; None when nothing was archived. Raises ArchiveDamaged.
 
         Lists a folder, and reads the version unless this process has read it before.
         """

@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
     tags: frozenset[str] | None = None
 
     def in_file(self, file: File) -> bool:
-        """Say whether a file may hold such rows."""
+        """Return whether a file may hold such rows."""
         return (
             file.first <= self.last
             and file.last >= self.first
@@ -79,7 +79,7 @@ class Wanted(NamedTuple):
         )
 
     def in_group(self, group: pq.RowGroupMetaData) -> bool:
-        """Say whether a row group may hold such rows; raw numbers of times are milliseconds."""
+        """Return whether a row group may hold such rows; raw numbers of times are milliseconds."""
         offsets, tags, _, times = (group.column(place).statistics for place in range(4))
         return bool(
             offsets.min_raw <= self.last
@@ -93,7 +93,7 @@ class Wanted(NamedTuple):
 def read_file(
     directory: Directory, file: File, wanted: Wanted, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the row groups that may hold what is wanted, cut to its offsets.
+    """Return the row groups that may hold what is wanted, cut to its offsets.
 
     Other rows of a group come along: times and tags are for the caller to look at. ``columns``
     must hold offset. Raises ArchiveDamaged.
@@ -115,7 +115,7 @@ def read_file(
 
 
 def cut_offsets(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
-    """Give the rows of first..last out of rows that are in order of offset; copies nothing."""
+    """Return the rows of first..last out of rows that are in order of offset; copies nothing."""
     offsets = batch.column("offset")
     low = bisect_left(offsets, first, key=pa.Int64Scalar.as_py)
     high = bisect_right(offsets, last, key=pa.Int64Scalar.as_py)

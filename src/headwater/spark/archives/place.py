@@ -31,7 +31,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def absolute_place(place: str | os.PathLike[str]) -> str:
-    """Give the name by which every process of this machine finds a place: a path, or a URI."""
+    """Return the name by which every process of this machine finds a place: a path, or a URI."""
     text = os.fspath(place)
     if not text:
         raise InvalidInput("an archive needs a directory or a URI; name where it lies")
@@ -39,7 +39,7 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
 
 
 def safe_place(place: str) -> str:
-    """Give the name of a place that may be shown: without user, password and options of a URI."""
+    """Return the name of a place that may be shown: without user, password and options of a URI."""
     if "://" not in place:
         return place
     parts = urlsplit(place)
@@ -74,7 +74,7 @@ class Directory:
         self.shown = shown
 
     def within(self, name: str) -> str:
-        """Give the full path of a file."""
+        """Return the full path of a file."""
         return f"{self.path}/{name}"
 
     def listing(self, folder: str) -> list[ListedFile]:
@@ -89,7 +89,7 @@ class Directory:
         )
 
     def read(self, name: str) -> bytes | None:
-        """Give all of a file, or None when it is not there."""
+        """Return all of a file, or None when it is not there."""
         try:
             with self.filesystem.open_input_file(self.within(name)) as file:
                 data: bytes = file.read()
@@ -194,7 +194,7 @@ def _sync(folder: Path) -> None:
 
 
 def open_directory(place: str, stream: str) -> Directory:
-    """Give the directory of a stream's archive; it need not exist. Raises InvalidInput."""
+    """Return the directory of a stream's archive; it need not exist. Raises InvalidInput."""
     folder = stream_folder(stream)
     filesystem, path = _filesystem(place, os.getpid())
     kind = LocalDirectory if isinstance(filesystem, pafs.LocalFileSystem) else Directory

@@ -21,7 +21,7 @@ ALL = ("offset", "tag", "value", "time")
 def scan(
     directory: Directory, files: Sequence[File], wanted: Wanted, columns: Sequence[str] = ALL
 ) -> Iterator[pa.RecordBatch]:
-    """Give the wanted offsets in order; rows of other times and tags may come along.
+    """Return the wanted offsets in order; rows of other times and tags may come along.
 
     ``columns`` must hold offset; what it leaves out is not read. Memory: one row group of each
     file that overlaps with others. Raises ArchiveDamaged.
@@ -67,7 +67,7 @@ def _merged(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
 
 
 def offset_at(directory: Directory, manifest: Manifest, time_ms: int) -> int | None:
-    """Give the offset of the first archived message at or after a time; None if there is none."""
+    """Return the offset of the first archived message at or after a time; None if there is none."""
     found: int | None = None
     wanted = Wanted(since_ms=time_ms)
     for file in manifest.files:

@@ -66,7 +66,7 @@ def _messages(
     span: tuple[int, int],
     gaps: list[tuple[int, int]],
 ) -> Iterator[pa.RecordBatch]:
-    """Give the messages of a range, and add to ``gaps`` what was evicted of it."""
+    """Return the messages of a range, and add to ``gaps`` what was evicted of it."""
     stream = StreamHandle(archive.stream, set())
     at, last = span
     while at and at <= last:

@@ -1,1 +1,1 @@
-"""Spark itself: a ready session, the Java it runs on, what it must learn, its Python processes."""
+"""Spark itself: sessions, Java, the optimizer, its processes; and what all formats share."""

@@ -1,40 +1,45 @@
-"""The columns that a format has, and what it says about others."""
+"""The columns that a format has: what a source refuses to be asked for, and a sink to be given."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql.types import DataType, StructType
 
 from headwater.errors import InvalidInput
 
 
 def refuse_other_schema(schema: StructType, ours: StructType, what: str) -> None:
-    """Refuse a schema of the user's own: what comes can be selected and cast afterwards."""
+    """Refuse a schema of the user's own: columns can be selected and cast afterwards."""
     if schema != ours:
         raise InvalidInput(
             f"{what} has the columns {', '.join(ours.names)}, each in its own type; "
-            "leave the schema out, and select and cast what comes"
+            "leave the schema out, then select and cast the columns"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedColumns:
-    """The columns that a sink takes: the types of each, and which must be there."""
+    """The columns that a sink accepts: the types of each, and which are required.
+
+    ``hint`` ends the message for columns that are not accepted.
+    """
 
     what: str
-    kinds: Mapping[str, tuple[type[DataType], ...]]
-    needed: Sequence[str]
+    types: Mapping[str, tuple[type[DataType], ...]]
+    required: Sequence[str]
+    hint: str = ""
 
     def check(self, schema: StructType) -> None:
         """Refuse other columns, other types and missing ones. Raises InvalidInput."""
         for column in schema.fields:
-            wanted = self.kinds.get(column.name)
+            wanted = self.types.get(column.name)
             if wanted is None:
                 raise InvalidInput(
                     f"column {column.name!r} has no place in {self.what}, which takes "
-                    f"{', '.join(self.kinds)}; choose with .select(...)"
+                    f"{', '.join(self.types)}; choose with .select(...){self.hint}"
                 )
             if schema.names.count(column.name) > 1:
                 raise InvalidInput(f"column {column.name!r} is there twice; name each once")
@@ -43,18 +48,27 @@ class AcceptedColumns:
                 raise InvalidInput(
                     f"column {column.name!r} must be {words}, not "
                     f"{column.dataType.simpleString()}; use "
-                    f".withColumn({column.name!r}, col({column.name!r}).cast(...))"
+                    f".withColumn({column.name!r}, col({column.name!r}).cast(...)){self.hint}"
                 )
-        for name in self.needed:
+        for name in self.required:
             if name not in schema.names:
                 raise InvalidInput(
                     f"there is no column {name!r} among {schema.names}; make one, for example by "
-                    f".withColumnRenamed(..., {name!r})"
+                    f".withColumnRenamed(..., {name!r}){self.hint}"
+                )
+
+    def refuse_nulls(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows in which a required column is null. Raises InvalidInput."""
+        for name in self.required:
+            if nulls := batch.column(name).null_count:
+                raise InvalidInput(
+                    f"{nulls} of the rows have a {name} that is null; drop them by "
+                    f".where('{name} IS NOT NULL')"
                 )
 
 
 def refuse_overwrite(overwrite: bool, what: str) -> None:
-    """Refuse to write over what is there."""
+    """Refuse to replace what is there. Raises InvalidInput."""
     if overwrite:
         raise InvalidInput(
             f"{what} is only added to: write with .mode('append'), or .outputMode('append') in a "

@@ -1,7 +1,7 @@
 """One client per process and store, kept as long as the process lives.
 
-Spark runs tasks in a pool of Python processes that it forks and uses again, and unpickles a new
-reader or writer for each: a connection kept by one of those would be made anew with every task.
+Spark runs tasks in a pool of Python processes that it forks and reuses, and unpickles a new reader
+or writer for each task: if those kept the connection, every task would connect anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _opening = threading.Lock()
 
 
 def client(url: str) -> Headwater:
-    """Give this process's client of a store; a forked child gets its own. Raises as connect."""
+    """Return this process's client of a store; a forked child gets its own. Raises as connect."""
     with _opening:
         key = (os.getpid(), url)
         if key not in _clients:
@@ -27,7 +27,7 @@ def client(url: str) -> Headwater:
 
 
 def absolute_url(url: str | None) -> str:
-    """Give the URL under which every process of this machine finds the store that is meant here.
+    """Return a URL that means the same store in every process of this machine.
 
     None is ``$HEADWATER_URL``, else the embedded store, as for ``connect``; the directory of an
     embedded store is the one that the calling process would use. Raises InvalidInput.

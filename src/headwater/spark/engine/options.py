@@ -1,7 +1,7 @@
-"""The options of a data source: names without regard to case, values checked when they are read.
+"""The options of a data source: names in any case, values checked when they are read.
 
-Every refusal is one line that names the option, what it holds and what it may hold; a value is
-only repeated where it cannot be a secret.
+Every error is one line that names the option, its value and what it may be; a value is only shown
+where it cannot be a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FALSE = ("false", "0", "no")
 
 
 class SourceOptions:
-    """What was given by ``option(...)``, out of the ``known`` names; others are refused."""
+    """The options that a user gave by ``option(...)``; names that are not ``known`` are refused."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         self._spelling = {name.lower(): name for name in known}
@@ -38,18 +38,18 @@ class SourceOptions:
         return name.lower() in self._given
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """Give the text of an option; an empty one counts as not given."""
+        """Return the text of an option; an empty one counts as not given."""
         return self._given.get(name.lower()) or default
 
     def required(self, name: str) -> str:
-        """Give the text of an option that must be there."""
+        """Return the text of an option that must be given. Raises InvalidInput."""
         value = self.text(name)
         if value is None:
             raise InvalidInput(f"option {name!r} is missing; add .option({name!r}, ...)")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """Give a yes or no."""
+        """Return an option that is true or false. Raises InvalidInput for anything else."""
         value = self.text(name)
         if value is None:
             return default
@@ -58,7 +58,7 @@ class SourceOptions:
         return value.lower() in _TRUE
 
     def number(self, name: str, least: int = 1, most: int = MAX_EXACT) -> int | None:
-        """Give a whole number within bounds; None when it is not given."""
+        """Return a whole number within bounds; None when it is not given."""
         value = self.text(name)
         if value is None:
             return None
@@ -71,7 +71,7 @@ class SourceOptions:
         return number
 
     def choice(self, name: str, among: Iterable[str], default: str) -> str:
-        """Give one of several words."""
+        """Return an option that is one of several words. Raises InvalidInput for others."""
         value = (self.text(name) or default).lower()
         words = list(among)
         if value not in words:
@@ -79,11 +79,11 @@ class SourceOptions:
         return value
 
     def words(self, name: str) -> list[str]:
-        """Give a list that is written with commas; empty when it is not given."""
+        """Return a list that is written with commas; empty when it is not given."""
         return [word for part in (self.text(name) or "").split(",") if (word := part.strip())]
 
     def parsed(self, name: str) -> Any:
-        """Give what an option says in JSON; None when it is not given."""
+        """Return what an option says in JSON; None when it is not given."""
         value = self.text(name)
         if value is None:
             return None

@@ -1,32 +1,31 @@
-"""A ready SparkSession: Java found, Python and Arrow set, our sources registered.
-
-Nothing here is needed for the sources to work; a session made elsewhere takes them by
-``register``, or finds "headwater" by itself through the module ``pyspark_headwater``.
-"""
+"""Makes a SparkSession that our formats work well in: Java found, Python, Arrow and sockets set."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from headwater.errors import SparkMissing
 from headwater.spark.engine.java import prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Set by spark-submit in the programs it starts: the JVM runs already, its settings are made.
+# Set by spark-submit in the programs that it starts: their JVM runs already, with its settings.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-# Spare the JVM checks of every access to Arrow's memory; Arrow itself keeps within its vectors.
+# Without checks of every access to Arrow's memory; Arrow itself keeps within its vectors.
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # One line for a mistake in an option, instead of the stack of the process that noticed.
+    # A mistake in an option is one line, without the stack of the process that noticed it.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
-    # Over TCP every task of a Python source waits 40 ms for a confirmation that is put off.
+    # Over TCP every task of a Python source waits 40 ms for a delayed ACK.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "headwater.spark.engine.daemon",
 }
@@ -38,18 +37,14 @@ _LOCAL_SETTINGS = {
 }
 
 
-def session(
-    master: str | None = None, *, app_name: str = "headwater", **conf: object
-) -> SparkSession:
-    """Give a session in which everything of Headwater works, making it when there is none yet.
+def require_spark() -> None:
+    """Raise SparkMissing unless PySpark is installed."""
+    if find_spec("pyspark") is None:
+        raise SparkMissing()
 
-    ``master`` is a Spark master: ``local[2]``, ``spark://host:7077``, ...; without it what
-    spark-submit or Spark's own settings say, else this machine with all its cores. ``conf`` holds
-    further settings by their full name, as in ``**{"spark.driver.memory": "2g"}``; they win over
-    ours. Raises SparkMissing, JavaMissing. A first session takes seconds to start.
-    """
-    from headwater.spark import register, require_spark
 
+def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) -> SparkSession:
+    """Return the session that is there, or make one; see ``headwater.spark.session``."""
     require_spark()
     from pyspark.sql import SparkSession
 
@@ -72,6 +67,4 @@ def session(
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
-    spark = builder.getOrCreate()
-    register(spark)
-    return spark
+    return builder.getOrCreate()

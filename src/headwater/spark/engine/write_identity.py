@@ -1,7 +1,7 @@
-"""By what a write is known, so that a repeat of it changes nothing: a producer and a sequence.
+"""What identifies a write, so that a repeat of it is deduplicated: a producer and a sequence.
 
-A batch write is told them by the options ``producer`` and ``sequence``. A streaming query is its
-own producer, by the id in its checkpoint, and its epochs are the sequence.
+A batch write gets them by the options ``producer`` and ``sequence``. A streaming query is its own
+producer, by the id in its checkpoint, and its epochs are the sequence.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from headwater.errors import InvalidInput, SparkFailed
 from headwater.inputs import check_name
 from headwater.spark.engine.options import SourceOptions
 
-# Spark hands these on to the sink of a streaming query.
+# Spark passes these on to the sink of a streaming query.
 SPARK_OPTIONS = ("checkpointLocation", "path")
-# As long as the producers of all queries are.
+# The producers of all queries are as long as this one.
 SAMPLE_QUERY = "spark-00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True)
 class FromTask(WriterCommitMessage):
-    """What a task tells the commit: which query is its producer; None in a batch write."""
+    """What a task reports to the commit: the query that is its producer; None in a batch write."""
 
     query: str | None
 
 
 def query_of_task() -> str:
-    """Give the streaming query that this task belongs to, as a producer. Raises SparkFailed."""
+    """Return the streaming query that this task belongs to, as a producer. Raises SparkFailed."""
     context = TaskContext.get()
     found = context.getLocalProperty("sql.streaming.queryId") if context else None
     if not found:
         raise SparkFailed(
-            "a task of a streaming query was not told the id of its query, by which a repeat of "
-            "an epoch is known"
+            "a task of a streaming query does not know the id of its query, by which a repeated "
+            "epoch is recognised"
         )
     return f"spark-{found}"
 
 
 def queries_of(messages: Iterable[WriterCommitMessage | None]) -> set[str]:
-    """Name the query whose tasks sent messages; nothing when there were no tasks."""
+    """Return the query whose tasks sent the messages; an empty set when there were no tasks."""
     found = {message.query for message in messages if isinstance(message, FromTask)}
     assert None not in found, "tasks of a streaming query know it"
     return {query for query in found if query is not None}
 
 
 def producer_of(options: SourceOptions) -> tuple[str, int] | None:
-    """Give the producer and sequence by which a batch write may be repeated."""
+    """Return the producer and the sequence of a batch write; None when it cannot be repeated."""
     producer, sequence = options.text("producer"), options.number("sequence", 0)
     if (producer is None) != (sequence is None):
         raise InvalidInput("options 'producer' and 'sequence' go together; give both or neither")
@@ -59,7 +59,7 @@ def producer_of(options: SourceOptions) -> tuple[str, int] | None:
 
 
 def refuse_producer(options: SourceOptions) -> None:
-    """Refuse to be told a producer in a streaming query, which has its own."""
+    """Refuse the options of a producer in a streaming query, which is its own producer."""
     for name in ("producer", "sequence"):
         if name in options:
             raise InvalidInput(

@@ -1,9 +1,9 @@
 """A dirty list as a sink: each row says that a member is dirty.
 
 Tasks add as they go. Adding twice is adding once: a member is in the list once, under the lowest
-score it was given. So nothing has to be staged or remembered, whoever dies and is repeated. What a
-repeat can do is to make dirty again what was cleaned in between; and a write that fails has made
-dirty what its tasks had come to. Either is looked at once more than needed, and nothing is missed.
+score it was given. A repeated task or write can make dirty again what was cleaned in between, and a
+write that fails has added what its tasks had come to. Either way a member is looked at once more
+than needed, and none is missed.
 
 The columns are ``member`` (string or binary), ``score`` (a number) and, into a channel,
 ``not_before`` (timestamp, or ms since 1970; null is now).
@@ -12,15 +12,10 @@ The columns are ``member`` (string or binary), ``score`` (a number) and, into a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -33,43 +28,34 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headwater.errors import InvalidInput
 from headwater.spark.engine.accepted_columns import AcceptedColumns
-from headwater.spark.engine.failures import one_line
 from headwater.spark.icks.target import DirtyList
 
-_KINDS: dict[str, tuple[type[DataType], ...]] = {
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "member": (StringType, BinaryType),
     "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
 }
-ACCEPTED = AcceptedColumns("an Ick", _KINDS, ["member", "score"])
+ACCEPTED = AcceptedColumns("an Ick", _TYPES, ["member", "score"])
 ACCEPTED_BY_CHANNEL = AcceptedColumns(
-    "a channel", {**_KINDS, "not_before": (TimestampType, LongType)}, ["member", "score"]
+    "a channel", {**_TYPES, "not_before": (TimestampType, LongType)}, ["member", "score"]
 )
 
 
-def add_rows(dirty: DirtyList, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
+def add_rows(dirty: DirtyList, batches: Iterable[pa.RecordBatch]) -> None:
     """Add all rows of a task."""
-    with one_line():
-        # One object for all, for a channel looks at its layout when it is first used.
-        channel, ick = (dirty.channel, None) if dirty.is_channel else (None, dirty.ick)
-        for batch in batches:
-            for not_before, scores in by_time(batch).items():
-                if channel is not None:
-                    channel.add(scores, not_before=not_before)
-                elif ick is not None:
-                    ick.add(scores)
-    return WriterCommitMessage()
+    # One object for all batches: a channel looks at its layout when it is first used.
+    channel, ick = (dirty.channel, None) if dirty.is_channel else (None, dirty.ick)
+    for batch in batches:
+        for not_before, scores in by_time(batch).items():
+            if channel is not None:
+                channel.add(scores, not_before=not_before)
+            elif ick is not None:
+                ick.add(scores)
 
 
 def by_time(batch: pa.RecordBatch) -> dict[int | None, dict[bytes, float]]:
-    """Give members with their lowest scores, apart for each time before which they are not due."""
-    for name in ("member", "score"):
-        if nulls := batch.column(name).null_count:
-            raise InvalidInput(
-                f"{nulls} of the rows have a {name} that is null; drop them by "
-                f".where('{name} IS NOT NULL')"
-            )
+    """Return members with their lowest scores, for each time before which they are not due."""
+    ACCEPTED.refuse_nulls(batch)
     members = batch.column("member").cast(pa.binary()).to_pylist()
     found: dict[int | None, dict[bytes, float]] = {}
     for member, score, time in zip(
@@ -84,7 +70,7 @@ def by_time(batch: pa.RecordBatch) -> dict[int | None, dict[bytes, float]]:
 
 
 def _times(batch: pa.RecordBatch) -> list[int | None]:
-    """Give the time of each row in ms; a fraction counts up, for none may come too early."""
+    """Return the time of each row in ms, rounded up, so that no member is due too early."""
     if "not_before" not in batch.schema.names:
         return [None] * batch.num_rows
     column = batch.column("not_before")
@@ -93,25 +79,3 @@ def _times(batch: pa.RecordBatch) -> list[int | None]:
         column = pc.divide(pc.add(column, 999), 1000)
     times: list[int | None] = column.to_pylist()
     return times
-
-
-class DirtyWriter(DataSourceArrowWriter):
-    """A batch write."""
-
-    def __init__(self, dirty: DirtyList) -> None:
-        self._dirty = dirty
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Add the rows of a task."""
-        return add_rows(self._dirty, iterator)
-
-
-class DirtyStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a streaming query."""
-
-    def __init__(self, dirty: DirtyList) -> None:
-        self._dirty = dirty
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Add the rows of a task."""
-        return add_rows(self._dirty, iterator)

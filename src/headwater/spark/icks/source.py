@@ -1,6 +1,8 @@
-"""The format itself: its options, and what is refused before anything runs."""
+"""``format("headwater_ick")`` itself: its options, and what is refused before anything runs."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -15,10 +17,11 @@ from headwater.ick.limits import MAX_SHARDS
 from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.idempotent_writers import IdempotentStreamWriter, IdempotentWriter
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import SPARK_OPTIONS
 from headwater.spark.icks.reader import COLUMNS, DirtyReader
-from headwater.spark.icks.sink import ACCEPTED, ACCEPTED_BY_CHANNEL, DirtyStreamWriter, DirtyWriter
+from headwater.spark.icks.sink import ACCEPTED, ACCEPTED_BY_CHANNEL, add_rows
 from headwater.spark.icks.target import DirtyList
 
 READ_OPTIONS = ("url", "ick", "channel")
@@ -30,18 +33,18 @@ class IckSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_ick"
 
     @one_line()
     def schema(self) -> StructType:
-        """Give the columns of the members."""
+        """Return the columns of the members."""
         _dirty_list(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a look at the list; nothing of it is changed or reserved."""
+        """Plan a read of the list; nothing of it is changed or reserved."""
         refuse_other_schema(schema, COLUMNS, "a dirty list")
         return DirtyReader(_dirty_list(SourceOptions(self.options, READ_OPTIONS)))
 
@@ -49,13 +52,13 @@ class IckSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = SourceOptions(self.options, WRITE_OPTIONS)
-        return DirtyWriter(_write_to(options, schema, overwrite))
+        return IdempotentWriter(partial(add_rows, _write_to(options, schema, overwrite)))
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
-        return DirtyStreamWriter(_write_to(options, schema, overwrite))
+        return IdempotentStreamWriter(partial(add_rows, _write_to(options, schema, overwrite)))
 
 
 def _dirty_list(options: SourceOptions) -> DirtyList:
@@ -73,6 +76,6 @@ def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> Di
     refuse_overwrite(overwrite, "a dirty list")
     found = _dirty_list(options)
     (ACCEPTED_BY_CHANNEL if found.is_channel else ACCEPTED).check(schema)
-    # Tells now if the name is none, or something else lies there.
+    # Raises now if the name is invalid, or something else lies there.
     found.exists()
     return found

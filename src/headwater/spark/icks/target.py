@@ -35,6 +35,6 @@ class DirtyList:
         return self.hw.ick_channel(self.name, self.shards)
 
     def exists(self) -> bool:
-        """Say whether it is there. Raises InvalidInput for what is no name, and NotAnIck."""
+        """Return whether it is there. Raises InvalidInput for what is no name, and NotAnIck."""
         found = self.channel.stats() if self.is_channel else self.ick.stats()
         return found is not None

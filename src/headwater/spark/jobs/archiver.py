@@ -30,7 +30,7 @@ Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange
 
 
 def reader_name(place: str) -> str:
-    """Name the archiver of a place among the readers of a stream."""
+    """Return the archiver of a place among the readers of a stream."""
     return f"archive:{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
 
 
@@ -50,12 +50,12 @@ class StreamArchiver:
         return reader_name(self.archive.place)
 
     def missing(self) -> list[tuple[int, int]]:
-        """Give what was evicted before it could be archived."""
+        """Return what was evicted before it could be archived."""
         first, last = self.manifest.last + 1, self.extent.first - 1
         return [(first, last)] if first <= last else []
 
     def range(self) -> OffsetRange:
-        """Give what is to be archived."""
+        """Return what is to be archived."""
         start = max(self.manifest.last + 1, self.extent.first)
         stop = max(self.extent.last + 1, start)
         return OffsetRange(self.archive.stream, self.partition, start, stop, self.extent.created)
@@ -79,7 +79,7 @@ class StreamArchiver:
         return hw.stream(self.archive.stream).evict(self.manifest.last, past_readers=False)
 
     def would_evict(self, hw: Headwater) -> int:
-        """Say how many offsets could be evicted once everything is archived."""
+        """Return how many offsets could be evicted once everything is archived."""
         stream = hw.stream(self.archive.stream)
         facts = stream.info()
         needed = [at for reader, at in facts.readers.items() if reader != self.reader]

@@ -49,7 +49,7 @@ class BackfillInput(Protocol):
         """Name it, for people."""
 
     def facts(self) -> dict[str, Any]:
-        """Give what must be the same when a backfill goes on."""
+        """Return what must be the same when a backfill goes on."""
 
     def columns(self) -> list[str]:
         """Name its columns."""
@@ -58,7 +58,7 @@ class BackfillInput(Protocol):
         """Cut it into chunks of about so many rows, in order; reads the input once."""
 
     def read(self, chunk: Chunk) -> DataFrame:
-        """Give the rows of a chunk, in order. Raises InputChanged when they are others by now."""
+        """Return the rows of a chunk, in order. Raises InputChanged when they are others by now."""
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class FilesInput:
         return (reader.schema(schema) if schema is not None else reader).load(list(paths))
 
     def _root(self) -> str | None:
-        """Give the folder that holds all files, when a folder was named."""
+        """Return the folder that holds all files, when a folder was named."""
         root = self.paths[0].rstrip("/")
         inside = any(path.endswith(root) for path, _, _ in self._files)
         return None if inside else root
@@ -273,7 +273,7 @@ def cut_by_key(keys: DataFrame, key: str, rows: int) -> list[Chunk]:
 
 
 def within_chunk(chunk: Chunk, key: str, kind: t.DataType) -> Column:
-    """Give the condition that rows of a chunk fulfil."""
+    """Return the condition that rows of a chunk fulfil."""
     column = F.col(_quoted(key))
     if chunk.high is None:
         # Nothing but nulls.

@@ -46,7 +46,7 @@ class Journal:
         self._begun: set[int] = set()
 
     def read(self) -> BackfillPlan | None:
-        """Give the plan if there is one, and see what is done."""
+        """Return the plan if there is one, and see what is done."""
         plan = None
         for batch in self.stream.scan():
             for row in batch.to_pylist():
@@ -57,7 +57,7 @@ class Journal:
         return plan
 
     def begin(self, plan: BackfillPlan) -> BackfillPlan:
-        """Keep a plan; gives the one that counts, which is another's if that was faster."""
+        """Keep a plan; returns the one that counts, which is another's if that was faster."""
         entry = (_PLAN, msgspec.json.encode(plan))
         self.stream.write_many([entry], producer=_PLAN, sequence=1)
         kept = self.read()

@@ -33,7 +33,7 @@ class BackfillTarget(Protocol):
         """Its name."""
 
     def facts(self) -> dict[str, Any]:
-        """Give what must be the same when a backfill goes on."""
+        """Return what must be the same when a backfill goes on."""
 
     def shape(self, rows: DataFrame, tag: str | None, value: str | None) -> DataFrame:
         """Bring rows of the input into the columns that the target takes."""
@@ -157,14 +157,14 @@ def _column(rows: DataFrame, name: str) -> Column:
     return rows["`" + name.replace("`", "``") + "`"]
 
 
-def _score(rows: DataFrame, name: str, taken: AcceptedColumns) -> Column:
-    """Give a score as it is where the sink takes it, which refuses what would be rounded."""
-    as_it_is = isinstance(rows.schema[name].dataType, taken.kinds["score"])
+def _score(rows: DataFrame, name: str, accepted: AcceptedColumns) -> Column:
+    """Return a score as it is where the sink takes it, which refuses what would be rounded."""
+    as_it_is = isinstance(rows.schema[name].dataType, accepted.types["score"])
     return _column(rows, name) if as_it_is else _column(rows, name).cast("double")
 
 
 def _value(rows: DataFrame, name: str | None) -> Column:
-    """Give the value of a message: the bytes of a column, or the whole row as JSON."""
+    """Return the value of a message: the bytes of a column, or the whole row as JSON."""
     if name is None:
         whole = F.struct(*(_column(rows, each) for each in rows.columns))
         return F.to_json(whole, {"ignoreNullFields": "false"}).cast("binary")

@@ -122,7 +122,7 @@ def _handle(stream: str) -> StreamHandle:
 
 
 def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
-    """Give a row for every tag of every stream: n messages, the mark of the last, its part."""
+    """Return a row for every tag of every stream: n messages, the mark of the last, its part."""
     found = read_marks(spark, url, parts).groupBy("stream", "tag")
     top = F.max(F.struct("mark", "part")).alias("top")
     return found.agg(top, F.sum("n").alias("n")).select("top.mark", "top.part", "n")

@@ -43,7 +43,7 @@ class CompactPart(NamedTuple):
 
 
 def read_marks(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
-    """Give rows of stream, part, tag, mark, n: the last of ``n`` messages of a tag in a part.
+    """Return rows of stream, part, tag, mark, n: the last of ``n`` messages of a tag in a part.
 
     ``mark`` is twice its offset, and one more when it is a marker that may go.
     """
@@ -57,11 +57,11 @@ class MarksSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_marks"
 
     def schema(self) -> str:
-        """Give the columns."""
+        """Return the columns."""
         return "stream int, part int, tag string, mark long, n long"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  Spark's signature
@@ -81,7 +81,7 @@ class MarksReader(DataSourceReader):
         self._parts = parts
 
     def partitions(self) -> list[InputPartition]:
-        """Give a task for each part."""
+        """Return a task for each part."""
         return [_Place(number) for number in range(len(self._parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

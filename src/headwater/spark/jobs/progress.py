@@ -36,7 +36,7 @@ class Summary:
         raise NotImplementedError
 
     def headline(self) -> str:
-        """Give the line that ends the job on a terminal."""
+        """Return the line that ends the job on a terminal."""
         if self.dry_run:
             return f"dry run: {self.sentence()}; nothing was changed"
         return f"{self.sentence()} in {self.seconds:.1f} s"
@@ -75,7 +75,7 @@ class JobStep(Protocol):
         """Say that so much more is done."""
 
     def expect(self, total: int) -> None:
-        """Say how much there is to do in all, once it is known."""
+        """Return how much there is to do in all, once it is known."""
 
 
 class JobReport:
@@ -89,7 +89,7 @@ class JobReport:
 
     @classmethod
     def of_command(cls, *, quiet: bool) -> JobReport:
-        """Give the report that fits the standard error of a command."""
+        """Return the report that fits the standard error of a command."""
         if quiet:
             return cls(Manner.QUIET)
         return cls(Manner.LINE if sys.stderr.isatty() else Manner.PLAIN)

@@ -149,7 +149,7 @@ class _Way:
         return self.manifest.gaps_between(self.first, self.last)
 
     def piece(self) -> ArchivePiece:
-        """Give what the next round restores; rounds begin at the same offsets in every run."""
+        """Return what the next round restores; rounds begin at the same offsets in every run."""
         start = self.at - (self.at - self.first) % ROUND_OFFSETS
         end = min(start + ROUND_OFFSETS - 1, self.last)
         files = self.manifest.between(start, end)

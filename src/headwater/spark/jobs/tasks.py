@@ -32,5 +32,5 @@ def in_tasks(spark: SparkSession, work: Callable[[T], R], items: Sequence[T]) ->
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Say how many tasks Spark runs at the same time; a guess where it does not tell (Connect)."""
+    """Return how many tasks Spark runs at the same time; a guess with Connect, which hides it."""
     return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsc") else 8

@@ -114,7 +114,7 @@ class FilteringReader(BatchReader):
 
 
 def reader_class() -> type[BatchReader]:
-    """Give the reader that this process may use.
+    """Return the reader that this process may use.
 
     Spark refuses a reader with ``pushFilters`` when filters are not handed down, which is so unless
     ``spark.sql.python.filterPushdown.enabled`` is set; it hands them down in a process of its own.

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 
 from headwater.errors import InvalidInput
 from headwater.log.reading import UnopenedNode
+from headwater.spark.engine.arrow_rows import TIME
 
-TIME = pa.timestamp("us", "UTC")
 _COLUMNS = {
     "stream": (StringType(), pa.string()),
     "partition": (IntegerType(), pa.int32()),
@@ -60,12 +60,12 @@ def check_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def spark_schema(names: Sequence[str]) -> StructType:
-    """Give the schema that Spark sees."""
+    """Return the schema that Spark sees."""
     return StructType([StructField(name, _COLUMNS[name][0], nullable=False) for name in names])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Give the schema of the record batches that tasks hand over.
+    """Return the schema of the record batches that tasks hand over.
 
     ``schema`` is ours, or what a user gave instead: some of our columns, in their own types.
     Raises InvalidInput for others.
@@ -87,7 +87,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def hand_over(
     table: pa.Table, stream: str, partition: int, schema: pa.Schema
 ) -> list[pa.RecordBatch]:
-    """Give rows of the log (offset, tag, value, time) as batches for Spark, without a loop."""
+    """Return rows of the log (offset, tag, value, time) as batches for Spark, without a loop."""
     rows = table.num_rows
     columns = []
     for name in schema.names:
@@ -109,7 +109,7 @@ def hand_over(
 def hand_over_nodes(
     nodes: Sequence[UnopenedNode], stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Give nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
+    """Return nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
 
     Before them, a row has the base and the time of each; by its first byte it is told from a node.
     """

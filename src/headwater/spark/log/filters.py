@@ -20,7 +20,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
 from headwater.inputs import MAX_EXACT, to_ms
-from headwater.spark.log.columns import TIME
+from headwater.spark.engine.arrow_rows import TIME
 
 _COMPARISONS: dict[type[Filter], str] = {
     spark.EqualTo: "equal",
@@ -63,11 +63,11 @@ class Condition(NamedTuple):
     negated: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Say whether a single value meets it."""
+        """Return whether a single value meets it."""
         return _PYTHON[self.comparison](value, self.value) != self.negated
 
     def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Say for each row of a column whether it meets the condition."""
+        """Return for each row of a column whether it meets the condition."""
         if self.column == "time":
             column = column.cast(TIME)
         if self.comparison == "in":
@@ -98,12 +98,12 @@ def condition_of(found: Filter) -> Condition | None:
 
 
 def leaves_out(conditions: Iterable[Condition], column: str, value: Any) -> bool:
-    """Say whether no row with that value in that column can match: a whole stream is spared."""
+    """Return whether no row with that value in that column can match: a whole stream is spared."""
     return any(one.column == column and not one.holds(value) for one in conditions)
 
 
 def offsets_where(conditions: Iterable[Condition]) -> tuple[int, int]:
-    """Give the first offset that can match, and the one behind the last."""
+    """Return the first offset that can match, and the one behind the last."""
     start, stop = 1, MAX_EXACT
     for one in conditions:
         if one.column != "offset" or one.negated:
@@ -119,7 +119,7 @@ def offsets_where(conditions: Iterable[Condition]) -> tuple[int, int]:
 
 
 def since_ms(conditions: Iterable[Condition]) -> int | None:
-    """Give the least time that a matching row can have; None when any time can."""
+    """Return the least time that a matching row can have; None when any time can."""
     bounds = [
         to_ms(min(one.value) if one.comparison == "in" else one.value)
         for one in conditions
@@ -129,7 +129,7 @@ def since_ms(conditions: Iterable[Condition]) -> int | None:
 
 
 def until_ms(conditions: Iterable[Condition]) -> int:
-    """Give the greatest time that a matching row can have."""
+    """Return the greatest time that a matching row can have."""
     bounds = [
         to_ms(max(one.value) if one.comparison == "in" else one.value)
         for one in conditions
@@ -139,7 +139,7 @@ def until_ms(conditions: Iterable[Condition]) -> int:
 
 
 def tags_where(conditions: Iterable[Condition]) -> frozenset[str] | None:
-    """Give the only tags that a matching row can have; None when there may be others."""
+    """Return the only tags that a matching row can have; None when there may be others."""
     named = [
         frozenset(one.value if one.comparison == "in" else (one.value,))
         for one in conditions
@@ -149,7 +149,7 @@ def tags_where(conditions: Iterable[Condition]) -> frozenset[str] | None:
 
 
 def rows_where(conditions: Iterable[Condition], table: pa.Table) -> pa.Table:
-    """Give the rows of the log's table that meet all conditions on what differs between rows."""
+    """Return the rows of the log's table that meet all conditions on what differs between rows."""
     masks = [
         one.mask(table.column(one.column)) for one in conditions if one.column in table.schema.names
     ]

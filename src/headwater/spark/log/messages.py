@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages of the log: a node's columns, and the partition of each row."""
+"""Rows of a DataFrame as messages of the log: their tags and values, and the partition of each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from headwater.errors import InvalidInput
 from headwater.log import topics
 
 
-def place_rows(batch: pa.RecordBatch, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Give the rows for each partition, in their order; 0 partitions are a stream."""
+def messages_by_partition(
+    batch: pa.RecordBatch, partitions: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the messages of each partition, in the order of their rows; 0 partitions: a stream."""
     messages = _messages(batch)
     if not partitions:
         yield 0, messages
         return
-    places = _places(batch, messages.column("tag"), partitions)
+    places = _partitions(batch, messages.column("tag"), partitions)
     yield from topics.spread(messages, places).items()
 
 
 def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give tag and value as a node has them; no row is touched."""
+    """Return tag and value as a node has them, without a loop over rows."""
     value = batch.column("value")
     if value.null_count:
         raise InvalidInput(
@@ -42,8 +44,8 @@ def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["tag", "value"])
 
 
-def _places(batch: pa.RecordBatch, tags: pa.Array, partitions: int) -> pa.Array:
-    """Give the partition of each row: what the column says, else that of its tag."""
+def _partitions(batch: pa.RecordBatch, tags: pa.Array, partitions: int) -> pa.Array:
+    """Return the partition of each row: that of the column, else that of its tag."""
     if "partition" not in batch.schema.names:
         return topics.places_of(tags, partitions)
     given = batch.column("partition")

@@ -38,7 +38,7 @@ class PositionOption(NamedTuple):
     each: dict[int, Position]
 
     def of(self, partition: int) -> Position:
-        """Give the position in a partition; raises InvalidInput when none is named."""
+        """Return the position in a partition; raises InvalidInput when none is named."""
         position = self.each.get(partition, self.every)
         if position is None:
             raise InvalidInput(
@@ -56,7 +56,7 @@ class PositionOption(NamedTuple):
             )
 
     def resolve(self, partition: int, target: StreamOrTopic, stream: str, extent: Extent) -> int:
-        """Give the offset that is meant in one partition.
+        """Return the offset that is meant in one partition.
 
         Raises OffsetOutOfRange when the stream ends before it. An offset that was evicted is given
         as it is: whether that is a loss depends on what else is asked for.

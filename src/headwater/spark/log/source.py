@@ -45,12 +45,12 @@ class HeadwaterSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater"
 
     @one_line()
     def schema(self) -> StructType:
-        """Give the columns that the option ``columns`` asks for."""
+        """Return the columns that the option ``columns`` asks for."""
         options = self._options()
         target_of(options)
         return columns.spark_schema(columns.check_columns(options.words("columns")))

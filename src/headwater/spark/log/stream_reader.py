@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Give where a new query begins. Raises OffsetOutOfRange, InvalidInput."""
+        """Return where a new query begins. Raises OffsetOutOfRange, InvalidInput."""
         extents, target = self._look(), self.reading.target
         if extents:
             self.starting.check(len(extents))
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Give how far the next micro-batch may read. Raises DataLost, OffsetOutOfRange, ..."""
+        """Return how far the next micro-batch may read. Raises DataLost, OffsetOutOfRange, ..."""
         extents = self._look()
         places = self._known(start, extents)
         self._check(places, extents)
@@ -110,11 +110,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Give what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
+        """Return what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
         return ReadAllAvailable() if self.max_offsets is None else ReadMaxRows(self.max_offsets)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Give the end of the log as it was last seen, for the progress of the query."""
+        """Return the end of the log as it was last seen, for the progress of the query."""
         return _dump(
             {p: PartitionPosition(seen.last + 1, seen.created) for p, seen in self._seen.items()}
         )
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── What is known ────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> dict[int, Extent]:
-        """Say where each partition stands; a topic that is not there yet has none."""
+        """Return where each partition stands; a topic that is not there yet has none."""
         target = self.reading.target
         self._streams = self._streams or target.streams()
         extents = target.extents(self._streams.values())
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return target.hw.stream(self._streams.get(place, f"{target.name}/{place}"))
 
     def _known(self, start: dict[str, Any], extents: dict[int, Extent]) -> QueryPosition:
-        """Give where the query stands, also in what came into being since."""
+        """Return where the query stands, also in what came into being since."""
         places = _load(start)
         return {place: places.get(place, PartitionPosition(1, 0)) for place in (*extents, *places)}
 

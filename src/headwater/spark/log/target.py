@@ -33,7 +33,7 @@ class StreamOrTopic:
         return client(self.url)
 
     def streams(self) -> dict[int, str]:
-        """Give the stream of each partition; a topic that was never made has none."""
+        """Return the stream of each partition; a topic that was never made has none."""
         if not self.is_topic:
             return {0: self.name}
         partitions = self.hw.store.run(partitions_of(self.name))
@@ -42,7 +42,7 @@ class StreamOrTopic:
         return {place: f"{self.name}/{place}" for place in range(partitions)}
 
     def unknown(self) -> UnknownStream | UnknownTopic:
-        """Give the error for a target that is not there."""
+        """Return the error for a target that is not there."""
         return UnknownTopic(self.name) if self.is_topic else UnknownStream(self.name)
 
     def extents(self, streams: Iterable[str]) -> list[Extent]:
@@ -57,11 +57,11 @@ class StreamOrTopic:
         return whole_extents([Archive(self.archive, name) for name in names], look)
 
     def manifest(self, stream: str) -> Manifest | None:
-        """Give what is archived of a stream; None when there is nothing."""
+        """Return what is archived of a stream; None when there is nothing."""
         return None if self.archive is None else Archive(self.archive, stream).load()
 
     def offset_at(self, stream: str, time_ms: int) -> int:
-        """Give the offset of the first message at or after a time, archived or not."""
+        """Return the offset of the first message at or after a time, archived or not."""
         in_log = self.hw.stream(stream).offset_at(time_ms)
         if self.archive is None:
             return in_log

@@ -76,7 +76,7 @@ def split(target: StreamOrTopic, ranges: Sequence[OffsetRange], least: int) -> l
 def _of_archive(
     target: StreamOrTopic, span: OffsetRange, least: int
 ) -> tuple[list[OffsetRange], OffsetRange]:
-    """Give what is read from the archive, cut into tasks, and what is left to the log."""
+    """Return what is read from the archive, cut into tasks, and what is left to the log."""
     manifest = target.manifest(span.stream)
     if manifest is None:
         return [], span

@@ -1,4 +1,4 @@
-"""The format itself: its options, and what is refused before anything runs."""
+"""``format("headwater_queue")`` itself: its options, and what is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,10 @@ from headwater.spark.engine.write_identity import (
     producer_of,
     refuse_producer,
 )
+from headwater.spark.queues.intake import intake_name
 from headwater.spark.queues.reader import COLUMNS, QueueReader
-from headwater.spark.queues.sink import (
-    ACCEPTED,
-    QueueAddress,
-    QueueStreamWriter,
-    QueueWriter,
-    intake_name,
-)
+from headwater.spark.queues.sink import ACCEPTED, QueueStreamWriter, QueueWriter
+from headwater.spark.queues.target import QueueAddress
 
 READ_OPTIONS = ("url", "queue", "state", "minPartitions")
 WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
@@ -43,42 +39,44 @@ class QueueSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_queue"
 
     @one_line()
     def schema(self) -> StructType:
-        """Give the columns of the messages."""
-        _place(SourceOptions(self.options, READ_OPTIONS))
+        """Return the columns of the messages."""
+        _address(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a look at the queue; nothing of it is changed or taken."""
+        """Plan a read of the queue; nothing of it is changed or taken."""
         options = SourceOptions(self.options, READ_OPTIONS)
         refuse_other_schema(schema, COLUMNS, "a queue")
-        return QueueReader(_place(options), _states(options), options.number("minPartitions") or 1)
+        return QueueReader(
+            _address(options), _states(options), options.number("minPartitions") or 1
+        )
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
         options = SourceOptions(self.options, WRITE_OPTIONS)
-        place = _write_to(options, schema, overwrite)
+        address = _write_to(options, schema, overwrite)
         producer = producer_of(options)
-        intake_name(place.queue, SAMPLE_QUERY if producer is None else producer[0])
-        return QueueWriter(place, producer)
+        intake_name(address.queue, SAMPLE_QUERY if producer is None else producer[0])
+        return QueueWriter(address, producer)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
         refuse_producer(options)
-        place = _write_to(options, schema, overwrite)
-        intake_name(place.queue, SAMPLE_QUERY)
-        return QueueStreamWriter(place)
+        address = _write_to(options, schema, overwrite)
+        intake_name(address.queue, SAMPLE_QUERY)
+        return QueueStreamWriter(address)
 
 
-def _place(options: SourceOptions) -> QueueAddress:
+def _address(options: SourceOptions) -> QueueAddress:
     queue = check_name(options.required("queue"), "queue")
     return QueueAddress(absolute_url(options.text("url")), queue)
 
@@ -86,7 +84,7 @@ def _place(options: SourceOptions) -> QueueAddress:
 def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> QueueAddress:
     refuse_overwrite(overwrite, "a queue")
     ACCEPTED.check(schema)
-    return _place(options)
+    return _address(options)
 
 
 def _states(options: SourceOptions) -> tuple[State, ...]:

@@ -1,8 +1,8 @@
 """All timelines of a farm as rows: what is true of each member, by all clusters together.
 
-A task looks through one instance. Copies of a timeline lie on several; it is read by the task that
-meets it first in the order of clusters, whole and merged from all of them, so each element comes
-once. What is written meanwhile may come or not.
+A task scans one instance. Copies of a timeline lie on several instances; the timeline is read by
+the task of the first of them, in the order of clusters, as a whole and merged from all clusters, so
+each element is returned once. What is written meanwhile may be returned or not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, BooleanType, DoubleType, StructField, StructType
 
+from headwater.spark.engine.arrow_rows import BATCH_ROWS, spark_schema, to_batch
 from headwater.spark.engine.failures import one_line
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline.law import State
@@ -24,16 +24,7 @@ from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import Scan
 from headwater.timeline.walker.walker import AT_ONCE
 
-BATCH_ROWS = 32_000
-COLUMNS = StructType(
-    [
-        StructField("key", BinaryType(), nullable=False),
-        StructField("score", DoubleType(), nullable=False),
-        StructField("member", BinaryType(), nullable=False),
-        StructField("deleted", BooleanType(), nullable=False),
-    ]
-)
-_ARROW = pa.schema(
+_COLUMNS = pa.schema(
     [
         pa.field("key", pa.binary(), nullable=False),
         pa.field("score", pa.float64(), nullable=False),
@@ -41,18 +32,19 @@ _ARROW = pa.schema(
         pa.field("deleted", pa.bool_(), nullable=False),
     ]
 )
+COLUMNS = spark_schema(_COLUMNS)
 
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """What one task looks through: an instance, by the places of its cluster and of itself."""
+    """What one task scans: an instance, by the places of its cluster and of itself."""
 
     cluster: int
     instance: int
 
 
 def shares(plan: FarmPlan) -> list[Share]:
-    """Give a share for every instance of a farm, as it lies now."""
+    """Return a share for every instance of a farm, as it lies now."""
 
     async def find() -> list[Share]:
         async with plan.open() as farm:
@@ -67,7 +59,7 @@ def shares(plan: FarmPlan) -> list[Share]:
 
 
 class TimelineReader(DataSourceReader):
-    """Plans a look at a farm, and is sent to every task of it."""
+    """Plans a read of a farm, and is sent to every task of it."""
 
     def __init__(self, plan: FarmPlan, deleted: bool) -> None:
         self._plan = plan
@@ -75,11 +67,11 @@ class TimelineReader(DataSourceReader):
 
     @one_line()
     def partitions(self) -> list[InputPartition]:
-        """Give a task for each instance."""
+        """Return a task for each instance."""
         return list(shares(self._plan))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Hand over the rows of one task; raises StoreError when its instance does not serve."""
+        """Yield the rows of one task; raises StoreError when its instance does not serve."""
         assert isinstance(partition, Share)
         with one_line(), asyncio.Runner() as runner:
             batches = self._batches(partition)
@@ -97,12 +89,12 @@ class TimelineReader(DataSourceReader):
                     found = await farm.states(met.keys[at : at + AT_ONCE])
                     rows += self._rows(found)
                     if len(rows) >= BATCH_ROWS:
-                        yield _batch(rows)
+                        yield to_batch(zip(*rows, strict=True), _COLUMNS)
                         rows = []
             for error in scan.failed.values():
                 raise error
         if rows:
-            yield _batch(rows)
+            yield to_batch(zip(*rows, strict=True), _COLUMNS)
 
     def _rows(
         self, found: dict[Key, dict[bytes, State]]
@@ -115,9 +107,3 @@ class TimelineReader(DataSourceReader):
 
 async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     return await anext(batches, None)
-
-
-def _batch(rows: list[tuple[Key, float, bytes, bool]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(found, field.type) for found, field in zip(columns, _ARROW, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)

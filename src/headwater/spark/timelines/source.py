@@ -1,6 +1,8 @@
-"""The format itself: its options, and what is refused before anything runs."""
+"""``format("headwater_timeline")`` itself: its options, and what is refused at once."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -12,10 +14,11 @@ from pyspark.sql.types import StructType
 
 from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_overwrite
 from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.idempotent_writers import IdempotentStreamWriter, IdempotentWriter
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import SPARK_OPTIONS
 from headwater.spark.timelines.reader import COLUMNS, TimelineReader
-from headwater.spark.timelines.sink import ACCEPTED, TimelineStreamWriter, TimelineWriter
+from headwater.spark.timelines.sink import ACCEPTED, apply_rows
 from headwater.spark.timelines.target import OPTIONS, FarmPlan, plan_of
 
 READ_OPTIONS = (*OPTIONS, "deleted")
@@ -27,18 +30,18 @@ class TimelineSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_timeline"
 
     @one_line()
     def schema(self) -> StructType:
-        """Give the columns of the elements."""
+        """Return the columns of the elements."""
         plan_of(SourceOptions(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a look at all timelines; nothing is changed or repaired."""
+        """Plan a read of all timelines; nothing is changed or repaired."""
         refuse_other_schema(schema, COLUMNS, "a farm of timelines")
         options = SourceOptions(self.options, READ_OPTIONS)
         return TimelineReader(plan_of(options), options.flag("deleted", False))
@@ -46,15 +49,14 @@ class TimelineSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        return TimelineWriter(
-            _write_to(SourceOptions(self.options, WRITE_OPTIONS), schema, overwrite)
-        )
+        options = SourceOptions(self.options, WRITE_OPTIONS)
+        return IdempotentWriter(partial(apply_rows, _write_to(options, schema, overwrite)))
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
         options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
-        return TimelineStreamWriter(_write_to(options, schema, overwrite))
+        return IdempotentStreamWriter(partial(apply_rows, _write_to(options, schema, overwrite)))
 
 
 def _write_to(options: SourceOptions, schema: StructType, overwrite: bool) -> FarmPlan:

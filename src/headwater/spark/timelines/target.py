@@ -55,7 +55,7 @@ class FarmPlan:
         return AsyncFarm.open(self.instances, **self._words())
 
     def farm(self) -> Farm:
-        """Give this process's farm; a forked child gets its own. Raises InvalidInput."""
+        """Return this process's farm; a forked child gets its own. Raises InvalidInput."""
         with _opening:
             key = (os.getpid(), self)
             if key not in _farms:

@@ -1,0 +1,47 @@
+"""Writers whose tasks write at once: for formats in which writing a row twice is writing it once.
+
+Nothing has to be staged or remembered there, whoever dies and is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from headwater.spark.engine.failures import one_line
+
+# Writes all rows of a task; is sent to tasks, so that it must be something that can be pickled.
+WriteRows: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], None]"
+
+
+class IdempotentWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, write_rows: WriteRows) -> None:
+        self._write_rows = write_rows
+
+    @one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        self._write_rows(iterator)
+        return WriterCommitMessage()
+
+
+class IdempotentStreamWriter(DataSourceStreamArrowWriter):
+    """The writes of a streaming query."""
+
+    def __init__(self, write_rows: WriteRows) -> None:
+        self._write_rows = write_rows
+
+    @one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        self._write_rows(iterator)
+        return WriterCommitMessage()
