@@ -12,7 +12,7 @@ import pytest
 from headwater import HeadwaterError, UnreadableNode
 from headwater.log import node
 from headwater.log.limits import NODE_BYTES, NODE_MESSAGES
-from tests.fixtures.nodes import contents, path_of
+from tests.support.old_nodes import contents, path_of
 
 VERSIONS = range(1, node.VERSION + 1)
 
