@@ -459,8 +459,7 @@ def test_a_server_that_is_loading_is_waited_for(dial: Dial) -> None:
         restarting = threading.Thread(target=server.restart)
         restarting.start()
         try:
-            while server_is_away(server.port):
-                time.sleep(0.001)
+            until(lambda: not server_is_away(server.port))
             assert works(dial(server.url))
         finally:
             restarting.join()

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -23,6 +22,7 @@ from headwater.errors import EmbeddedServerFailed, InvalidInput
 from headwater.store import directory as directories
 from headwater.store import embedded, launch, supervisor
 from headwater.store.embedded import EmbeddedServer
+from tests.support.servers import until
 
 pytestmark = pytest.mark.fault
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -36,13 +36,6 @@ def directory() -> Iterator[Path]:
     yield path
     embedded.stop(path, now=True)
     shutil.rmtree(parent)
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 def client(server: EmbeddedServer, timeout: float | None = None) -> redis.Redis:

@@ -122,6 +122,17 @@ def test_a_module_is_named_by_what_it_holds() -> None:
     ] == [], "a name that says nothing of the content: name what is in the module"
 
 
+def test_no_test_sleeps() -> None:
+    """Giving way to the event loop, ``asyncio.sleep(0)``, is no sleep."""
+    asleep = re.compile(r"\b(?:time|asyncio|anyio)\.sleep\((?!0\))")
+    assert [
+        f"{name_of(file)}: {line.strip()}"
+        for file in sorted((ROOT / "tests").glob("*/test_*.py"))
+        for line in file.read_text("utf-8").splitlines()
+        if asleep.search(line)
+    ] == [], "wait for a signal, or for a condition by tests.support.servers.until"
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wanted = [
