@@ -20,7 +20,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long verify check format bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long verify check format contracts bench bench-scale docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ format: setup ## put the code into the one format and fix what lint can fix
 	@$(RUN) ruff format $(CODE)
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format --quiet $(CODE)
+
+contracts: setup ## after a change of a server function's header: renew its page and the recorded digest
+	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
 
 bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers in one run
 	@$(RUN) bench

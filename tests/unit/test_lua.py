@@ -1,83 +1,117 @@
-"""Every server function tells its contract, and is there because something calls it."""
+"""Every server function states its contract, keeps it, and is there because something calls it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import headwater
-from headwater.store.library import library
+from headwater.store.library import VERSION, library
+from tests.support import contracts
+from tests.support.contracts import COMMENT, FILES, PACKAGE, Function, entries, functions, shown
 
-ROOT = Path(headwater.__file__).parent
-FILES = sorted(ROOT.glob("*/lua/**/*.lua"))
-REGISTERED = re.compile(r"register_function(?:\('|\{\s*function_name = ')(hw_\w+)'")
-COMMENT = re.compile(r"--\[\[(.*?)\]\]", re.DOTALL)
-
-
-def functions() -> dict[str, Path]:
-    return {name: file for file in FILES for name in REGISTERED.findall(file.read_text())}
-
-
-def header_of(name: str) -> str:
-    """Find the comment that introduces a function: it names it before its first colon."""
-    comments = COMMENT.findall(functions()[name].read_text())
-    found = [text for text in comments if re.search(rf"\b{name}\b", text.partition(":")[0])]
-    assert len(found) == 1, f"{name} has {len(found)} headers"
-    return str(found[0])
-
-
-@pytest.mark.parametrize("name", functions())
-def test_a_function_says_its_purpose_keys_arguments_and_reply(name: str) -> None:
-    header = header_of(name)
-    purpose = header.partition(":")[2].split("KEYS")[0]
-    assert len(purpose.split()) >= 3
-    assert re.search(r"\n\s*KEYS\s+\S", header)
-    assert re.search(r"\n\s*Reply\s+\S", header)
-
-
+ARGUMENT = re.compile(r"\bargs\[(\d+)\]")
 # Those of queues still read arguments where they need them.
-NAMED = {name: file for name, file in functions().items() if file.parts[-3] != "queue"}
+NAMED = [function for function in functions().values() if function.package != "queue"]
+
+each = pytest.mark.parametrize("function", functions().values(), ids=lambda f: f.name)
+each_named = pytest.mark.parametrize("function", NAMED, ids=lambda f: f.name)
 
 
-def body_of(name: str) -> str:
-    source = functions()[name].read_text()
-    return source[source.index(f"'{name}'") :].partition("--[[")[0]
+def code_of(function: Function) -> str:
+    return function.code.partition("--[[")[0]
 
 
-def listed_arguments(name: str) -> list[int]:
+def listed_arguments(function: Function) -> list[int]:
     """Return the numbers of the arguments in a header; the last may stand for all from it on."""
-    section = re.search(r"\n\s*ARGV\s+(.*?)\n\s*Reply\b", header_of(name), re.DOTALL)
-    arguments = section[1] if section else ""
-    return [int(number) for number in re.findall(r"(?:^|\s{2,})(\d+)(?:\.\.)? ", arguments)]
+    text = re.search(r"^ARGV\s+(.*?)^Reply\b", function.header, re.DOTALL | re.MULTILINE)
+    return [int(n) for n in re.findall(r"(?:^|\s{2,})(\d+)(?:\.\.)? ", text[1] if text else "")]
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_header_lists_arguments_in_order(name: str) -> None:
-    listed = listed_arguments(name)
+@each
+def test_a_function_says_its_purpose_keys_arguments_and_reply(function: Function) -> None:
+    purpose = function.header.partition(":")[2].split("KEYS")[0]
+    assert len(purpose.split()) >= 3
+    assert function.section("KEYS")
+    assert function.section("Reply")
+
+
+@each_named
+def test_a_header_lists_arguments_in_order(function: Function) -> None:
+    listed = listed_arguments(function)
     assert listed == list(range(1, len(listed) + 1))
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_function_names_its_arguments_first_and_in_order(name: str) -> None:
+@each_named
+def test_a_function_names_its_arguments_first_and_in_order(function: Function) -> None:
     """An argument is read by its number once, in the statements at the top; then it has a name."""
-    used = [int(number) for number in re.findall(r"\bargs\[(\d+)\]", body_of(name))]
-    assert used == sorted(set(used)), f"{name} reads {used}"
-    assert used == listed_arguments(name)[: len(used)], f"{name} reads {used}"
-    lines = [line for line in body_of(name).splitlines() if re.search(r"args\[\d+\]", line)]
+    used = [int(number) for number in ARGUMENT.findall(code_of(function))]
+    assert used == listed_arguments(function)[: len(used)], f"it reads {used}"
+    lines = [line for line in code_of(function).splitlines() if ARGUMENT.search(line)]
     assert all(line.lstrip().startswith("local ") for line in lines), lines
 
 
 def test_what_functions_share_reads_no_argument_by_its_number() -> None:
     for file in (file for file in FILES if "queue" not in file.parts):
-        bodies = "".join(body_of(name) for name, place in NAMED.items() if place == file)
-        found = re.findall(r"\bargs\[\d+\]", COMMENT.sub("", file.read_text()))
-        assert len(found) == len(re.findall(r"\bargs\[\d+\]", bodies)), file
+        own = "".join(code_of(function) for function in NAMED if function.file == file)
+        found = ARGUMENT.findall(COMMENT.sub("", file.read_text("utf-8")))
+        assert len(found) == len(ARGUMENT.findall(own)), file
+
+
+@pytest.mark.parametrize("name", entries())
+def test_the_reference_shows_the_contract_of_a_function(name: str) -> None:
+    assert shown().get(name) == entries()[name], "run `make contracts`"
+
+
+def test_the_reference_shows_no_function_that_is_not_there() -> None:
+    assert shown().keys() == entries().keys(), "run `make contracts`"
+
+
+def test_a_changed_contract_comes_with_a_new_version() -> None:
+    recorded = contracts.recorded_version()
+    packages = ", ".join(contracts.changed())
+    assert not packages, contracts.RAISE.format(packages=packages, version=recorded)
+    assert recorded == VERSION, "run `make contracts`: it records the version"
+
+
+def test_a_changed_contract_cannot_be_recorded_under_the_same_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "contracts.json"
+    record.write_text(contracts.RECORD.read_text("utf-8").replace('"log": "', '"log": "old'))
+    before = record.read_text("utf-8")
+    page = tmp_path / "functions.md"
+    page.write_text(contracts.PAGE.read_text("utf-8"))
+    monkeypatch.setattr(contracts, "RECORD", record)
+    monkeypatch.setattr(contracts, "PAGE", page)
+    assert contracts.main(wording=False) == 1
+    assert "functions of log take or reply" in capsys.readouterr().out
+    assert record.read_text("utf-8") == before
+    assert contracts.main(wording=True) == 0
+    assert contracts.changed() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.replace("2 member", "2 name of the member"),
+        lambda header: header.replace("stream last,", "stream last, its first,"),
+        lambda header: header.replace("HW_GRAVE <stream>", "HW_GRAVE"),
+        lambda header: header.replace("1 the stream", "1 the stream   2 its tail"),
+    ],
+    ids=["ARGV", "Reply", "error", "KEYS"],
+)
+def test_the_digest_depends_on_all_that_a_client_depends_on(change: Callable[[str], str]) -> None:
+    read = functions()["hw_group_read"]
+    assert read._replace(header=change(read.header)).terms() != read.terms()
+    reworded = read.header.replace("hand messages to one member", "give messages to one member")
+    assert read._replace(header=reworded).terms() == read.terms()
 
 
 def test_every_function_that_is_called_exists_and_every_one_that_exists_is_called() -> None:
-    sources = [file.read_text() for file in ROOT.rglob("*.py")]
+    sources = [file.read_text("utf-8") for file in PACKAGE.rglob("*.py")]
     called = {name for text in sources for name in re.findall(r"[\"'](hw_\w+)[\"']", text)}
     assert called == set(functions())
 
@@ -85,16 +119,16 @@ def test_every_function_that_is_called_exists_and_every_one_that_exists_is_calle
 def test_the_library_holds_every_file_once() -> None:
     source = library().source
     for file in FILES:
-        assert source.count(file.read_text()) == 1, file
+        assert source.count(file.read_text("utf-8")) == 1, file
 
 
 def test_every_shared_file_tells_its_idea_first() -> None:
     for file in FILES:
-        assert file.read_text().startswith("--[["), file
+        assert file.read_text("utf-8").startswith("--[["), file
 
 
 def test_no_call_is_given_the_negative_of_a_number() -> None:
     """Lua's negative of 0 is -0, which Redis 7.0 does not take for a number; write 0 - n."""
     for file in FILES:
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
             assert not re.search(r"redis\.call\(.*, -[a-z(]", line), f"{file}:{number}"

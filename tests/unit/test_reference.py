@@ -14,7 +14,6 @@ from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
 from headwater.store import rights
-from headwater.store.library import library
 from tests.support.pages import ROOT, pages
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -138,12 +137,6 @@ def test_the_reference_draws_the_tree_of_errors() -> None:
     tree = branches.findall(errors.__doc__ or "")
     assert tree
     assert [branch for branch in tree if branch not in drawn] == []
-
-
-def test_the_reference_tells_of_every_function_of_the_library() -> None:
-    page = (REFERENCE / "functions.md").read_text("utf-8")
-    registered = set(re.findall(r"'(hw_[a-z_]+)'", library().source))
-    assert set(re.findall(r"`(hw_[a-z_]+)`", page)) == registered
 
 
 @pytest.mark.parametrize("cluster", [False, True])

@@ -4,7 +4,10 @@ Files under ``lua/shared/`` come before the operations of their package, in orde
 What the store's own files define, all packages see; every other package is a block by itself, so
 that none can lean on another, and each has Lua's 200 local names to itself. The library names its
 version and the digest of its source, so that a client knows at once whether the server has what it
-needs. Raise ``VERSION`` with every change of a function's contract.
+needs.
+
+Raise ``VERSION`` with every change of what a function takes or replies, and run ``make contracts``:
+contracts.json records the digests of all contracts under that version, and a test compares.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def _lua_files(folder: Traversable) -> list[Traversable]:
 
 @cache
 def library() -> Library:
-    """Build the library; the same files always give the same source."""
+    """Return the library; the same files always make the same source."""
     root = files("headwater")
     packages = sorted(
         (entry for entry in root.iterdir() if entry.is_dir() and entry.joinpath("lua").is_dir()),
@@ -56,7 +59,7 @@ def library() -> Library:
 
 
 def needs_loading(found: str | None, where: str) -> bool:
-    """Say whether a server that names ``found`` as its library must be given ours.
+    """Return whether ours must be loaded into a server that names ``found`` as its library.
 
     Raises LibraryTooNew when the server's is newer: an older client must not replace it.
     """

@@ -4,7 +4,8 @@
   KEYS   1 the shard
   ARGV   1 ms since 1970 before which they must not be handed out, or ''
          2.. score, member, score, member, ...
-  Reply  { members that did not wait, members whose score fell }; error HW_CLOSED
+  Reply  { members that did not wait, members whose score fell }
+         error HW_CLOSED when the layout has changed: ask for it again
   Cost   O(members · log size)
 ]]
 local function add_rows(S, args, first, not_before, since)
@@ -33,7 +34,8 @@ end)
   KEYS   1 the shard
   ARGV   1.. member, score, ms before which it must not be handed out or 0, ms since which it is
          dirty, member, score, ...
-  Reply  how many were not here; error HW_CLOSED
+  Reply  how many were not here
+         error HW_CLOSED
 ]]
 redis.register_function{
   function_name = 'hw_channel_put',

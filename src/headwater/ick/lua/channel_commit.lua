@@ -6,7 +6,7 @@
   Reply  how many were reserved under that generation until now
          error HW_LEASE <token> <holder> when another token is in force; nothing is changed then
 ]]
--- Take members out of what is reserved, where the generation is the one named; gives score, member,
+-- Take members out of what is reserved, where the generation is the one named; returns score, member,
 -- score, member, ... of those.
 local function settle(S, args, first)
   local rows, gone, made = {}, {}, made_of(S, args, first)

@@ -8,7 +8,8 @@
   ARGV   1 consumer   2 how long the lease lasts, in ms   3 count
   Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the next
            member's time has come or -1 }, with token 0 when there is nothing, or when another consumer
-         holds the shard: until then tells how long; error HW_CLOSED
+         holds the shard: until then is how long
+         error HW_CLOSED
   Cost   O(count · log size)
 ]]
 local function take_oldest(S, count, rows)
@@ -21,7 +22,7 @@ local function take_oldest(S, count, rows)
   return #members
 end
 
--- Reserve up to `room` more members under a new generation; gives how many were taken.
+-- Reserve up to `room` more members under a new generation; returns how many were taken.
 local function reserve_some(S, shard, room)
   local rows = {}
   local oldest = take_oldest(S, math.floor((shard.turn + room) / FAIR), rows)

@@ -5,7 +5,8 @@
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 how many to reserve   2 '1' for a backwash   3.. members to commit
   Reply  { how many of the members were in the consumer set, { member, score, ... } }, where the
-         second are the lowest of the consumer set, ties by member; error HW_ICK <part> <found>
+         second are the lowest of the consumer set, ties by member
+         error HW_ICK <part> <found>
   Cost   O((members + reserved) · log size); with backwash O(consumer set · log size) more
 ]]
 redis.register_function{

@@ -46,7 +46,8 @@ redis.register_function{
 --[[
   hw_ick_delete: remove an Ick.
   KEYS   1 the Ick   2 its pset   3 its cset
-  Reply  how many keys there were; error HW_ICK <part> <found>
+  Reply  how many keys there were
+         error HW_ICK <part> <found>
 ]]
 redis.register_function{
   function_name = 'hw_ick_delete',

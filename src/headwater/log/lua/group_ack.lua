@@ -1,9 +1,10 @@
 --[[
-  hw_group_ack: these messages are done.
+  hw_group_ack: acknowledge messages: they are done.
   KEYS   1 the stream
   ARGV   1 group   2.. first offset, last offset, first offset, last offset, ...
-  Reply  how many pending messages that ended; what was never handed out, or is done already,
-         does not count and stays as it is. error HW_NO_GROUP
+  Reply  how many messages were pending until now; what was never handed out, or is done already,
+         does not count and stays as it is
+         error HW_NO_GROUP
   Cost   O(ranges touched · log pending ranges)
 ]]
 redis.register_function{
@@ -28,11 +29,12 @@ redis.register_function{
 }
 
 --[[
-  hw_group_skip: offsets that compaction emptied are done, whether pending or yet to come.
-  A hole stays a hole, so that anyone may say so at any time; only the stream must be the same one.
+  hw_group_skip: acknowledge offsets that compaction emptied, whether pending or not handed out yet.
+  A hole stays a hole, so that anyone may do so at any time; only the stream must be the same one.
   KEYS   1 the stream
   ARGV   1 group   2 `created` as read   3.. first offset, last offset, ...
-  Reply  how many pending offsets that ended; error HW_NO_GROUP
+  Reply  how many offsets were pending until now
+         error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_skip',
@@ -60,10 +62,11 @@ redis.register_function{
 }
 
 --[[
-  hw_group_postpone: pending messages come due again at another time (nack, extend).
+  hw_group_postpone: have pending messages redelivered at another time (nack, extend).
   KEYS   1 the stream
   ARGV   1 group   2 ms from now   3.. first offset, last offset, ...
-  Reply  how many pending messages were moved; error HW_NO_GROUP
+  Reply  how many messages are pending and were moved
+         error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_postpone',

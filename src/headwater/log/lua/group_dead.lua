@@ -1,17 +1,18 @@
 --[[
   hw_group_bury: move expired messages to the dead letters, which are a stream of their own.
   That stream may lie in another slot, so this takes two steps that anyone may repeat: a batch is
-  numbered and noted, whoever gets it writes it with (producer, number), and then says it is done.
+  numbered and noted, whoever gets it writes it with (producer, number), and then reports it as written.
 
   KEYS   1 the stream
-  ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead
+  ARGV   1 group   2 number of the batch that was written, or ''   3 its first offset among the dead letters
          4 messages in a batch at most
   Reply  { messages that became dead letters by this call, number of the batch to write now,
-           { first, last, attempt, ... } of it ({} when there is none), stream of the dead }
+           { first, last, attempt, ... } of it ({} when there is none), stream of the dead letters }
          error HW_NO_GROUP
+
   A message that was acknowledged after its batch was noted is done: its letter lies in the stream
-  of the dead, but counts for nothing and is never redriven.
-  G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead;
+  of the dead letters, but counts for nothing and is never redriven.
+  G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead letters;
   member: "offset:first:last:attempt"; G field "grave": the stream they all lie in
 ]]
 local function add_dead(G, at, first, last, attempt)
@@ -94,7 +95,8 @@ redis.register_function{
   hw_group_dead: which dead letters are neither redriven nor discarded.
   KEYS   1 the stream
   ARGV   1 group   2 how many ranges
-  Reply  { stream of the dead or '', { offset in it, first, last, attempt, ... } }; error HW_NO_GROUP
+  Reply  { stream of the dead letters or '', { offset in it, first, last, attempt, ... } }
+         error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_dead',
@@ -111,7 +113,7 @@ redis.register_function{
   flags = { 'no-writes' },
 }
 
--- What a seek made new again comes by itself; what is pending again is only made due.
+-- What a seek made new again is handed out by itself; what is pending again is only made due.
 local function give_back(G, first, last, now)
   last = math.min(last, tonumber(redis.call('HGET', G, 'next')) - 1)
   if last < first then return end
@@ -121,12 +123,13 @@ local function give_back(G, first, last, now)
 end
 
 --[[
-  hw_group_redrive: give dead letters back to the group, at once, with a fresh count of attempts.
-  A message that the log no longer holds stays among the dead.
+  hw_group_redrive: have dead letters redelivered by the group, at once, with a fresh count of attempts.
+  A message that the log no longer holds stays among the dead letters.
   KEYS   1 the stream
-  ARGV   1 group   2 how many messages at most   3 offset among the dead to go on from, 0 to begin
+  ARGV   1 group   2 how many messages at most   3 offset among the dead letters to go on from, 0 to begin
   Reply  { messages given back, messages left because the log has evicted them,
-           offset among the dead to go on from or -1 at the end }; error HW_NO_GROUP
+           offset among the dead letters to go on from or -1 at the end }
+         error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_redrive',

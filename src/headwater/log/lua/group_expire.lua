@@ -5,7 +5,8 @@
 
   KEYS   1 the stream
   ARGV   1 group   2 place in the order of deadlines to go on from, 0 to begin
-  Reply  { messages dropped, place to go on from or -1 at the end }; error HW_NO_GROUP
+  Reply  { messages dropped, place to go on from or -1 at the end }
+         error HW_NO_GROUP
   Cost   O(EXPIRE_STEPS · log pending ranges) in one call
 ]]
 redis.register_function{

@@ -1,6 +1,6 @@
 --[[
   hw_group_read: hand messages to one member of a group, or note that it waits for some.
-  A group comes into being here. No message goes to two members, unless it comes due again.
+  The first read makes the group. No message goes to two members, unless it is redelivered.
 
   KEYS   1 the stream
   ARGV   1 group   2 member   3 count   4 retry ms or ''   5 expire ms or ''
@@ -8,13 +8,13 @@
          7 max pending, 0 for no limit, '' to leave it   8 stream for dead letters, '-' for none, '' to leave it
          9 waiter, '' when the caller never blocks   10 ms it will block now, 0 when it stops
          11 number of the waiter's read: all its calls have the same, also one that is sent again
-            because its answer was lost
+            because its reply was lost
          12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '' }
          error HW_RANGE <first> <last> when the start lies outside the stream
-         error HW_GRAVE <stream> when the dead letters are to go elsewhere than those that lie there
+         error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
 local function create_group(K, G, name, stream, start, now)
   local next_offset

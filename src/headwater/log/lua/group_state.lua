@@ -3,7 +3,9 @@
   What was pending is forgotten, also what lies unseen in a box or was about to be buried.
   KEYS   1 the stream
   ARGV   1 group   2 'first', 'last' or an offset up to last + 1
-  Reply  the offset; errors HW_NO_GROUP, HW_RANGE <first> <last>
+  Reply  the offset
+         error HW_NO_GROUP
+         error HW_RANGE <first> <last> when it lies beyond the end of the stream
 ]]
 redis.register_function{
   function_name = 'hw_group_seek',

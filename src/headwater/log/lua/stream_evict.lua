@@ -1,11 +1,11 @@
 --[[
-  hw_stream_evict: forget the oldest messages, whoever still needs them, or as far as nobody does.
+  hw_stream_evict: evict the oldest messages, whoever still needs them, or as far as nobody does.
   KEYS   1 the stream
-  ARGV   1 offset: forget up to it; or -n: keep at least the newest n messages
+  ARGV   1 offset: evict up to it; or -n: keep at least the newest n messages
          2 '1' to stop before the slowest registered reader
-  Reply  { messages forgotten, 1 when another call must free more,
-           base, last, count, version of a node with holes that the limit cuts through, and the
-           offset from which on it is to stay, or {} (it was left whole), created }
+  Reply  { messages evicted, 1 when another call must free more,
+           { base, last, count, version of a node with holes that the limit cuts through, and the
+           offset from which on it is to stay } or {} (such a node is left whole), created }
 ]]
 redis.register_function{
   function_name = 'hw_stream_evict',
@@ -67,7 +67,7 @@ end
   ARGV   1 'set' or 'apply'   2 '1' to pass readers
          3.. with 'set' the whole policy: limit, value, ... of max_count, max_age_ms, max_bytes; a limit
              that is '' or left out is none
-  Reply  { messages forgotten, 1 when another call has more to do,
+  Reply  { messages evicted, 1 when another call has more to do,
            offsets held back for readers, the reader that holds or '' }
 ]]
 redis.register_function{
@@ -94,7 +94,7 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_reader: say where a reader outside the log stands, so that retention waits for it.
+  hw_stream_reader: note where a reader outside the log stands, so that retention waits for it.
   KEYS   1 the stream
   ARGV   1 reader   2 the next offset it needs, or '' to forget it
   Reply  1

@@ -1,5 +1,5 @@
 --[[
-  hw_stream_info: what is known of a stream without reading its messages.
+  hw_stream_info: where a stream stands, without reading its messages.
   KEYS   1 the stream
   Reply  name, value, ...: first, last, length (messages), bytes, nodes, sealed, created_ms (0 when it was
          never written), last_time_ms (of the newest message), retention { limit, value or '', ... },

@@ -15,7 +15,7 @@ local function load_publish(K, producer)
   }
 end
 
--- Names a staging that cannot be published: it is not there, or belongs to a publish already.
+-- Returns a staging that cannot be published: it is not there, or belongs to a publish already.
 local function missing_staging(K, names)
   for _, name in ipairs(names) do
     local facts = redis.call('HMGET', staged_key(K, name), 'n', 'begun')
@@ -23,7 +23,7 @@ local function missing_staging(K, names)
   end
 end
 
--- Notes which stagings belong to a publish, and says whether it would do better to wait: what is
+-- Notes which stagings belong to a publish; returns whether it would do better to wait: what is
 -- to become nodes as it is should not meet leftovers in the tail, which its caller can seal.
 local function begin_publish(K, producer, names, stream)
   for _, name in ipairs(names) do
@@ -100,13 +100,13 @@ end
   The first call notes what belongs to the publish; each call moves a part of it, in order, as a
   write would, and the last one notes the answer. Call it again until it is done: whoever does, a
   message is moved once. Messages of a step lie together; writes of others may lie between steps.
-  When the sequence was published before, or is being published, what is named now is dropped and
-  the first answer given, or the first publish gone on with. An unfinished publish of the same
+  When the sequence was published before, or is being published, what is named now is dropped; the
+  reply is the first one, or the first publish goes on. An unfinished publish of the same
   producer with another sequence is finished before this one begins.
   KEYS   1 the stream
   ARGV   1 producer   2 its sequence   3.. names of stagings, in order; none to go on
   Reply  { 1 when done, first offset, last offset, messages not sealed yet, 1 when it was a repeat,
-           1 when the names need not be told again }
+           1 when the names need not be sent again }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_NO_STAGING <name> when one is not there; then nothing was done
 ]]

@@ -1,7 +1,7 @@
 --[[
-  hw_stream_stage: put packed batches aside under a name, to be published later.
-  Nobody sees them meanwhile, and nothing of the stream changes. A repeat changes nothing. What is
-  neither added to nor published for the time given is forgotten by the server.
+  hw_stream_stage: stage packed batches under a name, to be published later.
+  Nobody sees them meanwhile, and nothing of the stream changes. A repeat changes nothing. A staging
+  that nobody adds to or publishes for the time given is deleted by the server.
   KEYS   1 the stream
   ARGV   1 name of the staging   2 ms to keep it from now on
          3 place: how many nodes the caller has put there before
@@ -31,7 +31,7 @@ redis.register_function('hw_stream_stage', function(keys, args)
 end)
 
 --[[
-  hw_stream_unstage: forget what is staged, unless it is being published.
+  hw_stream_unstage: drop what is staged, unless it is being published.
   KEYS   1 the stream
   ARGV   1.. names of stagings
   Reply  how many of them were there

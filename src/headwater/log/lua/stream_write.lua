@@ -1,7 +1,7 @@
 --[[
   hw_stream_write: append one message or a batch, atomically.
-  Offsets are dense and given here. A repeat of (producer, sequence) changes nothing and is
-  answered with the first answer.
+  Offsets are dense and assigned here. A repeat of (producer, sequence) changes nothing and gets the
+  first reply.
 
   KEYS   1 the stream
   ARGV   1 producer or ''     2 its sequence

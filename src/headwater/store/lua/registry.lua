@@ -1,7 +1,7 @@
 --[[
   hw_registry_add, hw_registry_remove: remember which objects of a kind exist.
-  The registry lives in a slot of its own, so it is told apart from the write that creates an
-  object; every client tells it again with its first write, and a lost call heals itself.
+  The registry lives in a slot of its own, so this call is apart from the write that creates an
+  object; every client makes it again with its first write, and a lost call heals itself.
   KEYS   1 the registry's set
   ARGV   1.. names
   Reply  how many were new (add) or known (remove)

@@ -1,7 +1,6 @@
 --[[
-  hw_version: which library is this?
+  hw_version: the version of this library.
   KEYS   none
-  ARGV   none
   Reply  "<version>:<digest of the source>"
 ]]
 redis.register_function{

@@ -23,7 +23,7 @@ local function ick_wrong_type(reply, key)
 end
 
 --[[
-  Look at an Ick before touching it: gives { exists, pset size, cset size }, or nil and the error
+  Look at an Ick before touching it: returns { exists, pset size, cset size }, or nil and the error
   HW_ICK <flag, pset or cset> <what is there instead>.
 ]]
 local function ick_look(keys)
@@ -60,7 +60,7 @@ end
 
 --[[
   Move the lowest of one set into the other until that has `most` members, or there are no more.
-  A member that is there already takes the lower score and uses no place. Gives member, score, ...
+  A member that is there already takes the lower score and uses no place. Returns member, score, ...
   of what is now in the other set if it is known without looking: it was empty, and one step did.
 ]]
 local function ick_fold(from, into, most)
@@ -76,7 +76,7 @@ local function ick_fold(from, into, most)
   return known
 end
 
--- Remove members from a set, as many as there are from args[first] on; gives how many were there.
+-- Remove members from a set, as many as there are from args[first] on; returns how many were there.
 local function ick_remove(key, args, first)
   local gone = 0
   for i = first, #args, ICK_ROWS do

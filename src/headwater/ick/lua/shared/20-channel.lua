@@ -70,7 +70,7 @@ end
 --[[
   Members are dirty and may be handed out at once. rows: score, member, ..., ICK_ROWS at most.
   Who waited for a later time waits no longer, and keeps the lower score. since: when they became
-  dirty. Gives how many were new or had their score lowered.
+  dirty. Returns how many were new or had their score lowered.
 ]]
 local function add_ready(S, rows, since)
   if redis.call('EXISTS', S .. ':later') == 1 then

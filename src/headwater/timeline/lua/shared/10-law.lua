@@ -46,7 +46,7 @@ function timeline.floor(adds, deletes, size, most)
   return timeline.older(a[2], a[1], d[2], d[1]) and a or d
 end
 
--- Drop the oldest of both sets together until `most` are left; gives how many that were.
+-- Drop the oldest of both sets together until `most` are left; returns how many that were.
 function timeline.trim(adds, deletes, most)
   local over = math.max(timeline.size(adds, deletes) - most, 0)
   local left = over
