@@ -19,9 +19,11 @@ import sqlalchemy as sa
 
 import headwater
 from tests.support import blocking
-from tests.support.not_run import not_run
+from tests.support.not_run import pytest_collection_modifyitems, pytest_terminal_summary
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.stores import Stores
+
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=pytest.mark.cluster)]
 CLIENTS = [
@@ -33,20 +35,6 @@ CLIENTS = [
 # The models run on a cluster by both clients in any case.
 if "HEADWATER_LONG" in os.environ:
     CLIENTS.append(pytest.param("cluster-sync", marks=pytest.mark.cluster))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("long") and "HEADWATER_LONG" not in os.environ:
-            item.add_marker(pytest.mark.skip(reason="a long proof: make test-long"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """End the run with what was not run, by name; nothing is said when all was run."""
-    if lines := list(not_run(terminalreporter.stats.get("skipped", []))):
-        terminalreporter.section("not run")
-        for line in lines:
-            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,17 @@
-"""The last section of a test run: what was not run, by reason, file and leg.
+"""What a test run leaves out, and its last section: what was not run, by reason, file and leg.
 
 A leg is the kind of store, client or database that a parametrised test runs on, as ``redis-sync``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+import pytest
 
 _NODE = re.compile(r"(?P<file>[^:]+)(?:::[^\[]*(?:\[(?P<values>.*)\])?)?$")
 # Of the parameters of a test, those that name a leg; others are its values.
@@ -17,6 +20,21 @@ _LEGS = {
     *("sync", "async"),
     *("sqlite", "postgres"),
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave long proofs out, unless HEADWATER_LONG asks for them."""
+    for item in items:
+        if item.get_closest_marker("long") and "HEADWATER_LONG" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="a long proof: make test-long"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End the run with what was not run; nothing is said when all was run."""
+    if lines := list(not_run(terminalreporter.stats.get("skipped", []))):
+        terminalreporter.section("not run")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 def not_run(skipped: Iterable[Any]) -> Iterator[str]:

@@ -33,12 +33,12 @@ TESTS = """
 @pytest.fixture
 def tree(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Two files of tests under the hooks of this project's tests."""
-    monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("HEADWATER_LONG", raising=False)
     pytester.makeini("[pytest]\nmarkers =\n  long\n  cluster\n")
     pytester.makeconftest(
-        "from tests.conftest import pytest_collection_modifyitems, pytest_terminal_summary"
+        "from tests.support.not_run import pytest_collection_modifyitems, pytest_terminal_summary"
     )
     pytester.makepyfile(
         test_one=TESTS,
@@ -51,7 +51,7 @@ def tree(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.P
 def test_what_was_not_run_is_named_by_reason_file_and_leg(
     tree: pytest.Pytester, processes: int
 ) -> None:
-    run = tree.runpytest_subprocess("-n", str(processes))
+    run = tree.runpytest_subprocess("-p", "xdist", "-n", str(processes))
     run.assert_outcomes(passed=3, skipped=5)
     lines = [line for line in run.outlines if line]
     heading = next(place for place, line in enumerate(lines) if "= not run =" in line)
@@ -66,6 +66,6 @@ def test_what_was_not_run_is_named_by_reason_file_and_leg(
 
 
 def test_nothing_is_said_when_all_was_run(tree: pytest.Pytester) -> None:
-    run = tree.runpytest_subprocess("-n", "0", "-k", "plain", "--ignore", "test_two.py")
+    run = tree.runpytest_subprocess("-k", "plain", "--ignore", "test_two.py")
     run.assert_outcomes(passed=3, deselected=4)
     run.stdout.no_fnmatch_line("*not run*")
