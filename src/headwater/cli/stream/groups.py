@@ -24,7 +24,7 @@ from headwater.cli.options import (
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
-    from headwater.log.stream import Group
+    from headwater.log.group import Group
     from headwater.views.overview import StreamGroup
 
 _Offsets = Annotated[
