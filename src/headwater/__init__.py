@@ -86,9 +86,8 @@ if TYPE_CHECKING:
         Reserved,
         ShardStats,
     )
-    from headwater.log.group import Group
     from headwater.log.housekeeping import Kept
-    from headwater.log.stream import Stream
+    from headwater.log.stream import Group, Stream
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import (
         DeadLetter,
@@ -226,8 +225,7 @@ _HOMES = {
         "ShardStats",
     ),
     "headwater.log.housekeeping": ("Kept",),
-    "headwater.log.group": ("Group",),
-    "headwater.log.stream": ("Stream",),
+    "headwater.log.stream": ("Group", "Stream"),
     "headwater.log.topic": ("Topic", "TopicGroup"),
     "headwater.log.types": (
         "DeadLetter",

@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.messages: dict[str, Model] = {}
         self.old: list[Delivery] = []
         self.turns = itertools.count()
-        self.tries = self.acked = self.expired = 0
+        self.tries = self.rest_ms = self.acked = self.expired = 0
         self.paused = False
 
     def teardown(self) -> None:
@@ -79,16 +79,16 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(sizes=st.lists(SIZES, min_size=1, max_size=3), tries=st.sampled_from([0, 2]))
     def begin(self, sizes: list[int], tries: int) -> None:
         """Hypothesis leaves out some rules in every run; an idle queue proves little."""
-        self.configure(tries)
+        self.configure(tries, 0)
         for size in sizes:
             self.push(size, 0, 0)
 
-    @rule(tries=st.sampled_from([0, 1, 3]))
-    def configure(self, tries: int) -> None:
+    @rule(tries=st.sampled_from([0, 1, 3]), rest_ms=st.sampled_from([0, 0, FAR]))
+    def configure(self, tries: int, rest_ms: int) -> None:
         # Those that lapsed are judged when they are looked at: let that be now.
         self.client.keep_queues(self.queue.name)
-        self.queue.configure(max_attempts=tries)
-        self.tries = tries
+        self.queue.configure(max_attempts=tries, backoff="fixed", backoff_ms=rest_ms)
+        self.tries, self.rest_ms = tries, rest_ms
 
     @rule(size=SIZES, delay_ms=st.sampled_from([0, 0, 1, FAR]), priority=st.integers(-1, 1))
     def push(self, size: int, delay_ms: int, priority: int) -> None:
@@ -148,7 +148,7 @@ class QueueMachine(RuleBasedStateMachine):
         if self.tries and message.attempt >= self.tries:
             message.state = "dead"
         else:
-            message.state = "later" if delay_ms == FAR else "again"
+            message.state = "later" if FAR in (delay_ms, self.rest_ms) else "again"
 
     def picked(self, picks: list[int]) -> tuple[list[Delivery], list[Model]]:
         """Choose some deliveries that count, and some that do not any more."""

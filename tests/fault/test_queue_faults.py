@@ -143,7 +143,7 @@ def test_a_consumer_that_dies_between_two_calls_loses_nothing(
         done = facts.acked if deed == "ack" else 0
         assert there >= len(pushed) - (600 if deed == "ack" else 0)
         if deed == "ack":
-            assert there + min(600, (calls if not over else 9) * acks.PARCELS_PER_CALL) >= 4500
+            assert there + min(600, (calls if not over else 9) * acks.BUNDLES_PER_CALL) >= 4500
             assert done % 100 == 0
         if deed == "pop":
             until(lambda: queue.stats().ready == 3900)

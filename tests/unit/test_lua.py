@@ -13,11 +13,8 @@ from tests.support import contracts
 from tests.support.contracts import COMMENT, FILES, PACKAGE, Function, entries, functions, shown
 
 ARGUMENT = re.compile(r"\bargs\[(\d+)\]")
-# Those of queues still read arguments where they need them.
-NAMED = [function for function in functions().values() if function.package != "queue"]
 
 each = pytest.mark.parametrize("function", functions().values(), ids=lambda f: f.name)
-each_named = pytest.mark.parametrize("function", NAMED, ids=lambda f: f.name)
 
 
 def code_of(function: Function) -> str:
@@ -38,13 +35,13 @@ def test_a_function_says_its_purpose_keys_arguments_and_reply(function: Function
     assert function.section("Reply")
 
 
-@each_named
+@each
 def test_a_header_lists_arguments_in_order(function: Function) -> None:
     listed = listed_arguments(function)
     assert listed == list(range(1, len(listed) + 1))
 
 
-@each_named
+@each
 def test_a_function_names_its_arguments_first_and_in_order(function: Function) -> None:
     """An argument is read by its number once, in the statements at the top; then it has a name."""
     used = [int(number) for number in ARGUMENT.findall(code_of(function))]
@@ -54,8 +51,10 @@ def test_a_function_names_its_arguments_first_and_in_order(function: Function) -
 
 
 def test_what_functions_share_reads_no_argument_by_its_number() -> None:
-    for file in (file for file in FILES if "queue" not in file.parts):
-        own = "".join(code_of(function) for function in NAMED if function.file == file)
+    for file in FILES:
+        own = "".join(
+            code_of(function) for function in functions().values() if function.file == file
+        )
         found = ARGUMENT.findall(COMMENT.sub("", file.read_text("utf-8")))
         assert len(found) == len(ARGUMENT.findall(own)), file
 

@@ -25,7 +25,6 @@ STILL_LARGE = {
     # Queues and dirty lists.
     "tests/contract/test_channel.py",
     "tests/contract/test_ick.py",
-    "tests/contract/test_queue.py",
     # Timelines.
     "tests/contract/test_timeline_server.py",
     # The outbox.
@@ -39,6 +38,7 @@ STILL_LARGE = {
     "tests/contract/test_worker.py",
     "tests/fault/test_embedded_server.py",
     # Spark.
+    "tests/spark/test_archive.py",
     "tests/spark/test_queue_format.py",
     "tests/spark/test_sql_sink.py",
     "tests/spark/test_table.py",

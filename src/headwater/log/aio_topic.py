@@ -11,7 +11,6 @@ from headwater.log import node, topics
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
-from headwater.log.topics import InTopic
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -32,21 +31,21 @@ class AsyncTopic:
         return f"AsyncTopic({self.name!r})"
 
     async def partitions(self) -> int:
-        """Return how many partitions the topic has."""
+        """See Topic.partitions."""
         return len(await self._store.run(self._handle.open()))
 
     async def partition_of(self, tag: str) -> int:
-        """Return the partition of a tag."""
+        """See Topic.partition_of."""
         return topics.partition_of(tag, await self.partitions())
 
     async def partition(self, place: int) -> AsyncStream:
-        """Return the stream of one partition."""
+        """See Topic.partition."""
         streams = await self._store.run(self._handle.open())
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
     async def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
-        """Append one message to the partition of its tag."""
+        """See Topic.write."""
         return await self._store.run(topics.write(self._handle, tag, value, backlog))
 
     async def write_many(
@@ -57,7 +56,7 @@ class AsyncTopic:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
+        """See Topic.write_many."""
         batch = batch_of_entries(entries)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
@@ -71,25 +70,25 @@ class AsyncTopic:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append Arrow columns tag, value and, if present, time; see Topic.write_many."""
+        """See Topic.append."""
         batch = node.from_arrow(arrow_batch)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, offset, tag, value, time."""
+        """See Topic.scan."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
             async for batch in stream.scan():
                 yield topics.with_partition(batch, place)
 
     async def info(self) -> list[StreamInfo]:
-        """Return where each partition stands."""
+        """See Topic.info."""
         return await self._store.run(topics.info(self._handle))
 
     async def delete(self) -> bool:
-        """Remove the topic with all its streams; returns whether it existed."""
+        """See Topic.delete."""
         return await self._store.run(topics.delete(self._handle))
 
     def group(
@@ -101,7 +100,7 @@ class AsyncTopic:
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> AsyncTopicGroup:
-        """Return a member's view of a group over all partitions; see Stream.group."""
+        """See Topic.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         one_server = self._store.kind != "cluster"
         handle = topics.TopicGroupHandle(
@@ -126,23 +125,23 @@ class AsyncTopicGroup:
         retry_ms: int | None = None,
         expire_ms: int | None = None,
     ) -> list[TopicMessage]:
-        """Take up to ``count`` messages that no other member has; see Group.read."""
+        """See TopicGroup.read."""
         return await self._run(
             topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
         )
 
-    async def ack(self, *messages: InTopic) -> int:
-        """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""
+    async def ack(self, *messages: TopicMessage | tuple[int, int]) -> int:
+        """See TopicGroup.ack."""
         return await self._run(topics.ack(self._handle, messages))
 
-    async def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
-        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
+    async def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
+        """See TopicGroup.nack."""
         return await self._run(topics.nack(self._handle, messages, delay_ms))
 
-    async def extend(self, *messages: InTopic, retry_ms: int) -> int:
-        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
+    async def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
+        """See TopicGroup.extend."""
         return await self._run(topics.extend(self._handle, messages, retry_ms))
 
     async def info(self) -> list[GroupInfo]:
-        """Return where the group stands in each partition."""
+        """See TopicGroup.info."""
         return await self._run(topics.group_info(self._handle))

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headwater.aio import AsyncHeadwater
 from headwater.handlers import check_async
-from headwater.log.handles import Start
+from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
-from headwater.outbox import work
-from headwater.outbox.consumer_shell import ConsumerShell
-from headwater.outbox.consuming import PATIENCE_S
+from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerPlan,
+    ConsumerStats,
     OnError,
     OnGap,
     Streams,
-    TimeSource,
-    engine_of,
+    async_engine_of,
+    for_each,
+    names_of,
     one_of,
+)
+from headwater.outbox.work import (
+    Ask,
+    Execute,
+    Fetch,
+    Handle,
+    InspectTransaction,
+    Pause,
+    Request,
+    Restore,
+    Step,
+    Transact,
+    Work,
+    transaction_state,
 )
 from headwater.stopping import AsyncStopSignal
 
@@ -37,10 +52,10 @@ AsyncHandler: TypeAlias = "Callable[[AsyncConnection, list[Message]], Awaitable[
 AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 
 
-class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
-    """A consumer for asyncio; Consumer documents each argument and the promises of each method.
+class AsyncConsumer:
+    """A consumer for asyncio; Consumer says what each argument and method promises.
 
-    A method that is cancelled rolls back the transaction at hand.
+    Cancelling a method rolls back the transaction at hand.
     """
 
     def __init__(
@@ -59,29 +74,44 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         on_gap: OnGap = "stop",
         on_reset: AsyncOnReset | Mapping[str, AsyncOnReset] | None = None,
         steps: Callable[[str], None] | None = None,
-        time_source: TimeSource | None = None,
     ) -> None:
-        self._engine = engine_of(
-            outbox, AsyncEngine, "an AsyncConsumer", "make one with create_async_engine"
-        )
-        plan = ConsumerPlan(
-            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
-            *(on_gap, on_reset is not None, time_source or time),
-        )
-        super().__init__(plan, stream, handler, on_reset, steps)
+        self.name = name
+        self.streams = names_of(stream)
+        self._engine = async_engine_of(outbox)
+        self._store = hw.store
+        self._handlers = for_each(self.streams, handler, "handler")
         for each in self._handlers.values():
             check_async(each)
-        self._store = hw.store
+        self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
+        self._steps = steps
+        self._patience_s: float | None = None
         self._stop = AsyncStopSignal()
         self._alone = asyncio.Lock()
+        plan = ConsumerPlan(
+            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
+            *(on_gap, on_reset is not None),
+        )
+        known: set[str] = set()
+        self._turns = {
+            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
+            for place in self.streams
+        }
+
+    def __repr__(self) -> str:
+        return f"AsyncConsumer({self.name!r} of {', '.join(self.streams)})"
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """See Consumer.stats."""
+        return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
 
     async def run_once(self) -> int:
-        """Apply the next batch of each stream; returns how many messages were handled."""
+        """See Consumer.run_once."""
         return sum([await self._do(turn.run_once()) for turn in self._turns.values()])
 
     async def run(self) -> None:
-        """Apply what is there and what comes, until ``stop``."""
-        # The consumer retries by itself; a call of the store must end soon enough to stop.
+        """See Consumer.run."""
+        # It has patience of its own, and must be able to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
@@ -96,63 +126,63 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         return None
 
     def stop(self) -> None:
-        """Ask ``run`` to return after the batch at hand."""
+        """See Consumer.stop."""
         self._stop.set()
 
     async def lag(self) -> int:
-        """Count the offsets from the position to the end of the stream."""
+        """See Consumer.lag."""
         return sum([await self._do(turn.position.lag()) for turn in self._turns.values()])
 
     async def positions(self) -> dict[str, int | None]:
-        """Return the offset needed next of each stream, as committed; None before the first run."""
+        """See Consumer.positions."""
         return {place: await self._do(turn.position.load()) for place, turn in self._turns.items()}
 
     async def seek(self, position: Start, *, stream: str | None = None) -> int:
-        """Set where to go on, whatever it was; returns the offset."""
+        """See Consumer.seek."""
         return await self._do(self._turns[one_of(self.streams, stream)].seek(position))
 
     async def remove(self) -> bool:
-        """Forget the consumer, so that retention waits no longer; returns whether it existed."""
+        """See Consumer.remove."""
         return sum([await self._do(turn.position.remove()) for turn in self._turns.values()]) > 0
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    async def _do(self, job: work.Work[T], conn: AsyncConnection | None = None) -> T:
-        """Do all that work asks for; returns its result."""
+    async def _do(self, work: Work[T], conn: AsyncConnection | None = None) -> T:
+        """Drive work to its end."""
         try:
-            request = job.send(None)
+            request = work.send(None)
             while True:
                 try:
                     reply = await self._perform(request, conn)
-                except Exception as error:  # noqa: BLE001  the work decides
-                    request = job.throw(error)
+                except Exception as error:  # noqa: BLE001  it goes where the request came from
+                    request = work.throw(error)
                 else:
-                    request = job.send(reply)
+                    request = work.send(reply)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    async def _perform(self, request: work.Request, conn: AsyncConnection | None) -> Any:
+    async def _perform(self, request: Request, conn: AsyncConnection | None) -> Any:
         match request:
-            case work.Step(name):
+            case Step(name):
                 return self._steps and self._steps(name)
-            case work.Ask(operation):
+            case Ask(operation):
                 return await self._store.run(operation, self._patience_s)
-            case work.Pause(seconds):
+            case Pause(seconds):
                 return await self._stop.wait(seconds)
-            case work.Transact(inner, alone):
+            case Transact(work, alone):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
-                    return await self._do(inner, conn)
+                    return await self._do(work, conn)
         assert conn is not None
         match request:
-            case work.Fetch(statement, values):
+            case Fetch(statement, values):
                 return (await conn.execute(statement, values)).scalar()
-            case work.Execute(statement, values):
+            case Execute(statement, values):
                 return (await conn.execute(statement, values)).rowcount
-            case work.Handle(stream, messages):
+            case Handle(stream, messages):
                 return await self._handlers[stream](conn, messages)
-            case work.Restore(stream, state):
+            case Restore(stream, state):
                 return await self._resetters[stream](conn, state)
-            case work.InspectTransaction():
-                return work.transaction_state(conn.sync_connection)
+            case InspectTransaction():
+                return transaction_state(conn.sync_connection) if conn.sync_connection else "ended"

@@ -7,29 +7,44 @@ processes of one name may run at once, and any of them may be killed at any mome
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
 from headwater.handlers import check_done
-from headwater.log.handles import Start
+from headwater.log.handles import Start, StreamHandle
 from headwater.log.types import Message
-from headwater.outbox import work
-from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerPlan,
+    ConsumerStats,
     OnError,
     OnGap,
     Streams,
-    TimeSource,
-    engine_of,
+    for_each,
+    names_of,
     one_of,
+    sync_engine_of,
+)
+from headwater.outbox.work import (
+    Ask,
+    Execute,
+    Fetch,
+    Handle,
+    InspectTransaction,
+    Pause,
+    Request,
+    Restore,
+    Step,
+    Transact,
+    Work,
+    transaction_state,
 )
 from headwater.stopping import StopSignal
 
@@ -42,25 +57,23 @@ Handler: TypeAlias = "Callable[[Connection, list[Message]], object]"
 OnReset: TypeAlias = "Callable[[Connection, Any], object]"
 
 
-class Consumer(ConsumerShell[Handler, OnReset]):
+class Consumer:
     """Applies the messages of a stream, or of several, to a SQL database, each exactly once.
 
     ``handler(conn, messages)`` writes its effects through ``conn`` and leaves commit and rollback
     alone; what it does elsewhere may happen more than once. With several streams it is called for
     one of them at a time, or is a mapping with a handler for each. ``name`` says whose position it
-    is: processes that share it share the work, and the log keeps what it still needs. When the
-    handler raises, its batch is rolled back and retried.
+    is: processes that share it share the work, and the log keeps what it still needs.
 
     batch       at most so many messages at a time
     start       where a new consumer begins: "first", "last", an offset, or a datetime
     on_error    what happens when the handler has failed ``attempts`` times, with a pause of
                 ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
-                message that fails, writes it to the stream ``<stream>.<name>.dead``, and goes on
+                guilty message, writes it to the stream ``<stream>.<name>.dead``, and goes on
     on_gap      what happens when messages were evicted before it had them: "stop" raises GapError,
-                "skip" skips and logs them
-    on_reset    ``on_reset(conn, state)`` replaces the state; see headwater.outbox.write_reset
+                "skip" passes over them; both say which
+    on_reset    ``on_reset(conn, state)`` sets the state anew; see headwater.outbox.write_reset
     steps       is called with the name of every step, for tests that stop it there
-    time_source where its time comes from, for tests; the module ``time`` if not said
     """
 
     def __init__(
@@ -79,37 +92,52 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         on_gap: OnGap = "stop",
         on_reset: OnReset | Mapping[str, OnReset] | None = None,
         steps: Callable[[str], None] | None = None,
-        time_source: TimeSource | None = None,
     ) -> None:
-        self._engine = engine_of(
-            outbox, Engine, "a Consumer", "with an AsyncEngine use AsyncConsumer"
-        )
-        plan = ConsumerPlan(
-            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
-            *(on_gap, on_reset is not None, time_source or time),
-        )
-        super().__init__(plan, stream, handler, on_reset, steps)
+        self.name = name
+        self.streams = names_of(stream)
+        self._engine = sync_engine_of(outbox)
         self._store = hw.store
+        self._handlers = for_each(self.streams, handler, "handler")
+        self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
+        self._steps = steps
+        self._patience_s: float | None = None
         self._stopped = False
         self._stop = StopSignal()
         self._alone = threading.Lock()
+        plan = ConsumerPlan(
+            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
+            *(on_gap, on_reset is not None),
+        )
+        known: set[str] = set()
+        self._turns = {
+            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
+            for place in self.streams
+        }
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.name!r} of {', '.join(self.streams)})"
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What was done since the consumer was made."""
+        return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
 
     def run_once(self) -> int:
         """Apply the next batch of each stream; returns how many messages were handled.
 
         0 means that there was nothing left. Raises GapError, PoisonedBatch, PositionLost,
-        CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or the database.
+        CheckpointRemoved, TransactionEnded, NotCreated, and whatever bars the way to the store or
+        the database.
         """
         return sum(self._do(turn.run_once()) for turn in self._turns.values())
 
     def run(self) -> None:
         """Apply what is there and what comes, until ``stop``.
 
-        New messages are applied within milliseconds. Retries while the store or the database
-        restarts, and logs once that it does. Raises what run_once raises when waiting would not
-        help.
+        New messages are taken up within milliseconds. Rides out restarts of store and database,
+        and says once that it does. Raises what run_once raises when waiting would not help.
         """
-        # The consumer retries by itself; a call of the store must end soon enough to stop.
+        # It has patience of its own, and must be able to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
@@ -123,7 +151,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
                 self._stop.set()
                 raise
             finally:
-                # The others were stopped because one failed; the next run goes on.
+                # The others end with one that failed; that is not for ever.
                 wait(runs)
                 self._stop = StopSignal()
         return None
@@ -137,26 +165,26 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         self._stop.set()
 
     def lag(self) -> int:
-        """Count the offsets from the position to the end of the stream."""
+        """Count what is still to come: the offsets from the position to the end of the stream."""
         return sum(self._do(turn.position.lag()) for turn in self._turns.values())
 
     def positions(self) -> dict[str, int | None]:
-        """Return the offset needed next of each stream, as committed; None before the first run."""
+        """Give the offset needed next of each stream, as committed; None before the first run."""
         return {place: self._do(turn.position.load()) for place, turn in self._turns.items()}
 
     def seek(self, position: Start, *, stream: str | None = None) -> int:
-        """Set where to go on, whatever it was; returns the offset.
+        """Set where to go on, whatever it was; gives the offset.
 
-        ``stream`` says which, when there are several. Effects that are committed stay: the caller
-        brings the state to what it was at that position. A process of this consumer that runs
-        elsewhere follows with its next batch, or within about two seconds when it is waiting.
+        ``stream`` says which, when there are several. Effects that are there stay there: it is the
+        caller who brings the state to what it was at that position. One that runs elsewhere
+        follows with its next batch, or within about two seconds when it is waiting.
         """
         return self._do(self._turns[one_of(self.streams, stream)].seek(position))
 
     def remove(self) -> bool:
-        """Forget the consumer, so that retention waits no longer; returns whether it existed.
+        """Forget the consumer, so that retention waits no longer; says whether it existed.
 
-        A process of this consumer that still runs ends with CheckpointRemoved.
+        One of that name that still runs ends with CheckpointRemoved.
         """
         return sum(self._do(turn.position.remove()) for turn in self._turns.values()) > 0
 
@@ -169,42 +197,42 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    def _do(self, job: work.Work[T], conn: Connection | None = None) -> T:
-        """Do all that work asks for; returns its result."""
+    def _do(self, work: Work[T], conn: Connection | None = None) -> T:
+        """Drive work to its end."""
         try:
-            request = job.send(None)
+            request = work.send(None)
             while True:
                 try:
                     reply = self._perform(request, conn)
-                except Exception as error:  # noqa: BLE001  the work decides
-                    request = job.throw(error)
+                except Exception as error:  # noqa: BLE001  it goes where the request came from
+                    request = work.throw(error)
                 else:
-                    request = job.send(reply)
+                    request = work.send(reply)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    def _perform(self, request: work.Request, conn: Connection | None) -> Any:
+    def _perform(self, request: Request, conn: Connection | None) -> Any:
         match request:
-            case work.Step(name):
+            case Step(name):
                 return self._steps and self._steps(name)
-            case work.Ask(operation):
+            case Ask(operation):
                 return self._store.run(operation, self._patience_s)
-            case work.Pause(seconds):
+            case Pause(seconds):
                 return self._stopped or self._stop.wait(seconds)
-            case work.Transact(inner, alone):
+            case Transact(work, alone):
                 # One at a time: a handler need not care how many streams there are.
                 with self._alone if alone else nullcontext(), self._engine.begin() as conn:
-                    return self._do(inner, conn)
+                    return self._do(work, conn)
         assert conn is not None
         match request:
-            case work.Fetch(statement, values):
+            case Fetch(statement, values):
                 return conn.execute(statement, values).scalar()
-            case work.Execute(statement, values):
+            case Execute(statement, values):
                 return conn.execute(statement, values).rowcount
-            case work.Handle(stream, messages):
+            case Handle(stream, messages):
                 return check_done(self._handlers[stream](conn, messages))
-            case work.Restore(stream, state):
+            case Restore(stream, state):
                 return check_done(self._resetters[stream](conn, state))
-            case work.InspectTransaction():
-                return work.transaction_state(conn)
+            case InspectTransaction():
+                return transaction_state(conn)

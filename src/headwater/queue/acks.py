@@ -1,7 +1,8 @@
-"""What a consumer says of its deliveries: done, again, not mine, more time.
+"""What a consumer does with its deliveries: ack, nack, release, extend.
 
-A receipt is ``number:level:attempt:count.place``: deliveries of one parcel travel as its head and
-the places, "*" for all of them, so that a batch that is done as it was taken is one word.
+A receipt is the name of a bundle, a point, and the number of a message. Deliveries of one bundle
+are sent as its name and the numbers, "*" for all of them, so that a batch that is acknowledged as
+it was taken is one word.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ from headwater.queue.handles import QueueHandle
 from headwater.queue.types import Delivery
 from headwater.store.call import Call, Operation
 
-PARCELS_PER_CALL = 500
+BUNDLES_PER_CALL = 500
 _RECEIPT = re.compile(r"\d+:-?\d+:\d+:\d+\.\d+")
 
 
 def ack(queue: QueueHandle, deliveries: Iterable[Delivery]) -> Operation[int]:
-    """Say that messages are done; returns how many were still held."""
+    """Acknowledge messages; return how many were still held."""
     return (yield from _settle(queue, "ack", 0, deliveries))
 
 
 def nack(queue: QueueHandle, deliveries: Iterable[Delivery], delay_ms: int) -> Operation[int]:
-    """Give messages back, to come again after a delay; returns how many were still held."""
+    """Give messages back, to be redelivered after a delay; return how many were still held."""
     return (yield from _settle(queue, "nack", check_ms(delay_ms, "delay_ms"), deliveries))
 
 
 def release(queue: QueueHandle, deliveries: Iterable[Delivery]) -> Operation[int]:
-    """Give messages back as if they had not been taken; returns how many were still held."""
+    """Give messages back as if they had not been taken; return how many were still held."""
     return (yield from _settle(queue, "release", 0, deliveries))
 
 
 def extend(queue: QueueHandle, deliveries: Iterable[Delivery], ack_ms: int) -> Operation[int]:
-    """Hold messages for longer; returns how many were still held."""
+    """Give messages another deadline; return how many were still held."""
     return (yield from _settle(queue, "extend", check_ms(ack_ms, "ack_ms", 1), deliveries))
 
 
 def _settle(
     queue: QueueHandle,
-    deed: Literal["ack", "nack", "release", "extend"],
+    action: Literal["ack", "nack", "release", "extend"],
     ms: int,
     deliveries: Iterable[Delivery],
 ) -> Operation[int]:
-    words = places(_receipt(delivery) for delivery in deliveries)
+    words = by_bundle(_receipt(delivery) for delivery in deliveries)
     total = 0
-    for start in range(0, len(words), 2 * PARCELS_PER_CALL):
-        part = words[start : start + 2 * PARCELS_PER_CALL]
+    for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
+        part = words[start : start + 2 * BUNDLES_PER_CALL]
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
-        total += yield Call("hw_queue_settle", queue.key, (deed, ms, *part), repeatable=True)
+        total += yield Call("hw_queue_settle", queue.key, (action, ms, *part), repeatable=True)
     return total
 
 
@@ -70,21 +71,21 @@ def _receipt(delivery: Any) -> str:
 
 
 def delivery_of(receipt: str) -> Delivery:
-    """Give what a receipt alone can settle; raises InvalidInput for what is none."""
+    """Return a delivery that has only a receipt; raises InvalidInput for what is none."""
     if not _RECEIPT.fullmatch(receipt):
         raise InvalidInput(f"{receipt!r} is not a receipt; copy it as pop gave it")
     return Delivery("", b"", 0, receipt)
 
 
-def places(receipts: Iterable[str]) -> list[str]:
-    """Gather receipts by parcel: head, places, head, places, ..."""
-    parcels: dict[str, list[str]] = {}
+def by_bundle(receipts: Iterable[str]) -> list[str]:
+    """Gather receipts by bundle: name, numbers of its messages, name, numbers, ..."""
+    bundles: dict[str, list[str]] = {}
     # One that is named twice counts once, and not for its neighbour.
     for receipt in dict.fromkeys(receipts):
-        head, _, place = receipt.partition(".")
-        parcels.setdefault(head, []).append(place)
+        name, _, number = receipt.partition(".")
+        bundles.setdefault(name, []).append(number)
     words: list[str] = []
-    for head, found in parcels.items():
-        whole = len(found) == int(head.rpartition(":")[2])
-        words += [head, "*" if whole else ",".join(found)]
+    for name, numbers in bundles.items():
+        whole = len(numbers) == int(name.split(":")[3])
+        words += [name, "*" if whole else ",".join(numbers)]
     return words

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple, get_args
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
+from headwater.queue.bundles import StoredMessage, open_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import MAX_POP, check_count
-from headwater.queue.packs import Message, open_element, read_entry
-from headwater.queue.types import QueueItem, QueueSettings, QueueStats, State
+from headwater.queue.replies import DueReply, PageReply, TimedBundle, stats_of
+from headwater.queue.types import QueueItem, QueueStats, State
 from headwater.store.call import Call, Operation
 
 PAGE_MESSAGES = 1000
@@ -18,103 +20,89 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 # In which parts of a queue a state is found: what is due stays where it lies until it is taken.
 _PARTS: dict[State, tuple[str, ...]] = {
-    "ready": ("held", "again", "later", "ready"),
-    "delayed": ("later", "again"),
-    "unacked": ("held",),
-    "dead": ("dead", "held"),
-    "damaged": ("aside",),
+    "ready": ("unacked", "retry", "delayed", "ready"),
+    "delayed": ("delayed", "retry", "unacked"),
+    "unacked": ("unacked",),
+    "dead": ("dead", "unacked"),
+    "damaged": ("damaged",),
 }
-_WITHOUT_LEVEL = ("dead", "aside")
+_WITHOUT_PRIORITY = ("dead", "damaged")
+_WITHOUT_TIME = ("ready", "damaged")
+# Of what marks for rates hold totals, in their order.
+_RATED = ("pushed", "popped", "acked")
 # In the order in which messages pass through them.
-_ALL_PARTS = ("later", "ready", "again", "held", "dead", "aside")
+_ALL_PARTS = ("delayed", "ready", "retry", "unacked", "dead", "damaged")
 
 
 class Spot(NamedTuple):
-    """One part of a queue, and where in it a page begins."""
+    """One part of a queue, and where in it a page begins; ``now_ms`` is when it was named."""
 
     part: str
-    level: str
+    priority: int
     after: bytes = b""
-    most_attempts: int | None = None
-    now: int = 0
+    now_ms: int = 0
 
 
-class Page(NamedTuple):
+class QueuePage(NamedTuple):
     """Some of what is in a queue, and the spots that were not looked at yet."""
 
     items: list[QueueItem]
     rest: list[Spot]
 
 
+def read_stats(queue: QueueHandle) -> Operation[dict[str, Any]]:
+    """Return what the server says of a queue, by name; see ``hw_queue_stats``."""
+    return stats_of((yield Call("hw_queue_stats", queue.key, read_only=True)))
+
+
 def stats(queue: QueueHandle) -> Operation[QueueStats]:
-    """Say how the queue stands."""
-    reply = yield Call("hw_queue_stats", queue.key, read_only=True)
-    now, levels, paused, settings, exists, waiting, oldest, listed, counts = reply[:9]
-    _, pushed, popped, acked, expired, damaged, held, later, again, dead = counts
-    ready = listed
-    due = reply[11]
-    for level, part in zip(due[::2], due[1::2], strict=True):
-        come, spent = yield from _count_due(queue, level, part, now)
-        ready, dead = ready + come - spent, dead + spent
-        if part == b"held":
-            held -= come
-        elif part == b"again":
-            again -= come
-        else:
-            later -= come
-    rates = _rates(now, (pushed, popped, acked), reply[9], reply[10])
-    return QueueStats(
-        name=queue.name,
-        ready=ready,
-        delayed=later + again,
-        unacked=held,
-        dead=dead,
-        damaged=damaged,
-        oldest_ms=max(now - oldest, 0) if oldest else None,
-        pushed=pushed,
-        popped=popped,
-        acked=acked,
-        expired=expired,
-        pushed_per_s=rates[0],
-        popped_per_s=rates[1],
-        acked_per_s=rates[2],
-        waiting=waiting,
-        paused=bool(paused),
-        exists=bool(exists),
-        priorities=tuple(int(level) for level in levels.split(b",") if level),
-        settings=parse_settings(settings),
-    )
+    """Return how the queue stands."""
+    facts = yield from read_stats(queue)
+    now = facts["now"]
+    facts["ready"] = facts["listed"]
+    # What is due is counted where it lies.
+    for priority, part in facts["due"]:
+        found = yield from _count_due(queue, priority, part, now)
+        facts[part] -= found.due
+        facts["ready"] += found.due - found.given_up - found.resting
+        facts["dead"] += found.given_up
+        facts["delayed"] += found.resting
+    facts["delayed"] += facts["retry"]
+    facts["oldest_ms"] = max(now - facts["oldest"], 0) if facts["oldest"] else None
+    facts |= _rates(facts)
+    facts["name"] = queue.name
+    return QueueStats(**{field.name: facts[field.name] for field in fields(QueueStats)})
 
 
-def _count_due(queue: QueueHandle, level: bytes, part: bytes, now: int) -> Operation[list[int]]:
-    total = spent = rank = 0
-    while rank >= 0:
-        args = (level, part, now, rank)
-        some, of_them, rank = yield Call("hw_queue_due", queue.key, args, read_only=True)
-        total, spent = total + some, spent + of_them
-    return [total, spent]
+def _count_due(queue: QueueHandle, priority: int, part: str, now: int) -> Operation[DueReply]:
+    total = DueReply(0, 0, 0, 0)
+    while total.rank >= 0:
+        args = (priority, part, now, total.rank)
+        step = DueReply(*(yield Call("hw_queue_due", queue.key, args, read_only=True)))
+        total = DueReply(
+            total.due + step.due,
+            total.given_up + step.given_up,
+            total.resting + step.resting,
+            step.rank,
+        )
+    return total
 
 
-def _rates(now: int, totals: tuple[int, ...], before: bytes, mark: bytes) -> tuple[float, ...]:
-    """Take rates since the mark before the last, or the last one if that is long ago."""
-    for text, longest in ((before, 20_000), (mark, None)):
+def _rates(facts: dict[str, Any]) -> dict[str, float]:
+    """Return rates since the mark before the last, or since the last one if that is long ago."""
+    for text, longest in ((facts["mark_before"], 20_000), (facts["mark"], None)):
         if text:
             then, *counts = (int(word) for word in text.split(b":"))
-            took = now - then
+            took = facts["now"] - then
             if took > 0 and (longest is None or took <= longest):
-                return tuple(
-                    (total - count) * 1000 / took
-                    for total, count in zip(totals, counts, strict=True)
-                )
-    return (0.0,) * len(totals)
+                return {
+                    f"{name}_per_s": (facts[name] - count) * 1000 / took
+                    for name, count in zip(_RATED, counts, strict=True)
+                }
+    return {f"{name}_per_s": 0.0 for name in _RATED}
 
 
-def parse_settings(text: bytes) -> QueueSettings:
-    """Read the settings as the server keeps them; none are the defaults."""
-    if not text:
-        return QueueSettings()
-    most, manner, first, longest = text.decode().split(":")
-    return QueueSettings(int(most) or None, manner, int(first), int(longest))  # type: ignore[arg-type]
+# ── Peek ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def peek(queue: QueueHandle, count: int, state: State) -> Operation[list[QueueItem]]:
@@ -128,9 +116,9 @@ def peek(queue: QueueHandle, count: int, state: State) -> Operation[list[QueueIt
     if state == "dead":
         return (yield from _first(queue, spots, count, state))
     found: list[QueueItem] = []
-    for level in sorted({spot.level for spot in spots}, key=lambda level: -int(level or 0)):
-        of_level = [spot for spot in spots if spot.level == level]
-        found += yield from _first(queue, of_level, count - len(found), state)
+    for priority in sorted({spot.priority for spot in spots}, reverse=True):
+        of_priority = [spot for spot in spots if spot.priority == priority]
+        found += yield from _first(queue, of_priority, count - len(found), state)
         if len(found) >= count:
             break
     return found
@@ -151,32 +139,36 @@ def _first(
 def _turn(part: str, item: QueueItem) -> tuple[bool, int, bool]:
     """Order messages as pop does: those that are redelivered, then new ones, each by time."""
     us = int(item.id or 0) if item.due_ms is None else item.due_ms * 1000
-    return (part in ("later", "ready"), us, part == "later")
+    return (part in ("delayed", "ready"), us, part == "delayed")
 
 
 def _first_of_part(
     queue: QueueHandle, spot: Spot, count: int, state: State
 ) -> Operation[list[QueueItem]]:
     """Return what may be among the first of a state in one part, reading as little as will do."""
-    found: list[QueueItem] = []
-    if state == "delayed":
+    lapses = spot.part == "unacked" and state != "unacked"
+    if state == "delayed" and not lapses:
         # What is due lies before all that is delayed.
-        spot = spot._replace(after=b"%d ~" % spot.now)
+        spot = spot._replace(after=b"%d ~" % spot.now_ms)
+    found: list[QueueItem] = []
     rest = [spot] if count else []
     while rest:
         items, rest = yield from page(queue, rest, min(count, PAGE_MESSAGES))
         found += (item for item in items if item.state == state)
-        if not rest or spot.part in ("ready", "aside"):
-            if len(found) >= count:
-                break
+        if not rest or (spot.part in _WITHOUT_TIME and len(found) < count):
             continue
-        # Parts with times are in the order of them, but a message may have a later one of its own.
-        reached = int(float(rest[0].after.split()[0]))
-        if state in ("ready", "dead") and reached > spot.now:
+        if spot.part in _WITHOUT_TIME:
             break
+        reached = int(float(rest[0].after.split()[0]))
+        if (lapses or state == "ready") and reached > spot.now_ms:
+            break
+        # Bundles are in the order of their times, but a message may have a later one of its own.
         if len(found) >= count <= sum((item.due_ms or 0) <= reached for item in found):
             break
     return found
+
+
+# ── Pages ────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_states(states: Iterable[str]) -> None:
@@ -187,79 +179,81 @@ def check_states(states: Iterable[str]) -> None:
 
 
 def spots_of(queue: QueueHandle, states: Collection[State]) -> Operation[list[Spot]]:
-    """Name all spots where messages of some states may lie; of all states when none is named."""
+    """Return all spots where messages of some states may lie; of all states when none is named."""
     check_states(states)
-    reply = yield Call("hw_queue_stats", queue.key, read_only=True)
-    levels = [level.decode() for level in reply[1].split(b",") if level]
-    most = parse_settings(reply[3]).max_attempts
+    facts = yield from read_stats(queue)
     parts = {part for state in states for part in _PARTS[state]} or set(_ALL_PARTS)
     return [
-        Spot(part, level, b"", most, reply[0])
+        Spot(part, priority, b"", facts["now"])
         for part in _ALL_PARTS
         if part in parts
-        for level in ([""] if part in _WITHOUT_LEVEL else levels)
+        for priority in ([0] if part in _WITHOUT_PRIORITY else facts["priorities"])
     ]
 
 
-def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> Operation[Page]:
+def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> Operation[QueuePage]:
     """Read one page: about ``count`` messages or 4 MiB at most, in one call."""
     check_int(count, "count", 1, MAX_POP)
     spot, *others = spots
-    part, level, after, *_ = spot
-    args = (part, level, after, min(count, PAGE_MESSAGES), PAGE_BYTES)
-    reply = yield Call("hw_queue_page", queue.key, args, read_only=True)
-    now, on, *found = reply
-    if part == "aside":
-        items = [QueueItem("", what, "damaged", 0, 0, 0, None, None, "") for what in found]
+    part, priority, after, _ = spot
+    args = (part, priority, after, min(count, PAGE_MESSAGES), PAGE_BYTES)
+    reply = PageReply.of((yield Call("hw_queue_page", queue.key, args, read_only=True)))
+    if part == "damaged":
+        items = [_item(StoredMessage("", text), "damaged", 0) for text in reply.found]
     elif part == "ready":
-        messages = [message for element in found for message in open_element(element)]
-        # A page begins with a whole run, of which some may have been on the page before.
+        messages = (message for text in reply.found for message in open_bundle(text))
+        # A page begins with a whole bundle, of which some may have been on the page before.
         items = [
-            _item(message, "ready", int(level), 0, None, "")
+            _item(message, "ready", priority)
             for message in messages
             if not message.id or message.id.encode() > after
         ]
     else:
-        items = _of_parcels(spot, found, now)
-    return Page(items, [spot._replace(after=on), *others] if on else others)
+        items = [item for bundle in reply.bundles() for item in _items(part, bundle, reply.now_ms)]
+    return QueuePage(items, [spot._replace(after=reply.after), *others] if reply.after else others)
 
 
-def _of_parcels(spot: Spot, found: list[Any], now: int) -> list[QueueItem]:
-    items: list[QueueItem] = []
-    for start in range(0, len(found), 3):
-        head, due, entries = found[start].decode(), int(float(found[start + 1])), found[start + 2]
-        _, level, attempt, *_ = head.split(":")
-        for place, entry, *own in entries:
-            at = own[0] if own else due
-            state = _state(spot, at <= now, int(attempt))
-            message = read_entry(entry)
-            items.append(_item(message, state, int(level), int(attempt), at, f"{head}.{place}"))
-    return items
+def _items(part: str, bundle: TimedBundle, now_ms: int) -> Iterator[QueueItem]:
+    name = bundle.name.decode()
+    _, priority, attempt, *_ = name.split(":")
+    time_ms = int(float(bundle.time_ms))
+    for place, text in enumerate(bundle.texts):
+        deadline = bundle.deadlines[place] if bundle.deadlines else time_ms
+        state, due_ms = _state(part, deadline, bundle.rest_ms, now_ms)
+        for message in open_bundle(text):
+            where = f"{name}.{message.id}"
+            yield _item(message, state, int(priority), int(attempt), due_ms, where)
 
 
-def _state(spot: Spot, due: bool, attempt: int) -> State:
-    spent = spot.part == "held" and spot.most_attempts and attempt >= spot.most_attempts
-    if spot.part == "dead" or (due and spent):
-        return "dead"
-    if due:
-        return "ready"
-    return "unacked" if spot.part == "held" else "delayed"
+def _state(part: str, time_ms: int, rest_ms: int, now_ms: int) -> tuple[State, int]:
+    """Return the state of a message that has a time, and when it is due by that state."""
+    if part == "dead":
+        return "dead", time_ms
+    if part == "unacked":
+        if time_ms > now_ms:
+            return "unacked", time_ms
+        if rest_ms < 0:
+            return "dead", time_ms
+        time_ms += rest_ms
+    return "ready" if time_ms <= now_ms else "delayed", time_ms
 
 
 def _item(
-    message: Message, state: State, priority: int, attempt: int, due_ms: int | None, place: str
+    message: StoredMessage,
+    state: State,
+    priority: int,
+    attempt: int = 0,
+    due_ms: int | None = None,
+    place: str = "",
 ) -> QueueItem:
     """Make an item of a message; one that is damaged is shown as it was found."""
-    if not message.id:
-        return QueueItem("", message.value, "damaged", priority, attempt, 0, due_ms, None, place)
-    pushed_ms = int(message.id) // 1000
     return QueueItem(
         message.id,
         message.value,
-        state,
+        state if message.id else "damaged",
         priority,
         attempt,
-        pushed_ms,
+        int(message.id or 0) // 1000,
         due_ms,
         message.expires_ms,
         place,

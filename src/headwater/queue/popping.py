@@ -1,21 +1,21 @@
 """Taking messages out of a queue, at once or by waiting for them.
 
 A pop asks in steps that the server answers quickly, until it has what was asked for or there is no
-more. Who waits does so on a list of its own; see ``lua/shared/40-waiters.lua``.
+more. A consumer that waits does so on a list of its own; see ``lua/shared/40-waiters.lua``.
 """
 
 from __future__ import annotations
 
 import logging
 from itertools import repeat
-from typing import Any
 
 from headwater.errors import StoreError
 from headwater.inputs import check_block, check_ms
+from headwater.queue.bundles import open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
 from headwater.queue.limits import check_count
-from headwater.queue.packs import MOST, open_sound
+from headwater.queue.replies import PopReply
 from headwater.queue.types import Delivery
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 
@@ -23,16 +23,14 @@ log = logging.getLogger("headwater.queue")
 
 # A waiter shows itself this often, so that the store knows who lives.
 WAIT_SLICE_MS = 1000
-# What one call gives at most; the server is not held up for longer by one consumer.
+# What one call takes at most; the server is not held up for longer by one consumer.
 CALL_MESSAGES = 4096
-# The places of a parcel, as receipts end.
-_PLACES = tuple(f".{place}" for place in range(1, MOST + 1))
 
 
 def pop(
     queue: QueueHandle, count: int, ack_ms: int | None, block_ms: float | None
 ) -> Operation[list[Delivery]]:
-    """Take up to ``count`` messages; with ``ack_ms`` they come again unless acknowledged."""
+    """Take up to ``count`` messages; with ``ack_ms`` they are redelivered unless acknowledged."""
     check_count(count)
     ack: Argument = "" if ack_ms is None else check_ms(ack_ms, "ack_ms", 1)
     patience = check_block(block_ms)
@@ -63,7 +61,7 @@ def _pop_now(
         taken = _deliveries(reply)
         found = found + taken if found else taken
         # It is all there is, unless the call stopped at one of its own bounds.
-        if len(found) >= count or not (reply[0] or len(taken) == size):
+        if len(found) >= count or not (reply.more or len(taken) == size):
             return found
 
 
@@ -79,43 +77,42 @@ def _wait_for_messages(
         reply = yield from _ask(queue, (size, ack, waiter, wait_ms, known, boxed))
         found = _deliveries(reply)
         if found:
-            if len(found) == size < count or reply[0]:
+            if len(found) == size < count or reply.more:
                 return (yield from _pop_now(queue, count, ack, found))
             return found
-        if reply[0]:
+        if reply.more:
             # Not registered: the server had too much to pass over, and there may be more behind.
             known, boxed = "0", b""
             continue
         if not wait_ms:
             return []
         known = "1"
-        if reply[1] >= 0:
-            wait_ms = max(1, min(wait_ms, reply[1]))
+        if reply.due_ms >= 0:
+            wait_ms = max(1, min(wait_ms, reply.due_ms))
         answer = yield Wait(box, ("BLPOP", box, f"{wait_ms / 1000:.3f}"), wait_ms)
         boxed = answer[1] if answer else b""
 
 
-def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[list[Any]]:
-    # What a lost answer held comes again when it was to be acknowledged, and only then.
-    reply: list[Any] = yield Call("hw_queue_pop", queue.key, args, repeatable=args[1] != "")
-    if reply[2] > queue.damaged:
+def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[PopReply]:
+    # What a lost answer held is redelivered when it was to be acknowledged, and only then.
+    call = Call("hw_queue_pop", queue.key, args, repeatable=args[1] != "")
+    reply = PopReply.of((yield call))
+    if reply.damaged > queue.damaged:
         log.warning(
             "queue %r: %d messages could not be read and lie aside; see stats().damaged and "
             "scan('damaged')",
             queue.name,
-            reply[2] - queue.damaged,
+            reply.damaged - queue.damaged,
         )
-        queue.damaged = reply[2]
+        queue.damaged = reply.damaged
     return reply
 
 
-def _deliveries(reply: list[Any]) -> list[Delivery]:
+def _deliveries(reply: PopReply) -> list[Delivery]:
     found: list[Delivery] = []
-    for place in range(3, len(reply), 2):
-        head = reply[place].decode()
-        ids, values = open_sound(reply[place + 1])
-        attempt = repeat(int(head.split(":")[2]))
-        receipts = repeat("") if head[0] == ":" else map(head.__add__, _PLACES)
+    for name, attempt, texts in reply.bundles:
+        ids, values = open_taken(texts)
+        receipts = map(f"{name.decode()}.".__add__, ids) if name else repeat("")
         # Without a loop of Python's own, because a pop makes many of them.
-        found += map(Delivery, ids, values, attempt, receipts)
+        found += map(Delivery, ids, values, repeat(attempt), receipts)
     return found

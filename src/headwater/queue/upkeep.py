@@ -8,11 +8,12 @@ from typing import get_args
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_int, check_ms
-from headwater.queue.acks import PARCELS_PER_CALL, places
+from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
 from headwater.queue.handles import QueueHandle
-from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page, parse_settings
+from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page
 from headwater.queue.keys import QUEUES
 from headwater.queue.limits import MAX_ATTEMPTS, check_count
+from headwater.queue.replies import KeepReply, LettersReply, PurgeReply, settings_of
 from headwater.queue.types import Backoff, KeptQueue, QueueItem, QueueSettings
 from headwater.store.call import Argument, Call, Operation
 
@@ -28,7 +29,7 @@ def configure(
     backoff_ms: int | None,
     longest_backoff_ms: int | None,
 ) -> Operation[QueueSettings]:
-    """Set what is given, leave the rest, and say how it is now."""
+    """Set what is given, leave the rest, and return the settings."""
     if backoff is not None and backoff not in get_args(Backoff):
         raise InvalidInput(f"backoff must be one of {get_args(Backoff)}, not {backoff!r}")
     args: tuple[Argument, ...] = (
@@ -37,23 +38,23 @@ def configure(
         "" if backoff_ms is None else check_ms(backoff_ms, "backoff_ms"),
         "" if longest_backoff_ms is None else check_ms(longest_backoff_ms, "longest_backoff_ms"),
     )
-    found = parse_settings((yield Call("hw_queue_configure", queue.key, args, repeatable=True)))
+    found = settings_of((yield Call("hw_queue_configure", queue.key, args, repeatable=True)))
     with contextlib.suppress(StoreError):
         yield from queue.register()
     return found
 
 
 def pause(queue: QueueHandle, on: bool) -> Operation[bool]:
-    """Stop handing out, or go on; returns whether that changed anything."""
+    """Pause the queue or resume it; return whether that changed anything."""
     return bool((yield Call("hw_queue_pause", queue.key, (str(int(on)),), repeatable=True)))
 
 
 def dead(queue: QueueHandle, count: int) -> Operation[list[QueueItem]]:
-    """Look at the messages that were given up, the oldest first."""
+    """Return the messages that were given up, the oldest first."""
     check_count(count)
     yield from keep(queue)
     found: list[QueueItem] = []
-    rest = [Spot("dead", "")]
+    rest = [Spot("dead", 0)]
     while rest and len(found) < count:
         items, rest = yield from page(queue, rest, min(count - len(found), PAGE_MESSAGES))
         found += items
@@ -61,36 +62,35 @@ def dead(queue: QueueHandle, count: int) -> Operation[list[QueueItem]]:
 
 
 def redrive(queue: QueueHandle, letters: Iterable[QueueItem] | None, count: int) -> Operation[int]:
-    """Bring dead letters back; returns how many."""
-    return (yield from _settle_letters(queue, "hw_queue_bring_back", letters, count))
+    """Bring dead letters back; return how many."""
+    return (yield from _end_letters(queue, "hw_queue_redrive", letters, count))
 
 
 def discard(queue: QueueHandle, letters: Iterable[QueueItem] | None, count: int) -> Operation[int]:
-    """Forget dead letters; returns how many."""
-    return (yield from _settle_letters(queue, "hw_queue_discard", letters, count))
+    """Forget dead letters; return how many."""
+    return (yield from _end_letters(queue, "hw_queue_discard", letters, count))
 
 
-def _settle_letters(
+def _end_letters(
     queue: QueueHandle, function: str, letters: Iterable[QueueItem] | None, count: int
 ) -> Operation[int]:
     check_count(count, most=MAX_LETTERS)
     total = 0
     if letters is not None:
-        words = places(_place(letter) for letter in letters)
-        for start in range(0, len(words), 2 * PARCELS_PER_CALL):
-            part = words[start : start + 2 * PARCELS_PER_CALL]
+        words = by_bundle(_place(letter) for letter in letters)
+        for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
+            part = words[start : start + 2 * BUNDLES_PER_CALL]
             call = Call(function, queue.key, (count - total, *part), repeatable=True)
-            some, _ = yield call
-            total += some
+            total += LettersReply(*(yield call)).messages
         return total
     yield from keep(queue)
-    more = 1
-    while more and total < count:
+    while total < count:
         # To do it twice would concern other letters than the first time.
-        some, more = yield Call(
-            function, queue.key, (count - total,), repeatable=count >= MAX_LETTERS
-        )
-        total += some
+        call = Call(function, queue.key, (count - total,), repeatable=count >= MAX_LETTERS)
+        reply = LettersReply(*(yield call))
+        total += reply.messages
+        if not reply.more:
+            break
     return total
 
 
@@ -101,25 +101,30 @@ def _place(letter: QueueItem) -> str:
 
 
 def purge(queue: QueueHandle) -> Operation[int]:
-    """Forget all messages, wherever they are; returns how many."""
-    total: int = (yield Call("hw_queue_purge", queue.key, ("messages",), repeatable=True))[0]
-    return total
+    """Forget all messages, wherever they are; return how many."""
+    call = Call("hw_queue_purge", queue.key, ("messages",), repeatable=True)
+    return PurgeReply(*(yield call)).messages
 
 
 def delete(queue: QueueHandle) -> Operation[bool]:
-    """Remove the queue with all that belongs to it; returns whether it existed."""
-    _, existed = yield Call("hw_queue_purge", queue.key, ("all",), repeatable=True)
+    """Remove the queue with all that belongs to it; return whether it existed."""
+    call = Call("hw_queue_purge", queue.key, ("all",), repeatable=True)
+    reply = PurgeReply(*(yield call))
     queue.registered.discard(queue.key)
     yield Call("hw_registry_remove", QUEUES, (queue.name,), repeatable=True)
-    return bool(existed)
+    return bool(reply.existed)
 
 
 def keep(queue: QueueHandle) -> Operation[KeptQueue]:
     """Do all that is due to a queue when nobody pops."""
-    totals = [0, 0, 0, 0]
-    more = 1
-    while more:
-        args = (SILENT_PRODUCER_MS,)
-        *some, more = yield Call("hw_queue_keep", queue.key, args, repeatable=True)
-        totals = [total + one for total, one in zip(totals, some, strict=True)]
-    return KeptQueue(queue.name, *totals)
+    steps: list[KeepReply] = []
+    while not steps or steps[-1].more:
+        call = Call("hw_queue_keep", queue.key, (SILENT_PRODUCER_MS,), repeatable=True)
+        steps.append(KeepReply(*(yield call)))
+    return KeptQueue(
+        queue.name,
+        returned=sum(step.returned for step in steps),
+        buried=sum(step.buried for step in steps),
+        outlived=sum(step.outlived for step in steps),
+        producers=sum(step.producers for step in steps),
+    )

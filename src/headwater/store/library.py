@@ -21,7 +21,7 @@ from typing import NamedTuple
 from headwater.errors import LibraryTooNew
 
 NAME = "headwater"
-VERSION = 2
+VERSION = 3
 
 
 class Library(NamedTuple):

@@ -7,14 +7,15 @@
   Reply  the settings, "attempts:manner:ms:longest ms"
 ]]
 redis.register_function('hw_queue_configure', function(keys, args)
-  local queue = load_queue(keys[1])
-  local settings = { string.match(queue.settings, '^(%d+):(%a+):(%d+):(%d+)$') }
-  if #settings == 0 then settings = { '0', 'none', '1000', '3600000' } end
+  local K, attempts, manner, rest, longest = keys[1], args[1], args[2], args[3], args[4]
+  local before = { string.match(load_queue(K).settings, '^(%d+):(%a+):(%d+):(%d+)$') }
+  if #before == 0 then before = { '0', 'none', '1000', '3600000' } end
+  local settings = { attempts, manner, rest, longest }
   for i = 1, 4 do
-    if args[i] ~= '' then settings[i] = args[i] end
+    if settings[i] == '' then settings[i] = before[i] end
   end
   local text = table.concat(settings, ':')
-  redis.call('HSET', keys[1], 'settings', text)
+  redis.call('HSET', K, 'settings', text)
   return text
 end)
 
@@ -27,10 +28,10 @@ end)
 redis.register_function{
   function_name = 'hw_queue_pause',
   callback = function(keys, args)
-    local queue = load_queue(keys[1])
-    local changed = queue.paused ~= (args[1] == '1')
-    redis.call('HSET', keys[1], 'paused', args[1])
-    queue.paused = args[1] == '1'
+    local queue, paused = load_queue(keys[1]), args[1]
+    local changed = queue.paused ~= (paused == '1')
+    redis.call('HSET', keys[1], 'paused', paused)
+    queue.paused = paused == '1'
     serve_waiters(queue)
     local due = ms_to_next(queue)
     if due >= 0 then poke_waiter(queue, queue.now + due) end
@@ -50,18 +51,18 @@ redis.register_function{
 redis.register_function{
   function_name = 'hw_queue_purge',
   callback = function(keys, args)
-    local K, queue = keys[1], load_queue(keys[1])
-    local total = queue.held + queue.later + queue.again + queue.dead + count_listed(queue)
-    for _, level in ipairs(levels_of(queue)) do
-      for _, set in ipairs({ 'ready', 'later', 'held', 'again' }) do
-        redis.call('UNLINK', set_key(queue, set, level))
+    local K, queue, what = keys[1], load_queue(keys[1]), args[1]
+    local total = queue.unacked + queue.delayed + queue.retry + queue.dead + count_listed(queue)
+    for _, priority in ipairs(priorities_of(queue)) do
+      for _, set in ipairs({ 'ready', 'delayed', 'unacked', 'retry' }) do
+        redis.call('UNLINK', set_key(queue, set, priority))
       end
     end
-    total = total + redis.call('LLEN', K .. ':aside')
-    redis.call('UNLINK', K .. ':dead', K .. ':parcels', K .. ':aside')
-    for _, count in ipairs({ 'held', 'later', 'again', 'dead', 'largest', 'bundled' }) do queue[count] = 0 end
-    queue.levels, queue.generation = '', queue.us
-    if args[1] == 'all' then
+    total = total + redis.call('LLEN', K .. ':damaged')
+    redis.call('UNLINK', K .. ':dead', K .. ':bundles', K .. ':damaged')
+    for _, count in ipairs({ 'unacked', 'delayed', 'retry', 'dead', 'largest', 'bundled' }) do queue[count] = 0 end
+    queue.priorities, queue.generation = '', queue.us
+    if what == 'all' then
       redis.call('UNLINK', K, K .. ':waiters', K .. ':producers', K .. ':answers')
     else
       save_queue(queue)

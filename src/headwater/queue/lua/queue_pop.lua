@@ -10,9 +10,8 @@
          6 what it found in its box, or ''
   Reply  { 1 when there may be more that this call had not the time for,
            ms until something comes due or -1 (told when nothing was found),
-           messages damaged so far, head, elements, head, elements, ... }
-         A head is the receipt without the place, "number:level:attempt:count"; without ack it is
-         "::attempt". Elements are entries and runs.
+           messages damaged so far, then for each bundle: its name or '' without ack, attempt, texts }
+         A receipt is the name, a point and the number of a message.
 ]]
 local function register_for_turn(queue, waiter, known, count, ack, wait)
   if not known or not redis.call('ZSCORE', queue.key .. ':waiters', waiter) then
@@ -23,11 +22,11 @@ local function register_for_turn(queue, waiter, known, count, ack, wait)
 end
 
 -- Fetches what was reserved for a waiter, as far as nobody else has it by now.
-local function collect_reserved(queue, text, bag)
-  for member in string.gmatch(text, '%S+') do
-    local parcel = parse_member(member)
-    local score = parcel and redis.call('ZSCORE', set_key(queue, 'again', parcel.level), member)
-    if score then take_parcel(queue, 'again', parcel, score, bag) end
+local function collect_reserved(queue, names, pop)
+  for name in string.gmatch(names, '%S+') do
+    local bundle = parse_name('retry', name)
+    local time = bundle and redis.call('ZSCORE', set_key(queue, 'retry', bundle.priority), name)
+    if time then take_bundle(queue, pop, bundle, time) end
   end
 end
 
@@ -41,29 +40,29 @@ end
 redis.register_function{
   function_name = 'hw_queue_pop',
   callback = function(keys, args)
-    local queue, waiter, wait, known = load_queue(keys[1]), args[3], tonumber(args[4]), args[5] == '1'
-    local bag, more, due = new_bag(tonumber(args[1]), tonumber(args[2])), false, -1
-    local boxed = args[6]
-    queue.asked = bag.room
+    local queue, count, ack, waiter = load_queue(keys[1]), args[1], args[2], args[3]
+    local wait, known, boxed = tonumber(args[4]), args[5] == '1', args[6]
+    local pop, more, due = new_pop(tonumber(count), tonumber(ack)), false, -1
+    queue.asked = pop.room
     if boxed == '' and known then boxed = take_from_box(queue, waiter) end
-    if boxed ~= '' and boxed ~= 'poke' then collect_reserved(queue, boxed, bag) end
-    if #bag == 0 then
+    if boxed ~= '' and boxed ~= 'poke' then collect_reserved(queue, boxed, pop) end
+    if #pop == 0 then
       serve_waiters(queue, waiter)
-      more = take(queue, bag)
+      more = take(queue, pop)
     end
-    if #bag == 0 and not more and wait > 0 then
-      register_for_turn(queue, waiter, known, args[1], args[2], wait)
+    if #pop == 0 and not more and wait > 0 then
+      register_for_turn(queue, waiter, known, count, ack, wait)
     elseif known then
       forget_queue_waiter(queue, waiter)
     end
-    if #bag == 0 then
+    if #pop == 0 then
       due = ms_to_next(queue)
-    elseif bag.ack then
-      poke_waiter(queue, queue.now + bag.ack)
+    elseif pop.ack_ms then
+      poke_waiter(queue, queue.now + pop.ack_ms)
     end
     save_queue(queue)
     local answer = { more and 1 or 0, due, queue.damaged }
-    for i = 1, #bag do answer[i + 3] = bag[i] end
+    for i = 1, #pop do answer[i + 3] = pop[i] end
     return answer
   end,
   flags = { 'allow-oom' },

@@ -4,86 +4,84 @@
 
   KEYS   1 the queue
   ARGV   1 'ack': done, forget it
-           'nack': come again after 2 or after the queue's own rest, whichever is longer; or be
-                   given up, when it was handed out as often as the queue allows
-           'release': come again at once, as if it had not been handed out
-           'extend': hold it for 2 ms from now
+           'nack': redeliver it after 2 or after the queue's own rest, whichever is longer; or give
+                   it up, when it was handed out as often as the queue allows
+           'release': redeliver it at once, as if it had not been handed out
+           'extend': its deadline is 2 ms from now
          2 ms
-         3.. head of a receipt, places in it ("1,5,6" or "*" for all), head, places, ...
+         3.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...
   Reply  how many messages that concerned
 ]]
--- What to do with entries that leave a parcel, or with a whole one.
-local function destination(queue, deed, ms, attempt)
-  if deed == 'release' then return 'again', math.max(attempt - 1, 0), queue.now end
-  local tries = most_attempts(queue)
-  if tries > 0 and attempt >= tries then return 'dead', attempt, queue.now end
-  return 'again', attempt, queue.now + math.max(ms, rest_ms(queue, attempt))
+-- Returns where messages go that are given back: set, attempt and time.
+local function destination(queue, action, ms, attempt)
+  if action == 'release' then return 'retry', math.max(attempt - 1, 0), queue.now end
+  local rest = rest_ms(queue, attempt)
+  if not rest then return 'dead', attempt, queue.now end
+  return 'retry', attempt, queue.now + math.max(ms, rest)
 end
 
-local function settle_whole(queue, deed, ms, parcel)
-  if deed == 'ack' then
-    drop_parcel(queue, 'held', parcel)
-  elseif deed == 'extend' then
-    put_parcel(queue, 'held', parcel.level, queue.now + ms, parcel.member)
+local function settle_whole(queue, action, ms, bundle)
+  if action == 'ack' then
+    drop_bundle(queue, bundle)
+  elseif action == 'extend' then
+    put_name(queue, 'unacked', bundle.priority, queue.now + ms, bundle.name)
   else
-    local set, attempt, score = destination(queue, deed, ms, parcel.attempt)
-    redis.call('ZREM', set_key(queue, 'held', parcel.level), parcel.member)
-    redis.call('ZADD', set_key(queue, set, parcel.level), score,
-      member_of(parcel.number, parcel.level, attempt, parcel.count))
-    queue.held, queue[set] = queue.held - parcel.count, queue[set] + parcel.count
+    local set, attempt, time = destination(queue, action, ms, bundle.attempt)
+    redis.call('ZREM', set_key(queue, 'unacked', bundle.priority), bundle.name)
+    put_name(queue, set, bundle.priority, time,
+      name_of(bundle.number, bundle.priority, attempt, bundle.count))
+    queue.unacked, queue[set] = queue.unacked - bundle.count, queue[set] + bundle.count
   end
-  return parcel.count
+  return bundle.count
 end
 
-local function settle_some(queue, deed, ms, parcel, entries, deadlines, score, places)
-  local chosen = {}
-  for _, place in ipairs(places) do
-    local ends = deadlines and deadlines[place] or score
-    if entries[place] and entries[place] ~= '' and ends > queue.now then
-      if deed == 'extend' then
-        -- The others keep the deadline they had.
-        if not deadlines then
-          deadlines = {}
-          for i = 1, #entries do deadlines[i] = score end
-        end
-        chosen[#chosen + 1], deadlines[place] = entries[place], queue.now + ms
-      else
-        chosen[#chosen + 1], entries[place] = entries[place], ''
-      end
-    end
+-- Gives some messages of a bundle another deadline; the others keep theirs. Returns how many.
+local function extend_some(queue, bundle, messages, deadlines, time, until_ms, is_meant)
+  local ends, earliest, count = {}, math.huge, 0
+  for i, message in ipairs(messages) do
+    ends[i] = deadlines and deadlines[i] or time
+    if is_meant(message, ends[i]) then ends[i], count = until_ms, count + 1 end
+    earliest = math.min(earliest, ends[i])
   end
-  if #chosen == 0 then return 0 end
-  if deed ~= 'ack' and deed ~= 'extend' then
-    local set, attempt, at = destination(queue, deed, ms, parcel.attempt)
-    add_parcel(queue, set, parcel.level, attempt, pack_entries(chosen), #chosen, at)
-  end
-  if deed == 'extend' and #chosen == parcel.count then deadlines, score = nil, queue.now + ms end
-  shrink_parcel(queue, 'held', parcel, entries, deadlines, score)
-  return #chosen
+  if count == 0 then return 0 end
+  if count == #messages then ends = nil end
+  rewrite_bundle(queue, bundle, join_bundles(messages, ends), #messages, earliest, ends ~= nil)
+  return count
 end
 
-local function settle(queue, deed, ms, head, text)
-  local parcel = parse_member(head)
-  if not parcel then return 0 end
-  local key = set_key(queue, 'held', parcel.level)
-  local score = tonumber(redis.call('ZSCORE', key, head) or nil)
-  if score and score <= queue.now then return 0 end
-  if score and text == '*' then return settle_whole(queue, deed, ms, parcel) end
-  local entries, deadlines
-  score, entries, deadlines = find_parcel(queue, 'held', parcel)
-  if not score or not entries then return 0 end
-  local places = places_of(text, #entries)
-  return settle_some(queue, deed, ms, parcel, entries, deadlines, score, places)
+local function settle_some(queue, action, ms, name, numbers)
+  local bundle, time, messages, deadlines = find_bundle(queue, 'unacked', name)
+  if not bundle then return 0 end
+  local is_meant = chooser(numbers, queue.now)
+  if action == 'extend' then
+    return extend_some(queue, bundle, messages, deadlines, time, queue.now + ms, is_meant)
+  end
+  local taken = take_out(queue, bundle, messages, deadlines, time, is_meant)
+  if #taken > 0 and action ~= 'ack' then
+    local set, attempt, at = destination(queue, action, ms, bundle.attempt)
+    add_bundle(queue, set, bundle.priority, attempt, join_bundles(taken), #taken, at)
+  end
+  return #taken
+end
+
+local function settle(queue, action, ms, name, numbers)
+  local bundle = numbers == '*' and parse_name('unacked', name)
+  local time = bundle and tonumber(redis.call('ZSCORE', set_key(queue, 'unacked', bundle.priority), name) or nil)
+  if not time then return settle_some(queue, action, ms, name, numbers) end
+  return time > queue.now and settle_whole(queue, action, ms, bundle) or 0
 end
 
 redis.register_function{
   function_name = 'hw_queue_settle',
   callback = function(keys, args)
-    local queue, deed, ms, total = load_queue(keys[1]), args[1], tonumber(args[2]), 0
-    for i = 3, #args, 2 do total = total + settle(queue, deed, ms, args[i], args[i + 1]) end
-    if deed == 'ack' then
+    local queue, action, ms, total = load_queue(keys[1]), args[1], tonumber(args[2]), 0
+    for i = 3, #args, 2 do
+      local name, numbers = args[i], args[i + 1]
+      total = total + settle(queue, action, ms, name, numbers)
+    end
+    if action == 'ack' then
       queue.acked = queue.acked + total
-    elseif total > 0 and deed ~= 'extend' then
+    elseif total > 0 and action ~= 'extend' then
       serve_waiters(queue)
       poke_waiter(queue, queue.now + ms)
     end

@@ -17,11 +17,13 @@ from pyspark.sql.datasource import (
 
 from headwater.spark.engine.failures import one_line
 
-# Writes all rows of a task; Spark pickles it to send it to tasks.
+# Writes all rows of a task; is sent to tasks, so that it must be something that can be pickled.
 WriteRows: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], None]"
 
 
-class _WritesAtOnce:
+class IdempotentWriter(DataSourceArrowWriter):
+    """A batch write."""
+
     def __init__(self, write_rows: WriteRows) -> None:
         self._write_rows = write_rows
 
@@ -32,9 +34,14 @@ class _WritesAtOnce:
         return WriterCommitMessage()
 
 
-class IdempotentWriter(_WritesAtOnce, DataSourceArrowWriter):
-    """A batch write."""
-
-
-class IdempotentStreamWriter(_WritesAtOnce, DataSourceStreamArrowWriter):
+class IdempotentStreamWriter(DataSourceStreamArrowWriter):
     """The writes of a streaming query."""
+
+    def __init__(self, write_rows: WriteRows) -> None:
+        self._write_rows = write_rows
+
+    @one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        self._write_rows(iterator)
+        return WriterCommitMessage()

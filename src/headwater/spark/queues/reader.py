@@ -17,12 +17,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headwater.errors import UnknownQueue
 from headwater.queue.handles import QueueHandle
-from headwater.queue.inspecting import Spot, page, spots_of
+from headwater.queue.inspecting import Spot, page, read_stats, spots_of
 from headwater.queue.types import QueueItem, State
 from headwater.spark.engine.arrow_rows import BATCH_ROWS, TIME, spark_schema, to_batch
 from headwater.spark.engine.failures import one_line
 from headwater.spark.queues.target import QueueAddress
-from headwater.store.call import Call, Operation
+from headwater.store.call import Operation
 
 # So many messages of a list are a task's share, and so many bytes a batch.
 TASK_MESSAGES = 100_000
@@ -100,9 +100,9 @@ def parts_of(
     queue: QueueHandle, states: tuple[State, ...], least: int
 ) -> Operation[list[InputPartition]]:
     """Cut a queue into parts for tasks: at least so many, where there are as many messages."""
-    reply = yield Call("hw_queue_stats", queue.key, read_only=True)
-    exists, listed, newest = reply[4], int(reply[7]), int(reply[8][0])
-    if not exists:
+    facts = yield from read_stats(queue)
+    listed, newest = facts["listed"], facts["last"]
+    if not facts["exists"]:
         raise UnknownQueue(queue.name)
     spots = yield from spots_of(queue, states)
     lists = [spot for spot in spots if spot.part == "ready"]

@@ -12,18 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+)
 
-from headwater.spark.engine.accepted_columns import BYTES, SCORE, AcceptedColumns
+from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
 
 ACCEPTED = AcceptedColumns(
     "timelines",
     {
-        "key": BYTES,
-        "score": SCORE,
-        "member": BYTES,
+        "key": (StringType, BinaryType),
+        "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
+        "member": (StringType, BinaryType),
         "deleted": (BooleanType,),
     },
     ["key", "score", "member"],

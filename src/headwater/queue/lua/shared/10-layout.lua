@@ -1,75 +1,87 @@
 --[[
-  Where a queue keeps what. K is the queue's key, "hw:q:{<name>}"; every other key of the queue
-  begins with K and so lies in the same slot of a cluster.
+  How a queue lies in the server. There are two ideas:
 
-    K                hash  counts (packed: see COUNTS), levels, paused, settings, marks for rates,
-                           and one field w:<waiter> for each blocked consumer
-    K:ready:<level>  list  entries and runs, in the order in which they were pushed
-    K:later:<level>  zset  parcels that are delayed, by the time at which they come due
-    K:held:<level>   zset  parcels that somebody has, by the deadline for their ack
-    K:again:<level>  zset  parcels that come again, by the time at which they do
-    K:dead           zset  parcels that were given up, by when
-    K:parcels        hash  number -> what is in a parcel, packs
-    K:aside          list  what could not be read
-    K:waiters        zset  who is blocked, by turn
-    K:box:<waiter>   list  parcels that are reserved for a blocked consumer
-    K:dedupe:<n>:<key>     string, until the window is over: the id that was given for a key
-    K:producers K:answers  what producers were answered
+  A *message* is a number and a value. The number is its id and never changes: 16 digits, the
+  microsecond of the push, moved on where two would be equal. So it tells the age, too.
 
-  An *entry* is one message and never changes: its number and "m"; or its number, "t" and the time at
-  which its life ends (13 digits); then the value. A number has 16 digits: the microsecond of the
-  push, moved on where two would be equal. It is the message's id, and tells its age.
+  A *bundle* is 1 to 64 messages in one string. Bundles are moved whole wherever that is possible, so
+  that 50 messages cost about as much as one. A bundle that waits for nothing but a consumer lies in
+  a list. One that has a time lies in a hash, and a sorted set has its name by that time:
 
-  A *run* is some messages of one push in one string, a pack (see 15-packs.lua); it begins with a
-  letter, an entry with a digit. A push of a few messages gives entries, one of many gives runs.
+      push                                 pop(ack_ms)
+       |                                       |
+       v        K:ready:0, a list              v       K:unacked:0, a sorted set
+    +------------+-----------+---------+    +---------------------------+------------------------+
+    | 3 messages | 1 message | 50 of.. | -> | deadline                  | name of a bundle ------+--+
+    +------------+-----------+---------+    +---------------------------+------------------------+  |
+                                            | 1733000030000             | 1733000000000123:0:1:50|  |
+                                            +---------------------------+------------------------+  |
+                                              K:bundles, a hash                                     |
+                                            +---------------------------+------------------------+  |
+                                            | 1733000000000123          | 50 messages            |<-+
+                                            +---------------------------+------------------------+
 
-  A *parcel* is up to 64 messages of one level that share a time: they were handed out together, or
-  become due together. So handing out 50 messages that must be acknowledged costs one record and
-  one member of a sorted set, not 50. A member says "number:level:attempt:count", where attempt is
-  how often its messages were handed out; the record is packs: runs as they lay in the list, and
-  entries, with '' in the place of those that have left. The consumer is sent the same string. A number is given anew with each hand-out: a receipt, which is number, level, attempt,
-  count and place, never fits a later one.
+  A name is "number:priority:attempt:count". The number is new with each hand-out, attempt is how
+  often the messages were handed out, count is how many are left. A receipt is the name of the bundle
+  and the number of a message, so it never fits another delivery. Messages of one bundle may be given
+  more time than others: then it has a deadline for each, its name ends in ":v", and its time is the
+  earliest deadline. What a bundle's string looks like is in 15-bundles.lua.
 
-  Some messages of a parcel may be given more time than others: then the record has a deadline for
-  each, the member ends in ":v", and its score is the earliest deadline.
+  K is the queue's key, "hw:q:{<name>}"; every other key begins with it and so lies in the same slot
+  of a cluster.
+
+    K                     hash  counts (packed: see COUNTS), priorities, paused, settings, marks for
+                                rates, and one field w:<waiter> for each blocked consumer
+    K:ready:<priority>    list  bundles, in the order in which they were pushed
+    K:delayed:<priority>  zset  bundles that were pushed with a delay, by the time at which it is over
+    K:unacked:<priority>  zset  bundles that somebody has, by the deadline for their ack
+    K:retry:<priority>    zset  bundles that are redelivered, by the time at which they are
+    K:dead                zset  bundles that were given up, by when
+    K:bundles             hash  number of a bundle that has a time -> its string
+    K:damaged             list  what could not be read
+    K:waiters             zset  who is blocked, by turn
+    K:box:<waiter>        list  names of bundles that are reserved for a blocked consumer
+    K:dedupe:<n>:<key>          string, until the window is over: the number that a key was given
+    K:producers K:answers       what producers were answered
 ]]
-local PARCEL_MESSAGES = 64
-local PARCEL_BYTES = 32768
--- Runs are as long as what consumers ask for, so that most are handed out as they lie: RUN_MESSAGES
--- as long as nobody has asked, and none at all where fewer than RUN_LEAST are taken at a time.
-local RUN_MESSAGES = 10
-local RUN_LEAST = 10
-local RUN_BYTES = 16384
+local BUNDLE_MESSAGES = 64
+local BUNDLE_BYTES = 32768
+-- Messages of one push are bundled as many as consumers ask for, so that most bundles are handed out
+-- as they lie: READY_MESSAGES as long as nobody has asked; and none are where fewer than READY_LEAST
+-- are taken at a time.
+local READY_MESSAGES = 10
+local READY_LEAST = 10
+local READY_BYTES = 16384
 local CALL_BYTES = 4194304
 local MARK_MS = 10000
 -- Numbers that nearly every call reads and changes; one field, because each lookup costs.
--- last: the newest number given; held, later, again, dead: messages in those sets; largest: bytes of
--- the largest element of a list since the queue was empty; marked: when rates were last marked;
--- generation: of dedupe keys; waited: until when somebody may be blocked; soonest: no deadline of
--- what is held is earlier, so that most calls need look neither for the blocked nor for what is
--- over; bundled: messages in lists beyond the first of each run, so that lengths and this are all;
+-- last: the newest number given; unacked, delayed, retry, dead: messages in those sets; largest:
+-- bytes of the largest bundle in a list since the queue was empty; marked: when rates were last
+-- marked; generation: of dedupe keys; waited: until when somebody may be blocked; soonest: no
+-- deadline is earlier, so that most calls need look neither for the blocked nor for what is over;
+-- bundled: messages in lists beyond the first of each bundle, so that lengths and this are all;
 -- asked: how many messages the last pop asked for.
 local COUNTS = {
-  'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'held', 'later', 'again', 'dead',
+  'last', 'pushed', 'popped', 'acked', 'expired', 'damaged', 'unacked', 'delayed', 'retry', 'dead',
   'largest', 'marked', 'generation', 'waited', 'soonest', 'bundled', 'asked',
 }
 local COUNTS_FORM = '>ddddddddddddddddd'
 
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
-  local found, us = redis.call('HMGET', K, 'counts', 'levels', 'paused', 'settings'), server_us()
+  local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings'), server_us()
   local queue = {
     key = K, us = us, now = math.floor(us / 1000), before = found[1] or '', new = not found[1],
-    levels = found[2] or '', levels_before = found[2] or '', paused = found[3] == '1',
+    priorities = found[2] or '', priorities_before = found[2] or '', paused = found[3] == '1',
     settings = found[4] or '', last = 0, pushed = 0, popped = 0, acked = 0, expired = 0, damaged = 0,
-    held = 0, later = 0, again = 0, dead = 0, largest = 0, marked = 0, generation = 0,
+    unacked = 0, delayed = 0, retry = 0, dead = 0, largest = 0, marked = 0, generation = 0,
     -- Who waits for the first push of all is not noted anywhere.
     waited = math.huge, soonest = math.huge, bundled = 0, asked = 0,
   }
   if found[1] then
-    queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged, queue.held,
-      queue.later, queue.again, queue.dead, queue.largest, queue.marked, queue.generation,
-      queue.waited, queue.soonest, queue.bundled, queue.asked =
+    queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged,
+      queue.unacked, queue.delayed, queue.retry, queue.dead, queue.largest, queue.marked,
+      queue.generation, queue.waited, queue.soonest, queue.bundled, queue.asked =
       struct.unpack(COUNTS_FORM, found[1])
   end
   return queue
@@ -86,63 +98,81 @@ local function save_queue(queue)
   if queue.last == 0 then return end
   if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
   local counts = struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
-    queue.expired, queue.damaged, queue.held, queue.later, queue.again, queue.dead, queue.largest,
-    queue.marked, queue.generation, queue.waited, queue.soonest, queue.bundled, queue.asked)
-  if queue.levels ~= queue.levels_before then
-    redis.call('HSET', queue.key, 'counts', counts, 'levels', queue.levels)
+    queue.expired, queue.damaged, queue.unacked, queue.delayed, queue.retry, queue.dead,
+    queue.largest, queue.marked, queue.generation, queue.waited, queue.soonest, queue.bundled,
+    queue.asked)
+  if queue.priorities ~= queue.priorities_before then
+    redis.call('HSET', queue.key, 'counts', counts, 'priorities', queue.priorities)
   elseif counts ~= queue.before then
     redis.call('HSET', queue.key, 'counts', counts)
   end
 end
 
--- How many messages make a run, so that few pops have to divide one.
-local function run_length(queue)
-  if queue.asked == 0 then return RUN_MESSAGES end
-  return math.ceil(queue.asked / math.ceil(queue.asked / PARCEL_MESSAGES))
+-- Returns how many messages of a push make a bundle, so that few pops have to divide one.
+local function ready_length(queue)
+  if queue.asked == 0 then return READY_MESSAGES end
+  return math.ceil(queue.asked / math.ceil(queue.asked / BUNDLE_MESSAGES))
 end
 
--- Gives so many numbers in a row; returns the first. Numbers grow with time and are never equal.
+-- Takes so many numbers in a row; returns the first. Numbers grow with time and are never equal.
 local function next_numbers(queue, count)
   local first = math.max(queue.last + 1, queue.us)
   queue.last = first + count - 1
   return first
 end
 
--- Levels in use are kept as "9,0,-3,": the highest first.
-local function levels_of(queue)
+-- ── Keys and priorities ───────────────────────────────────────────────────────────────────────
+
+-- Returns the key of a list or sorted set: 'ready', 'delayed', 'unacked', 'retry' or 'dead'.
+local function set_key(queue, set, priority)
+  return queue.key .. ':' .. set .. (set == 'dead' and '' or ':' .. priority)
+end
+
+-- Priorities in use are kept as "9,0,-3,": the highest first.
+local function priorities_of(queue)
   local found = {}
-  for level in string.gmatch(queue.levels, '[^,]+') do found[#found + 1] = level end
+  for priority in string.gmatch(queue.priorities, '[^,]+') do found[#found + 1] = priority end
   return found
 end
 
-local function use_level(queue, level)
-  if string.find(',' .. queue.levels, ',' .. level .. ',', 1, true) then return end
-  local found = levels_of(queue)
-  found[#found + 1] = level
+local function use_priority(queue, priority)
+  if string.find(',' .. queue.priorities, ',' .. priority .. ',', 1, true) then return end
+  local found = priorities_of(queue)
+  found[#found + 1] = priority
   table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
-  queue.levels = table.concat(found, ',') .. ','
+  queue.priorities = table.concat(found, ',') .. ','
 end
 
--- A level that holds nothing is not looked at until it is pushed to again.
-local function drop_empty_level(queue, level)
+-- A priority that holds nothing is not looked at until it is pushed to again.
+local function drop_empty_priority(queue, priority)
   local K = queue.key
-  if redis.call('EXISTS', K .. ':ready:' .. level, K .. ':later:' .. level, K .. ':held:' .. level,
-      K .. ':again:' .. level) > 0 then return end
+  if redis.call('EXISTS', K .. ':ready:' .. priority, K .. ':delayed:' .. priority,
+      K .. ':unacked:' .. priority, K .. ':retry:' .. priority) > 0 then return end
   local kept = {}
-  for _, each in ipairs(levels_of(queue)) do
-    if each ~= level then kept[#kept + 1] = each .. ',' end
+  for _, each in ipairs(priorities_of(queue)) do
+    if each ~= priority then kept[#kept + 1] = each .. ',' end
   end
-  queue.levels = table.concat(kept)
+  queue.priorities = table.concat(kept)
 end
 
--- How often a message may be handed out (0: no limit), and how long it rests after each time.
-local function most_attempts(queue)
-  return tonumber(string.match(queue.settings, '^(%d+)') or 0)
+-- Counts the messages in lists. In empty lists there are none, whatever damaged bundles have said.
+local function count_listed(queue)
+  local total = 0
+  for _, priority in ipairs(priorities_of(queue)) do
+    total = total + redis.call('LLEN', set_key(queue, 'ready', priority))
+  end
+  return total > 0 and total + queue.bundled or 0
 end
 
+-- ── Settings ──────────────────────────────────────────────────────────────────────────────────
+
+-- Returns how many ms messages rest that were handed out `attempt` times and not acknowledged; or
+-- nil, when they are given up then.
 local function rest_ms(queue, attempt)
-  local manner, first, longest = string.match(queue.settings, '^%d+:(%a+):(%d+):(%d+)$')
-  if not manner or manner == 'none' then return 0 end
+  local most, manner, first, longest = string.match(queue.settings, '^(%d+):(%a+):(%d+):(%d+)$')
+  if not most then return 0 end
+  if tonumber(most) > 0 and attempt >= tonumber(most) then return nil end
+  if manner == 'none' then return 0 end
   if manner == 'fixed' then return tonumber(first) end
   return math.min(tonumber(first) * 2 ^ (math.min(math.max(attempt, 1), 50) - 1), tonumber(longest))
 end

@@ -3,13 +3,13 @@
 
   A consumer that finds nothing registers as a waiter and blocks on a list of its own, its box. The
   call that makes messages available reserves them for the first waiter, in the same atomic step,
-  and puts the numbers of their parcels into its box; the server then wakes it, and it fetches them.
-  A reserved parcel is one that comes again in two seconds: if its waiter died, somebody else gets
+  and puts the names of their bundles into its box; the server then wakes it, and it fetches them.
+  A reserved bundle is one that is redelivered in two seconds: if its waiter died, somebody else gets
   it then, and nothing need be taken back. It was seen by nobody, so its attempt is not counted.
 
     K:waiters            zset  waiter -> its turn
     K field w:<waiter>   "until:count:ack ms or ''"
-    K:box:<waiter>       list  members of parcels, with spaces between; or "poke": look again
+    K:box:<waiter>       list  names of bundles, with spaces between; or "poke": look again
 ]]
 local WAITER_GRACE_MS = 1000
 local BOX_MS = 10000
@@ -23,7 +23,7 @@ local function forget_queue_waiter(queue, waiter)
   redis.call('HDEL', queue.key, 'w:' .. waiter)
 end
 
--- Gives the first in line that still lives, when it plans to look again, and what it asked for.
+-- Returns the first in line that still lives, when it plans to look again, and what it asked for.
 local function first_in_line(queue)
   while queue.waited >= queue.now do
     local waiter = redis.call('ZRANGE', queue.key .. ':waiters', 0, 0)[1]
@@ -51,12 +51,11 @@ local function serve_waiters(queue, caller)
   while true do
     local waiter, _, count, ack = first_in_line(queue)
     if not waiter or waiter == caller then return end
-    local bag = new_bag(count, tonumber(ack), true)
-    take(queue, bag)
-    if #bag == 0 then return end
-    local members = {}
-    for i = 1, #bag, 2 do members[#members + 1] = bag[i] end
-    put_into_box(queue, waiter, table.concat(members, ' '))
+    local pop, names = new_pop(count, tonumber(ack), true), {}
+    take(queue, pop)
+    if #pop == 0 then return end
+    for i = 1, #pop, 3 do names[#names + 1] = pop[i] end
+    put_into_box(queue, waiter, table.concat(names, ' '))
     forget_queue_waiter(queue, waiter)
   end
 end
@@ -70,13 +69,14 @@ local function poke_waiter(queue, due)
   end
 end
 
--- In how many ms something comes due, or -1; while paused nothing does, and whoever ends that wakes.
+-- Returns in how many ms something comes due, or -1; while paused nothing does, and whoever ends
+-- the pause wakes the waiters.
 local function ms_to_next(queue)
   if queue.paused then return -1 end
   local earliest
-  for _, level in ipairs(levels_of(queue)) do
-    for _, set in ipairs({ 'held', 'again', 'later' }) do
-      local score = queue[set] > 0 and redis.call('ZRANGE', set_key(queue, set, level), 0, 0, 'WITHSCORES')[2]
+  for _, priority in ipairs(priorities_of(queue)) do
+    for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
+      local score = queue[set] > 0 and redis.call('ZRANGE', set_key(queue, set, priority), 0, 0, 'WITHSCORES')[2]
       score = tonumber(score or nil)
       if score and (not earliest or score < earliest) then earliest = score end
     end

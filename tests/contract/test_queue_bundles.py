@@ -1,4 +1,4 @@
-"""Messages that lie together in a queue: what is true of one is true of each of them."""
+"""Messages that lie together in a bundle: what is true of one is true of each of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 import pytest
 
-from headwater import Delivery, Headwater, Queue
+from headwater import Headwater, Queue
+from headwater.queue.bundles import open_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page
-from headwater.queue.packs import open_element
+from tests.support.queues import LONG_MS, ask_for, ready_bundles, values
 from tests.support.watch import let_pass
 
 Connect: TypeAlias = Callable[[str], Headwater]
-LONG_MS = 600_000
 LENGTH = 20
 
 
@@ -23,7 +23,7 @@ LENGTH = 20
 def queue(client: Headwater, name: str) -> Queue:
     """A queue whose consumers take 20 messages at a time."""
     queue = client.queue(name)
-    taken_by(queue, LENGTH)
+    ask_for(queue, LENGTH)
     return queue
 
 
@@ -36,45 +36,26 @@ def hw(connect: Connect) -> Headwater:
 def plain(hw: Headwater, name: str) -> Queue:
     """Such a queue on a server whose keys are looked at."""
     queue = hw.queue(name)
-    taken_by(queue, LENGTH)
+    ask_for(queue, LENGTH)
     return queue
-
-
-def taken_by(queue: Queue, count: int) -> None:
-    """Let a consumer ask for so many, so that they are laid out for it."""
-    queue.push(b"")
-    assert len(queue.pop(count)) == 1
-
-
-def values(deliveries: list[Delivery]) -> list[bytes]:
-    return [delivery.value for delivery in deliveries]
 
 
 def some(count: int = LENGTH) -> list[bytes]:
     return [secrets.token_bytes(i % 7 * 11) for i in range(count)]
 
 
-def lies(hw: Headwater, queue: Queue) -> list[bytes]:
-    (found,) = hw.store.command("LRANGE", f"hw:q:{{{queue.name}}}:ready:0", 0, -1)
-    return list(found)
-
-
-def replace(hw: Headwater, queue: Queue, place: int, element: bytes) -> None:
-    hw.store.command("LSET", f"hw:q:{{{queue.name}}}:ready:0", place, element)
-
-
 # ── Where they part ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("ack_ms", [None, LONG_MS])
-def test_a_run_can_be_divided_at_every_place(
+def test_a_bundle_can_be_divided_at_every_place(
     plain: Queue, hw: Headwater, ack_ms: int | None
 ) -> None:
     for place in range(1, LENGTH):
-        taken_by(plain, LENGTH)
+        ask_for(plain, LENGTH)
         pushed = some()
         ids = plain.push_many(pushed)
-        assert len(lies(hw, plain)) == 1
+        assert len(ready_bundles(hw, plain)) == 1
         first = plain.pop(place, ack_ms=ack_ms)
         assert plain.stats().ready == LENGTH - place
         assert [item.value for item in plain.peek(LENGTH)] == pushed[place:]
@@ -86,7 +67,7 @@ def test_a_run_can_be_divided_at_every_place(
         assert (plain.stats().ready, plain.stats().unacked) == (0, 0)
 
 
-def test_a_run_is_taken_one_by_one(queue: Queue) -> None:
+def test_a_bundle_is_taken_one_by_one(queue: Queue) -> None:
     pushed = some(3 * LENGTH + 5)
     ids = queue.push_many(pushed)
     taken = [queue.pop(ack_ms=LONG_MS)[0] for _ in pushed]
@@ -95,21 +76,25 @@ def test_a_run_is_taken_one_by_one(queue: Queue) -> None:
     assert queue.ack(*taken) == len(pushed)
 
 
-def test_runs_end_where_a_pop_does_whatever_was_pushed_together(
+def test_bundles_end_where_a_pop_does_whatever_was_pushed_together(
     plain: Queue, hw: Headwater
 ) -> None:
     pushed = [some(33) for _ in range(7)]
     for part in pushed:
         plain.push_many(part)
-    whole = [message.value for element in lies(hw, plain) for message in open_element(element)]
+    whole = [message.value for text in ready_bundles(hw, plain) for message in open_bundle(text)]
     assert whole == [value for part in pushed for value in part]
     for _ in range(5):
-        before = len(lies(hw, plain))
+        before = len(ready_bundles(hw, plain))
         assert len(plain.pop(LENGTH)) == LENGTH
-        assert 1 <= before - len(lies(hw, plain)) <= LENGTH, "no more than the ends of two runs"
+        assert 1 <= before - len(ready_bundles(hw, plain)) <= LENGTH, (
+            "no more than the ends of two bundles"
+        )
 
 
-def test_runs_and_lone_messages_come_in_the_order_in_which_they_were_pushed(queue: Queue) -> None:
+def test_bundles_and_lone_messages_come_in_the_order_in_which_they_were_pushed(
+    queue: Queue,
+) -> None:
     pushed: list[bytes] = []
     for size in (1, 20, 1, 1, 47, 9, 20, 3, 64):
         part = some(size)
@@ -154,7 +139,7 @@ def test_large_values_go_with_small_ones(queue: Queue) -> None:
 # ── Time ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_that_outlived_its_time_is_not_handed_out(queue: Queue, client: Headwater) -> None:
+def test_a_bundle_that_outlived_its_time_is_not_handed_out(queue: Queue, client: Headwater) -> None:
     queue.push_many(some(), ttl_ms=300)
     queue.push_many([b"lives"] * LENGTH, ttl_ms=LONG_MS)
     early = queue.pop(5, ack_ms=1)
@@ -166,7 +151,9 @@ def test_a_run_that_outlived_its_time_is_not_handed_out(queue: Queue, client: He
     assert queue.stats().ready == 0
 
 
-def test_a_housekeeper_drops_runs_that_outlived_their_time(queue: Queue, client: Headwater) -> None:
+def test_a_housekeeper_drops_bundles_that_outlived_their_time(
+    queue: Queue, client: Headwater
+) -> None:
     queue.push_many(some(), ttl_ms=1)
     queue.push_many(some(), ttl_ms=LONG_MS)
     let_pass(client, 2)
@@ -177,7 +164,7 @@ def test_a_housekeeper_drops_runs_that_outlived_their_time(queue: Queue, client:
     assert {item.expires_ms is None for item in queue.scan()} == {False}
 
 
-def test_a_delayed_message_takes_its_place_even_inside_a_run(
+def test_a_delayed_message_takes_its_place_even_inside_a_bundle(
     queue: Queue, client: Headwater
 ) -> None:
     """Numbers are microseconds: a large push reaches some milliseconds ahead."""
@@ -197,7 +184,7 @@ def test_a_delayed_message_takes_its_place_even_inside_a_run(
 # ── Acks and what comes of a part ────────────────────────────────────────────────────────────
 
 
-def test_a_part_of_a_run_may_be_acked_given_back_or_held_for_longer(
+def test_a_part_of_a_bundle_may_be_acked_given_back_or_held_for_longer(
     queue: Queue, client: Headwater
 ) -> None:
     pushed = [b"%d" % i for i in range(LENGTH)]
@@ -217,7 +204,7 @@ def test_a_part_of_a_run_may_be_acked_given_back_or_held_for_longer(
     assert queue.stats().unacked == 0
 
 
-def test_runs_die_and_are_brought_back(queue: Queue) -> None:
+def test_bundles_die_and_are_brought_back(queue: Queue) -> None:
     queue.configure(max_attempts=1)
     pushed = [b"%d" % i for i in range(3 * LENGTH)]
     queue.push_many(pushed)
@@ -238,57 +225,12 @@ def test_deduped_messages_lie_together_and_a_purge_counts_each(queue: Queue) -> 
     assert queue.stats().ready == 0
 
 
-# ── Looking and damage ───────────────────────────────────────────────────────────────────────
+# ── Looking ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_page_may_begin_inside_a_run(plain: Queue, hw: Headwater) -> None:
+def test_a_page_may_begin_inside_a_bundle(plain: Queue, hw: Headwater) -> None:
     ids = plain.push_many(some(5 * LENGTH))
     handle = QueueHandle(plain.name, set(), "member")
     for place in (0, 1, 7, LENGTH - 1, LENGTH, 5 * LENGTH - 2):
-        items, _ = hw.store.run(page(handle, [Spot("ready", "0", ids[place].encode())]))
+        items, _ = hw.store.run(page(handle, [Spot("ready", 0, ids[place].encode())]))
         assert [item.id for item in items] == ids[place + 1 :]
-
-
-@pytest.mark.parametrize("damage", ["cut off", "too long", "count", "number"])
-def test_a_damaged_run_is_put_aside_and_its_neighbours_are_delivered(
-    plain: Queue, hw: Headwater, damage: str
-) -> None:
-    pushed = [some() for _ in range(3)]
-    for part in pushed:
-        plain.push_many(part)
-    run = lies(hw, plain)[1]
-    broken = {
-        "cut off": run[:-1],
-        "too long": run + b"x",
-        "count": run[:1] + b"\xff\xff" + run[3:],
-        "number": run[:7] + bytes(8) + run[15:],
-    }[damage]
-    replace(hw, plain, 1, broken)
-    assert len(list(plain.scan("ready"))) == 2 * LENGTH
-    assert values(plain.pop(100, ack_ms=LONG_MS)) == pushed[0] + pushed[2]
-    facts = plain.stats()
-    assert facts.damaged == (1 if damage == "count" else LENGTH)
-    assert [item.value for item in plain.scan("damaged")] == [broken]
-    plain.push_many(some())
-    assert len(plain.pop(100)) == LENGTH
-    assert plain.stats().ready == 0
-
-
-def test_values_are_found_by_either_of_two_ways(plain: Queue, hw: Headwater) -> None:
-    pushed = [b"%d" % i for i in range(LENGTH)]
-    plain.push_many(pushed)
-    (run,) = lies(hw, plain)
-    replace(hw, plain, 0, run.replace(b"\xc6", b"\xc1", 1))
-    assert values(plain.pop(LENGTH)) == pushed
-
-
-def test_a_damaged_part_of_a_parcel_harms_no_other(plain: Queue, hw: Headwater) -> None:
-    plain.push_many([b"1"] * LENGTH)
-    plain.push_many([b"2"] * LENGTH)
-    plain.release(*plain.pop(2 * LENGTH, ack_ms=LONG_MS))
-    parcels = f"hw:q:{{{plain.name}}}:parcels"
-    (fields,) = hw.store.command("HKEYS", parcels)
-    (record,) = hw.store.command("HGET", parcels, fields[0])
-    hw.store.command("HSET", parcels, fields[0], record[:-1])
-    assert values(plain.pop(100)) == [b"1"] * LENGTH
-    assert plain.stats().damaged == LENGTH

@@ -1,0 +1,92 @@
+"""Opening bundles: one to 64 messages of a queue in one string.
+
+``lua/shared/15-bundles.lua`` says what the string looks like. Here are the three kinds that lie in
+lists and are sent to consumers; every one begins with the number of its first message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+MOST_MESSAGES = 64
+_NUMBER = slice(16)
+_LETTER = 16
+_BODY = 17
+_LIFE = slice(17, 30)
+_ONE, _MORTAL = b"mt"
+# Count, end of life, size of what is behind it; the values are an array of MessagePack.
+_HEAD = struct.Struct(">BdI")
+_ARRAY = _BODY + _HEAD.size
+_ARRAY_HEAD = 3
+_VALUE_HEAD = 5
+_SIZE_BYTES = 4
+_VALUES = msgspec.msgpack.Decoder(list[bytes])
+
+
+class StoredMessage(NamedTuple):
+    """One message as it lies in a queue; without an id it cannot be read, and is as found."""
+
+    id: str
+    value: bytes
+    expires_ms: int | None = None
+
+
+def open_taken(texts: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
+    """Return the ids and values of bundles that a pop has handed out.
+
+    The server has seen that they are sound, but of a single message only by a glance at its number:
+    so nothing here may raise, whatever that is.
+    """
+    ids: list[str] = []
+    values: list[bytes] = []
+    for text in texts:
+        letter = text[_LETTER]
+        if letter == _ONE:
+            ids.append(text[_NUMBER].decode("latin-1"))
+            values.append(text[_BODY:])
+        elif letter == _MORTAL:
+            ids.append(text[_NUMBER].decode("latin-1"))
+            values.append(text[_LIFE.stop :])
+        else:
+            first = int(text[_NUMBER])
+            found = _values(text)
+            ids += map(str, range(first, first + len(found)))
+            values += found
+    return ids, values
+
+
+def open_bundle(text: bytes) -> list[StoredMessage]:
+    """Return the messages of a bundle; one without an id for what the server will put aside."""
+    number, letter, life = text[_NUMBER], text[_LETTER:_BODY], text[_LIFE]
+    if not (number.isdigit() and len(number) == _LETTER):
+        return [StoredMessage("", text)]
+    if letter == b"m":
+        return [StoredMessage(number.decode(), text[_BODY:])]
+    if letter == b"t" and life.isdigit() and len(life) == _LIFE.stop - _LIFE.start:
+        return [StoredMessage(number.decode(), text[_LIFE.stop :], int(life))]
+    if letter != b"p" or len(text) < _ARRAY:
+        return [StoredMessage("", text)]
+    count, life, size = _HEAD.unpack_from(text, _BODY)
+    if not (1 <= count <= MOST_MESSAGES and life >= 0 and len(text) == _ARRAY + _ARRAY_HEAD + size):
+        return [StoredMessage("", text)]
+    first, expires = int(number), int(life) or None
+    return [StoredMessage(str(first + i), value, expires) for i, value in enumerate(_values(text))]
+
+
+def _values(text: bytes) -> list[bytes]:
+    """Return the values of messages that were pushed together."""
+    try:
+        return _VALUES.decode(text[_ARRAY:])
+    except msgspec.DecodeError:
+        # A damaged sign between the values harms none of them, as long as their sizes are right.
+        found, at = list[bytes](), _ARRAY + _ARRAY_HEAD
+        for _ in range(text[_BODY]):
+            at += _VALUE_HEAD
+            size = int.from_bytes(text[at - _SIZE_BYTES : at])
+            found.append(text[at : at + size])
+            at += size
+        return found

@@ -1,0 +1,209 @@
+--[[
+  hw_queue_page: look at one part of a queue, a page at a time, changing nothing.
+  A message that stays where it is while the pages are read is on exactly one of them.
+
+  KEYS   1 the queue
+  ARGV   1 part: 'ready', 'delayed', 'unacked', 'retry', 'dead' or 'damaged'   2 priority
+         3 where to go on, '' to begin   4 messages at most   5 bytes at most
+         No bundle is divided: there may be some more, and some messages of the first bundle may lie
+         before where to go on.
+  Reply  { server's ms, where to go on or '', then
+           ready, damaged: what lies there
+           else for each bundle: name, time, ms that it rests after its deadline or -1 when it is given
+           up then, texts, deadline of each of them if they vary }
+]]
+-- Finds the first place of n, ordered, that lies after something; `is_after` looks at one place.
+local function first_after(n, is_after)
+  local low, high = 0, n
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_after(middle) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Returns the number of the last message in a bundle of a list, or nil when it cannot be read; and
+-- how many messages there are.
+local function newest_in(text)
+  local count, number = read_bundle(text), string.match(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d')
+  if not count or not number then return nil, 1 end
+  return digits(tonumber(number) + count - 1), count
+end
+
+-- Returns whether what lies at a place of a list, or the next that can be read, was pushed after `at`.
+local function is_after(key, place, at)
+  local text = redis.call('LINDEX', key, place)
+  while text do
+    local newest = newest_in(text)
+    if newest then return newest > at end
+    place = place + 1
+    text = redis.call('LINDEX', key, place)
+  end
+  return true
+end
+
+local function page_of_list(queue, priority, at, count, bytes)
+  local key, step = set_key(queue, 'ready', priority), queue.largest > 65536 and 1 or 64
+  local start = at == '' and 0
+    or first_after(redis.call('LLEN', key), function(place) return is_after(key, place, at) end)
+  local found, seen, on = {}, 0, at
+  while true do
+    local texts = redis.call('LRANGE', key, start, start + math.min(math.max(count - seen, 1), step) - 1)
+    if #texts == 0 then return found, '' end
+    for _, text in ipairs(texts) do
+      -- A page ends where the next can begin: behind something that has a number.
+      if (seen >= count or bytes <= 0) and on ~= at then return found, on end
+      local newest, messages = newest_in(text)
+      found[#found + 1], on = text, newest or on
+      start, seen, bytes = start + 1, seen + messages, bytes - #text
+    end
+  end
+end
+
+local function page_of_set(queue, set, priority, at, count, bytes)
+  local key, time, name = set_key(queue, set, priority), string.match(at, '^(%d+) (.*)$')
+  time = tonumber(time)
+  local start = at == '' and 0 or first_after(redis.call('ZCARD', key), function(rank)
+    local found = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+    local other = tonumber(found[2])
+    return other > time or (other == time and found[1] > name)
+  end)
+  local found, seen = {}, 0
+  while seen < count and bytes > 0 do
+    local members = redis.call('ZRANGE', key, start, start + 15, 'WITHSCORES')
+    if #members == 0 then return found, '' end
+    for i = 1, #members, 2 do
+      if seen >= count or bytes <= 0 then break end
+      local bundle, n = parse_name(set, members[i]), #found
+      if bundle then
+        local text = text_of(queue, bundle)
+        local texts, deadlines = part_bundles(text)
+        local rest = set == 'unacked' and (rest_ms(queue, bundle.attempt) or -1) or 0
+        found[n + 1], found[n + 2], found[n + 3] = members[i], members[i + 1], rest
+        found[n + 4], found[n + 5] = texts, deadlines or {}
+        seen, bytes = seen + bundle.count, bytes - #text
+      end
+      at, start = members[i + 1] .. ' ' .. members[i], start + 1
+    end
+  end
+  return found, at
+end
+
+redis.register_function{
+  function_name = 'hw_queue_page',
+  callback = function(keys, args)
+    local queue, part, priority, at = load_queue(keys[1]), args[1], args[2], args[3]
+    local count, bytes = tonumber(args[4]), tonumber(args[5])
+    local found, on
+    if part == 'damaged' then
+      local start = tonumber(at) or 0
+      found = redis.call('LRANGE', queue.key .. ':damaged', start, start + count - 1)
+      on = #found == count and digits(start + count) or ''
+    elseif part == 'ready' then
+      found, on = page_of_list(queue, priority, at, count, bytes)
+    else
+      found, on = page_of_set(queue, part, priority, at, count, bytes)
+    end
+    table.insert(found, 1, on)
+    table.insert(found, 1, queue.now)
+    return found
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_queue_stats: how a queue stands.
+  KEYS   1 the queue
+  Reply  { name, value, ... }: now (server's ms), exists, paused, priorities ("9,0,"), settings,
+         waiting (blocked consumers), oldest (time since which the oldest message could be popped, or
+         0), listed (messages in lists), mark_before, mark; last, pushed, popped, acked, expired,
+         damaged, unacked, delayed, retry, dead (as counted: due messages stay where they lie);
+         due: { priority, set, ... that have bundles whose time has come }
+]]
+-- Returns since when the first bundle of a set could be popped, or nil.
+local function due_since(queue, set, priority)
+  local first = redis.call('ZRANGE', set_key(queue, set, priority), 0, 0, 'WITHSCORES')
+  local bundle, time = parse_name(set, first[1] or ''), tonumber(first[2] or nil)
+  if bundle and set == 'unacked' then time = time + (rest_ms(queue, bundle.attempt) or math.huge) end
+  return bundle and time <= queue.now and time or nil
+end
+
+local function oldest_of(queue, priority)
+  local head = redis.call('LINDEX', set_key(queue, 'ready', priority), 0)
+  local us = head and tonumber(string.sub(head, 1, 16))
+  local oldest = us and math.floor(us / 1000) or math.huge
+  for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
+    oldest = math.min(oldest, due_since(queue, set, priority) or math.huge)
+  end
+  return oldest
+end
+
+redis.register_function{
+  function_name = 'hw_queue_stats',
+  callback = function(keys)
+    local queue = load_queue(keys[1])
+    local oldest, due = math.huge, {}
+    for _, priority in ipairs(priorities_of(queue)) do
+      oldest = math.min(oldest, oldest_of(queue, priority))
+      for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
+        if redis.call('ZCOUNT', set_key(queue, set, priority), '-inf', queue.now) > 0 then
+          due[#due + 1], due[#due + 2] = priority, set
+        end
+      end
+    end
+    local marks = redis.call('HMGET', queue.key, 'mark_before', 'mark')
+    local reply = {
+      'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
+      'priorities', queue.priorities, 'settings', queue.settings,
+      'waiting', redis.call('ZCARD', queue.key .. ':waiters'), 'oldest', oldest < math.huge and oldest or 0,
+      'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
+    }
+    for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end
+    return reply
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_queue_due: count the messages of a set whose time has come, a step at a time.
+  KEYS   1 the queue
+  ARGV   1 priority   2 set: 'unacked', 'retry' or 'delayed'   3 server's ms up to which
+         4 rank to go on from
+  Reply  { messages, of them those that are given up, of them those that rest, rank to go on from or -1 }
+]]
+local DUE_STEPS = 5000
+
+-- Counts the messages of a bundle whose own time has come, and of them those that rest.
+local function count_due(queue, bundle, time, now, rest)
+  if not bundle.varied then return bundle.count, time + rest > now and bundle.count or 0 end
+  local texts, deadlines = part_bundles(text_of(queue, bundle))
+  local due, resting = 0, 0
+  for i = 1, #texts do
+    local deadline = deadlines and deadlines[i] or time
+    if deadline <= now then due = due + 1 end
+    if deadline <= now and deadline + rest > now then resting = resting + 1 end
+  end
+  return due, resting
+end
+
+redis.register_function{
+  function_name = 'hw_queue_due',
+  callback = function(keys, args)
+    local queue, priority, set = load_queue(keys[1]), args[1], args[2]
+    local now, start = tonumber(args[3]), tonumber(args[4])
+    local found = redis.call('ZRANGE', set_key(queue, set, priority), '-inf', now, 'BYSCORE',
+      'LIMIT', start, DUE_STEPS, 'WITHSCORES')
+    local total, given_up, resting = 0, 0, 0
+    for i = 1, #found, 2 do
+      local bundle, rest = parse_name(set, found[i]), 0
+      if bundle then
+        if set == 'unacked' then rest = rest_ms(queue, bundle.attempt) end
+        local due, rests = count_due(queue, bundle, tonumber(found[i + 1]), now, rest or 0)
+        total, resting = total + due, resting + rests
+        if not rest then given_up = given_up + due end
+      end
+    end
+    return { total, given_up, resting, #found == 2 * DUE_STEPS and start + DUE_STEPS or -1 }
+  end,
+  flags = { 'no-writes' },
+}

@@ -1,0 +1,146 @@
+--[[
+  The string of a bundle. It begins with the number of its first message, as 16 digits, and a letter:
+
+    number m value                     one message
+    number t life value                one message that has an end of life: 13 digits, ms
+    number p count life size values    messages of one push: their numbers follow each other, and they
+                                       have the same end of life, 0 for none
+
+  Count is one byte, life a double, size has 4 bytes, all big-endian. Values are an array of
+  MessagePack, which clients open in one step: 0xdc and their count (2 bytes), then for each 0xc6, its
+  size (4 bytes) and itself. These three lie in lists and are sent to consumers. With a time several of
+  them may be *joined*: then the bundle is an array of MessagePack that has them, behind another one
+  that has a deadline for each if they vary.
+
+  A server's Lua pays for every string that it makes. So what was pushed together is kept and handed
+  out as one string, and divided by cutting it, without making its values.
+]]
+-- The letters, as bytes: m, t, p.
+local ONE, MORTAL, PACKED = 109, 116, 112
+-- Where what is behind the letter begins; and, in a packed bundle, the values.
+local BODY, VALUES = 18, 34
+local PACKED_FORM, VALUE_FORM = '>BdI4BI2', '>BI4'
+local VALUE_HEAD = 5
+-- How an array and a value of MessagePack begin.
+local ARRAY, VALUE = 220, 198
+
+-- ── In lists ──────────────────────────────────────────────────────────────────────────────────
+
+-- What stands between the number and the value of one message.
+local function mark_of(life)
+  return life > 0 and 't' .. string.format('%013.0f', life) or 'm'
+end
+
+-- What stands before the values of a packed bundle; `size` is theirs.
+local function packed_head(first, count, life, size)
+  return digits(first) .. 'p' .. struct.pack(PACKED_FORM, count, life, size, ARRAY, count)
+end
+
+-- Makes a bundle out of values that were pushed together.
+local function pack_bundle(first, life, values, from, to)
+  local parts, size, count = {}, 0, to - from + 1
+  for i = 1, count do
+    local value = values[from + i - 1]
+    parts[2 * i], parts[2 * i + 1] = struct.pack(VALUE_FORM, VALUE, #value), value
+    size = size + VALUE_HEAD + #value
+  end
+  parts[1] = packed_head(first, count, life, size)
+  return table.concat(parts)
+end
+
+-- Reads a bundle of a list: returns how many messages it has, and the end of their life. Returns nil
+-- when it cannot be read.
+local function read_bundle(text)
+  local digit, kind = string.byte(text, 16, 17)
+  if not kind or digit < 48 or digit > 57 then return nil end
+  if kind == ONE then return 1, 0 end
+  if kind == MORTAL then
+    local life = string.match(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d', BODY)
+    return life and 1, tonumber(life)
+  end
+  if kind ~= PACKED or #text < VALUES - 1 or not string.find(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%dp') then
+    return nil
+  end
+  local count, life, size = struct.unpack(PACKED_FORM, text, BODY)
+  if count < 1 or count > BUNDLE_MESSAGES or not (life >= 0) or #text ~= VALUES - 1 + size then return nil end
+  return count, life
+end
+
+-- Divides a packed bundle; returns one of its first `part` messages, and one of the others.
+local function split_bundle(text, part)
+  local first, count, life, size = tonumber(string.sub(text, 1, 16)), struct.unpack(PACKED_FORM, text, BODY)
+  local cut = VALUES
+  for _ = 1, part do cut = cut + VALUE_HEAD + struct.unpack('>I4', text, cut + 1) end
+  local before = cut - VALUES
+  return packed_head(first, part, life, before) .. string.sub(text, VALUES, cut - 1),
+    packed_head(first + part, count - part, life, size - before) .. string.sub(text, cut)
+end
+
+-- Adds the messages of a bundle to others, each as a bundle of its own. Adds none that cannot be read.
+local function add_messages(text, messages)
+  local count, life = read_bundle(text)
+  if string.byte(text, 17) ~= PACKED then
+    messages[#messages + 1] = count and text
+    return
+  end
+  local first, mark, at = tonumber(string.sub(text, 1, 16)), mark_of(life or 0), VALUES
+  for i = 1, count or 0 do
+    local size = #text >= at + 4 and struct.unpack('>I4', text, at + 1) or math.huge
+    if at + VALUE_HEAD + size - 1 > #text then return end
+    messages[#messages + 1] = digits(first + i - 1) .. mark .. string.sub(text, at + VALUE_HEAD, at + VALUE_HEAD + size - 1)
+    at = at + VALUE_HEAD + size
+  end
+end
+
+-- ── With a time ───────────────────────────────────────────────────────────────────────────────
+
+-- Makes one bundle out of some; with deadlines these are single messages, and have one each.
+local function join_bundles(texts, deadlines)
+  if #texts == 1 and not deadlines then return texts[1] end
+  if deadlines then return cmsgpack.pack(deadlines, texts) end
+  return cmsgpack.pack(texts)
+end
+
+-- Reads what of MessagePack begins behind so many bytes; returns it and where it ends, or nil.
+local function unpack_at(text, at)
+  local fine, stop, found = pcall(cmsgpack.unpack_one, text, at)
+  if fine then return found, stop end
+end
+
+-- Returns the bundles that were joined, and a deadline for each if they have one. Where the text was
+-- cut off, those before are returned.
+local function part_bundles(text)
+  local sign = string.byte(text, 1)
+  if sign and sign >= 48 and sign <= 57 then return { text } end
+  local found, at = unpack_at(text, 0)
+  local texts, begin, deadlines = {}, 0, nil
+  if type(found) == 'table' and type(found[1]) == 'number' then
+    deadlines, begin = found, at
+    found = unpack_at(text, begin)
+  end
+  if type(found) ~= 'table' then
+    found, at = {}, begin + (string.byte(text, begin + 1) == ARRAY and 3 or 1)
+    while at and at >= 0 and at < #text do
+      found[#found + 1], at = unpack_at(text, at)
+    end
+  end
+  for i = 1, math.min(table.maxn(found), BUNDLE_MESSAGES) do
+    if type(found[i]) == 'string' then texts[#texts + 1] = found[i] end
+  end
+  return texts, deadlines and #deadlines == #texts and deadlines or nil
+end
+
+-- Returns the messages of a bundle, each as a bundle of its own, and their deadlines if they vary.
+local function open_bundle(text)
+  local texts, deadlines = part_bundles(text)
+  local messages = {}
+  for i = 1, #texts do
+    if string.byte(texts[i], 17) == ONE then
+      messages[#messages + 1] = texts[i]
+    else
+      add_messages(texts[i], messages)
+    end
+  end
+  -- Of those with deadlines each is one message. When one cannot be read, it is unknown which it was.
+  return messages, deadlines and #messages == #texts and deadlines or nil
+end

@@ -1,0 +1,148 @@
+--[[
+  Bundles that have a time: how they are added, found, changed and moved between the sorted sets.
+  Nothing here fails half-way on what it finds: what cannot be read is put aside, and its neighbours
+  go on.
+
+  Here a bundle is a table: its `set` ('delayed', 'unacked', 'retry' or 'dead'), its `name`, and what
+  the name says: `number`, `priority`, `attempt`, `count`, and `varied` when deadlines vary.
+]]
+local function name_of(number, priority, attempt, count, varied)
+  return number .. ':' .. priority .. ':' .. attempt .. ':' .. count .. (varied and ':v' or '')
+end
+
+local function parse_name(set, name)
+  local number, priority, attempt, count, varied =
+    string.match(name, '^(%d+):(-?%d+):(%d+):(%d+)(:?v?)$')
+  if not number then return nil end
+  return {
+    set = set, name = name, number = number, priority = priority, attempt = tonumber(attempt),
+    count = tonumber(count), varied = varied == ':v',
+  }
+end
+
+-- Puts the name of a bundle into a set by its time.
+local function put_name(queue, set, priority, time, name)
+  if set == 'unacked' and tonumber(time) < queue.soonest then queue.soonest = tonumber(time) end
+  redis.call('ZADD', set_key(queue, set, priority), time, name)
+end
+
+-- Makes a new bundle of a set out of its text; returns its name.
+local function add_bundle(queue, set, priority, attempt, text, count, time)
+  local number = digits(next_numbers(queue, 1))
+  local name = name_of(number, priority, attempt, count)
+  redis.call('HSET', queue.key .. ':bundles', number, text)
+  put_name(queue, set, priority, time, name)
+  queue[set] = queue[set] + count
+  return name
+end
+
+local function drop_bundle(queue, bundle)
+  redis.call('ZREM', set_key(queue, bundle.set, bundle.priority), bundle.name)
+  redis.call('HDEL', queue.key .. ':bundles', bundle.number)
+  queue[bundle.set] = queue[bundle.set] - bundle.count
+end
+
+-- Writes what is left in a bundle: `count` messages.
+local function rewrite_bundle(queue, bundle, text, count, time, varied)
+  redis.call('HSET', queue.key .. ':bundles', bundle.number, text)
+  redis.call('ZREM', set_key(queue, bundle.set, bundle.priority), bundle.name)
+  queue[bundle.set] = queue[bundle.set] - bundle.count + count
+  bundle.count, bundle.varied = count, varied
+  bundle.name = name_of(bundle.number, bundle.priority, bundle.attempt, count, varied)
+  put_name(queue, bundle.set, bundle.priority, time, bundle.name)
+end
+
+-- Moves whole bundles of one priority to another set: { time, name, time, name, ... }.
+local function move_bundles(queue, from, to, priority, flat, count)
+  if #flat == 0 then return end
+  redis.call('ZADD', set_key(queue, to, priority), unpack(flat))
+  local names = {}
+  for i = 2, #flat, 2 do names[#names + 1] = flat[i] end
+  redis.call('ZREM', set_key(queue, from, priority), unpack(names))
+  queue[from], queue[to] = queue[from] - count, queue[to] + count
+end
+
+-- ── What cannot be read ───────────────────────────────────────────────────────────────────────
+
+local function put_aside(queue, what, count)
+  redis.call('RPUSH', queue.key .. ':damaged', what)
+  queue.damaged = queue.damaged + count
+end
+
+-- Returns the bundle that a member of a set names; puts aside a member that is no name.
+local function bundle_at(queue, set, priority, member)
+  local bundle = parse_name(set, member)
+  if not bundle then
+    redis.call('ZREM', set_key(queue, set, priority), member)
+    put_aside(queue, member, 0)
+  end
+  return bundle
+end
+
+-- Returns the text of a bundle, '' when it is missing.
+local function text_of(queue, bundle)
+  return redis.call('HGET', queue.key .. ':bundles', bundle.number) or ''
+end
+
+-- Opens a bundle: returns its messages, and their deadlines if they vary. When some cannot be read,
+-- all of it is put aside, and it goes on with the others, all of which then have its time.
+local function open_timed(queue, bundle, time)
+  local text = text_of(queue, bundle)
+  local messages, deadlines = open_bundle(text)
+  local lost = bundle.count - #messages
+  if lost <= 0 then return messages, deadlines end
+  put_aside(queue, text ~= '' and text or ('bundle ' .. bundle.name .. ' is missing'), lost)
+  if #messages == 0 then
+    drop_bundle(queue, bundle)
+  else
+    rewrite_bundle(queue, bundle, join_bundles(messages), #messages, time)
+  end
+  return messages
+end
+
+-- ── Messages of a bundle ──────────────────────────────────────────────────────────────────────
+
+-- Finds the bundle that a receipt names, also when some of its messages have left since: then its
+-- name has another count. Returns it, its time, its messages and their deadlines if they vary; or nil.
+local function find_bundle(queue, set, name)
+  local bundle = parse_name(set, name)
+  if not bundle then return nil end
+  local key = set_key(queue, set, bundle.priority)
+  local time = tonumber(redis.call('ZSCORE', key, name) or nil)
+  if time then return bundle, time, open_timed(queue, bundle, time) end
+  local messages, deadlines = open_bundle(text_of(queue, bundle))
+  bundle.count, bundle.varied = #messages, deadlines ~= nil
+  bundle.name = name_of(bundle.number, bundle.priority, bundle.attempt, bundle.count, bundle.varied)
+  time = tonumber(redis.call('ZSCORE', key, bundle.name) or nil)
+  if time then return bundle, time, messages, deadlines end
+end
+
+-- Takes messages out of a bundle that was opened: those for which `leaves(message, deadline)` is
+-- true. Returns them.
+local function take_out(queue, bundle, messages, deadlines, time, leaves)
+  local taken, kept, ends, earliest = {}, {}, deadlines and {}, deadlines and math.huge or time
+  for i, message in ipairs(messages) do
+    local deadline = deadlines and deadlines[i] or time
+    if leaves(message, deadline) then
+      taken[#taken + 1] = message
+    else
+      kept[#kept + 1] = message
+      if deadlines then ends[#kept], earliest = deadline, math.min(earliest, deadline) end
+    end
+  end
+  if #taken > 0 and #kept == 0 then
+    drop_bundle(queue, bundle)
+  elseif #taken > 0 then
+    rewrite_bundle(queue, bundle, join_bundles(kept, ends), #kept, earliest, ends ~= nil)
+  end
+  return taken
+end
+
+-- Reads which messages of a bundle are meant: their numbers, "17...1,17...2", or "*" for all. Returns
+-- a function that is true for those of them whose deadline is after a time.
+local function chooser(numbers, after)
+  if numbers == '*' then return function(_, deadline) return deadline > after end end
+  local chosen, sub = {}, string.sub
+  for number in string.gmatch(numbers, '%d+') do chosen[number] = true end
+  return function(message, deadline) return deadline > after and chosen[sub(message, 1, 16)] end
+end

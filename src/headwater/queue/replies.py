@@ -1,0 +1,129 @@
+"""What the functions of a queue reply: one type per reply, with its fields in the header's order.
+
+The reply of ``hw_queue_stats`` is name, value, name, value, ...: a new number needs a line in Lua
+and a field of ``QueueStats``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from headwater.queue.types import QueueSettings
+
+Reply: TypeAlias = Sequence[Any]
+
+
+class TakenBundle(NamedTuple):
+    """A bundle that was handed out; without ack it has no name."""
+
+    name: bytes
+    attempt: int
+    texts: list[bytes]
+
+
+class PopReply(NamedTuple):
+    """hw_queue_pop. ``more``: there may be more that this call had not the time for."""
+
+    more: int
+    due_ms: int
+    damaged: int
+    bundles: list[TakenBundle]
+
+    @classmethod
+    def of(cls, reply: Reply) -> PopReply:
+        """Read the reply."""
+        return cls(
+            reply[0],
+            reply[1],
+            reply[2],
+            [TakenBundle._make(reply[i : i + 3]) for i in range(3, len(reply), 3)],
+        )
+
+
+class TimedBundle(NamedTuple):
+    """A bundle that has a time, as it lies there.
+
+    ``rest_ms`` is how long it rests after its deadline, -1 when it is given up then. ``deadlines``
+    has one for each text, if they vary.
+    """
+
+    name: bytes
+    time_ms: bytes
+    rest_ms: int
+    texts: list[bytes]
+    deadlines: list[int]
+
+
+class PageReply(NamedTuple):
+    """hw_queue_page. ``after`` is where the next page begins, empty behind the last one."""
+
+    now_ms: int
+    after: bytes
+    found: Reply
+
+    @classmethod
+    def of(cls, reply: Reply) -> PageReply:
+        """Read the reply."""
+        now_ms, after, *found = reply
+        return cls(now_ms, after, found)
+
+    def bundles(self) -> Iterator[TimedBundle]:
+        """Return what was found in a part whose bundles have a time."""
+        for start in range(0, len(self.found), 5):
+            yield TimedBundle._make(self.found[start : start + 5])
+
+
+class DueReply(NamedTuple):
+    """hw_queue_due. Of ``due`` messages some are ``given_up``, and some of the others rest."""
+
+    due: int
+    given_up: int
+    resting: int
+    rank: int
+
+
+class LettersReply(NamedTuple):
+    """hw_queue_redrive and hw_queue_discard. ``more``: another call has more to do."""
+
+    messages: int
+    more: int
+
+
+class PurgeReply(NamedTuple):
+    """hw_queue_purge."""
+
+    messages: int
+    existed: int
+
+
+class KeepReply(NamedTuple):
+    """hw_queue_keep. ``more``: another call has more to do."""
+
+    returned: int
+    buried: int
+    outlived: int
+    producers: int
+    more: int
+
+
+def stats_of(reply: Reply) -> dict[str, Any]:
+    """Read the reply of hw_queue_stats: what the queue says of itself, by name."""
+    found = {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    due = found["due"]
+    return {
+        **found,
+        "paused": bool(found["paused"]),
+        "exists": bool(found["exists"]),
+        "priorities": tuple(int(word) for word in found["priorities"].split(b",") if word),
+        "settings": settings_of(found["settings"]),
+        "due": [(int(due[i]), due[i + 1].decode()) for i in range(0, len(due), 2)],
+    }
+
+
+def settings_of(text: bytes) -> QueueSettings:
+    """Read the settings of a queue; an empty text stands for the defaults."""
+    if not text:
+        return QueueSettings()
+    most, backoff, first, longest = text.decode().split(":")
+    return QueueSettings(int(most) or None, backoff, int(first), int(longest))  # type: ignore[arg-type]
