@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown.extensions.toc import slugify
 
 import headwater
 from headwater import errors, outbox, timeline
@@ -162,11 +164,25 @@ def test_every_decision_is_in_the_list_of_decisions() -> None:
     assert [page.name for page in folder.glob("0*.md") if f"({page.name})" not in listed] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: its headings, spelled as mkdocs does."""
+    text = re.sub(
+        r'--8<-- "(.+)"',
+        lambda found: (ROOT / found[1]).read_text("utf-8"),
+        page.read_text("utf-8"),
+    )
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {slugify(re.sub(r"[`*]", "", heading), "-") for heading in headings}
+
+
 def test_every_link_between_pages_leads_somewhere() -> None:
-    broken = [
-        f"{page.relative_to(ROOT)}: {target}"
-        for page in [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
-        if "://" not in target and not (page.parent / target).exists()
-    ]
+    broken = []
+    for page in [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+            path, _, anchor = target.partition("#")
+            found = page.parent / path if path else page
+            if "://" in target or (found.exists() and (not anchor or anchor in anchors(found))):
+                continue
+            broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken, "\n".join(broken)
