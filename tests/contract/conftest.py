@@ -11,6 +11,7 @@ import pytest
 import headwater
 from headwater.timeline import Farm
 from tests.support import blocking
+from tests.support.commands import StreamCommands
 from tests.support.consumers import Desk
 from tests.support.farms import OpenFarm, Replica, open_farm, replicas
 from tests.support.servers import Server, redis_binary
@@ -90,3 +91,11 @@ def valkey() -> Iterator[Server]:
 def eight(valkey: Server) -> list[Replica]:
     """Empty eight instances, for farms of every shape."""
     return replicas(valkey, 8)
+
+
+@pytest.fixture
+def hw_stream(stores: Stores, name: str) -> Iterator[StreamCommands]:
+    """Commands on a stream of the embedded store, and the stream."""
+    url = stores.url("embedded")
+    with headwater.connect(url) as hw:
+        yield StreamCommands(url, hw.stream(name))

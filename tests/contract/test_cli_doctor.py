@@ -13,6 +13,7 @@ import headwater
 from headwater.store import doctor, rights
 from headwater.store.library import VERSION
 from tests.support.commands import Answer, run
+from tests.support.doctor import examine, found, grant, use_everything, verdicts
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import Stores
 
@@ -21,21 +22,6 @@ from tests.support.stores import Stores
 def durable() -> Iterator[Server]:
     with Server(tcp=True, fsync="always") as server:
         yield server
-
-
-def examine(url: str, *words: str) -> tuple[int, dict[str, Any]]:
-    answer = run(url, "doctor", "--json", *words)
-    assert answer.err == ""
-    return answer.code, answer.row
-
-
-def verdicts(report: dict[str, Any]) -> dict[str, str]:
-    return {check["check"]: check["verdict"] for check in report["checks"]}
-
-
-def found(report: dict[str, Any], name: str) -> str:
-    (check,) = [check for check in report["checks"] if check["check"] == name]
-    return f"{check['found']}; {check['cure']}"
 
 
 def test_an_embedded_store_is_in_order(stores: Stores) -> None:
@@ -201,102 +187,6 @@ def test_every_primary_of_a_cluster_is_looked_at() -> None:
         assert code == 1
         words = [c["found"] for c in report["checks"] if c["check"] == "cluster"]
         assert "slots are not served" in "".join(words)
-
-
-# ── Access ───────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Server]:
-    with Server(tcp=True, fsync="always", options={"requirepass": "opensesame"}) as server:
-        yield server
-
-
-def grant(server: Server, *words: str) -> str:
-    """Give a user exactly these rights, and return its URL."""
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">hidden-word", *words)
-    return f"redis://limited:hidden-word@127.0.0.1:{server.port}"
-
-
-def test_a_wrong_password_is_a_finding_and_is_not_shown(guarded: Server) -> None:
-    url = f"redis://:wrong-word@127.0.0.1:{guarded.port}"
-    code, report = examine(url)
-    assert (code, verdicts(report)) == (1, {"access": "fail"})
-    assert "wrong user name or password" in found(report, "access")
-    assert "wrong-word" not in str(report) + run(url, "doctor").out
-
-
-def test_the_rights_are_listed_even_when_access_is_denied(guarded: Server) -> None:
-    url = grant(guarded, "~*", "+ping", "+client|setname")
-    code, report = examine(url)
-    assert (code, verdicts(report)) == (1, {"access": "fail"})
-    assert "'info' command" in found(report, "access")
-    answer = run(url, "doctor")
-    assert "The user needs these rights: ~hw:* +client|setname +info +fcall" in answer.out
-    assert "hidden-word" not in answer.out
-
-
-def test_the_rights_that_are_listed_are_enough_for_everything(guarded: Server) -> None:
-    url = grant(guarded, *rights.rules(cluster=False).split())
-    code, report = examine(url)
-    assert code == 0
-    assert verdicts(report)["rights"] == "warn"
-    assert verdicts(report)["persistence"] == "warn"
-    assert "does not tell" in found(report, "persistence")
-    with headwater.connect(url) as hw:
-        use_everything(hw)
-
-
-def use_everything(hw: headwater.Headwater) -> None:
-    """Call every operation once."""
-    stream = hw.stream("everything")
-    stream.auto_compact()
-    stream.retain(max_count=5000, max_age_ms=3_600_000, max_bytes=10**9)
-    for n in range(3):
-        stream.write("tag", b"one", backlog=4000)
-        stream.write_many([(f"tag-{k}", b"many") for k in range(900)], producer="p", sequence=n)
-    group = stream.group("g", dead_letters=True, max_pending=1000)
-    group.read(10, retry_ms=1, expire_ms=1)
-    until(group.bury)
-    assert group.dead()
-    group.redrive(5)
-    taken = group.read(10, block_ms=10, retry_ms=1000)
-    group.nack(taken[0].offset)
-    group.extend(taken[1].offset, retry_ms=1000)
-    group.ack(taken[1].offset)
-    group.seek("last")
-    assert group.read(1, block_ms=5, retry_ms=1000) == []
-    assert stream.read(stream.info().last + 1, 1, block_ms=5) == []
-    stream.register_reader("outside", 5)
-    stream.forget_reader("outside")
-    stream.seal()
-    stream.compact()
-    stream.evict(10)
-    stream.offset_at(stream.info().created_ms)
-    assert sum(batch.num_rows for batch in stream.scan())
-    hw.keep()
-    topic = hw.topic("everywhere", 2)
-    topic.write("tag", b"value")
-    assert topic.group("g").read(1, block_ms=1000)
-    assert group.remove()
-    assert topic.delete()
-    assert stream.delete()
-
-
-def test_a_right_that_is_missing_is_named(guarded: Server) -> None:
-    url = grant(guarded, "~hw:*", "+@all", "-xadd", "-memory")
-    code, report = examine(url)
-    assert (code, verdicts(report)["rights"]) == (1, "fail")
-    assert found(report, "rights") == (
-        "user limited lacks memory|usage, xadd; grant the rights below"
-    )
-
-
-def test_keys_that_are_out_of_reach_are_told(guarded: Server) -> None:
-    code, report = examine(grant(guarded, "~other:*", "+@all"))
-    assert (code, verdicts(report)["rights"]) == (1, "fail")
-    assert "fcall" in found(report, "rights")
 
 
 # ── Servers that cannot be used ──────────────────────────────────────────────────────────────

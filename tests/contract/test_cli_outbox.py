@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 import headwater
 from headwater import Headwater
 from headwater.outbox import Outbox
-from tests.support.commands import PROGRAM, run, start
+from tests.support.commands import PROGRAM, run, running
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
@@ -40,14 +41,10 @@ def outbox(engine: sa.Engine) -> Outbox:
     return outbox
 
 
-@contextlib.contextmanager
-def streaming(url: str, database_url: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = start(url, "outbox", "stream", "--db", database_url, *words)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def streaming(
+    url: str, database_url: str, *words: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    return running(url, "outbox", "stream", "--db", database_url, *words)
 
 
 def stage(outbox: Outbox, name: str, count: int) -> None:

@@ -6,11 +6,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ import pytest
 import headwater
 from headwater import Headwater
 from headwater.store import embedded
-from tests.support.commands import run, start
+from tests.support.commands import line_of, run, running, start
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
@@ -32,21 +30,6 @@ def url(stores: Stores) -> str:
 def hw(url: str) -> Iterator[Headwater]:
     with headwater.connect(url) as hw:
         yield hw
-
-
-@contextmanager
-def running(url: str | None, *words: str) -> Iterator[subprocess.Popen[str]]:
-    process = start(url, *words)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
 
 
 # ── tail and write ───────────────────────────────────────────────────────────────────────────

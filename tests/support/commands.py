@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
+from headwater import Stream
 from headwater.cli.main import app
 from headwater.views import all_views
 
@@ -51,6 +54,18 @@ def run(url: str | None, *words: str, stdin: bytes | str | None = None) -> Answe
     return Answer(result.exit_code, result.stdout, result.stderr)
 
 
+class StreamCommands:
+    """Runs ``headwater stream COMMAND NAME ...`` on one stream."""
+
+    def __init__(self, url: str, stream: Stream) -> None:
+        self.url = url
+        self.stream = stream
+
+    def __call__(self, command: str, *words: str, stdin: bytes | str | None = None) -> Answer:
+        """Run a command."""
+        return run(self.url, "stream", command, self.stream.name, *words, stdin=stdin)
+
+
 def is_view(line: bytes) -> bool:
     """Return whether a line is just what a view prints."""
     for view in all_views().values():
@@ -60,12 +75,40 @@ def is_view(line: bytes) -> bool:
     return False
 
 
+@contextmanager
+def running(
+    url: str | None, *words: str, ignoring: bool = False, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a command as a program of its own for the length of a block; it is killed at the end.
+
+    ``ignoring`` starts it with SIGINT ignored, as shells start programs in the background; else it
+    heeds SIGINT, however this process was started.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignoring else signal.SIG_DFL)
+    try:
+        process = start(url, *words, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a program prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
 def start(url: str | None, *words: str, **options: Any) -> subprocess.Popen[str]:
     """Start a command as a program of its own."""
     environment = {name: text for name, text in os.environ.items() if name != "HEADWATER_URL"}
+    own = options.pop("env", {}) | ({"HEADWATER_URL": url} if url else {})
     return subprocess.Popen(
         [PROGRAM, *words],
-        env=environment | ({"HEADWATER_URL": url} if url else {}),
+        env=environment | own,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

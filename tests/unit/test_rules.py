@@ -18,7 +18,6 @@ WHOLE = {"src/headwater/errors.py"}
 STILL_LARGE = {
     # The log.
     "tests/contract/test_blocking.py",
-    "tests/contract/test_cli_stream.py",
     "tests/contract/test_group.py",
     "tests/contract/test_staging.py",
     "tests/contract/test_stream.py",
@@ -32,7 +31,6 @@ STILL_LARGE = {
     "tests/contract/test_rocket_rides.py",
     "tests/contract/test_streamer.py",
     # The store and workers.
-    "tests/contract/test_cli_doctor.py",
     "tests/contract/test_connect.py",
     "tests/contract/test_recovery.py",
     "tests/contract/test_worker.py",

@@ -42,7 +42,7 @@ def walk(
         with stop_on_signals(stop.set), progress_bar() as show:
             async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
                 walker = Walker(opened, rate=rate, state=state, tell=show)
-                while (walked := await walker.walk(stop)) is not None:
+                while not stop.is_set() and (walked := await walker.walk(stop)) is not None:
                     _show(walked, as_json)
                     if once:
                         return walked.whole

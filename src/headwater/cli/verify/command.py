@@ -42,11 +42,11 @@ def verify(
     plan = KillPlan(
         seconds, writers, members, kills, secrets.randbits(32) if seed is None else seed
     )
-    output.say(f"seed {plan.seed}: {kills} kills in {seconds:g} seconds")
     directory = Path(tempfile.mkdtemp(prefix="headwater-verify-"))
     kept = False
     try:
         with interruptible():
+            output.say(f"seed {plan.seed}: {kills} kills in {seconds:g} seconds")
             report = run_plan(plan, directory)
         kept = bool(report.anomalies)
     finally:

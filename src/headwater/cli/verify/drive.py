@@ -40,6 +40,7 @@ from headwater.cli.verify.workers import (
     settle,
     take_once,
 )
+from headwater.stopping import STOP_SIGNALS
 from headwater.store import embedded
 
 RETRY_MS = 1500
@@ -201,10 +202,16 @@ class _Run:
         job, work = self.job(name), self._roles[name]
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        # A signal that comes between the two would leave a process that nobody ends.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid:
+                self._pids[name] = pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if not pid:
             _live(work, job, self._directory / f"{name}.trace")
-        self._pids[name] = pid
 
     def _kill(self, victim: str) -> bool:
         if victim == "server":
