@@ -9,10 +9,18 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl
-from headwater.cli.spark.running import Conf, IsTopic, Master, Name, show_summary, spark_session
+from headwater.cli.spark.running import (
+    Conf,
+    DryRun,
+    IsTopic,
+    Master,
+    Name,
+    show_summary,
+    spark_session,
+    stream_or_topic,
+)
 
 _PLACE = "A directory, or a URI such as s3://bucket/folder; it may hold archives of many streams."
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
 
 
 def archive(
@@ -41,10 +49,8 @@ def archive(
 
         done = run(
             spark,
-            None if topic else name,
-            topic=name if topic else None,
+            **stream_or_topic(name, topic, store),
             to=to,
-            url=store,
             evict=evict,
             dry_run=dry_run,
             report=JobReport.of_command(quiet=as_json),
@@ -88,13 +94,11 @@ def restore(
 
         done = run(
             spark,
-            None if topic else name,
-            topic=name if topic else None,
+            **stream_or_topic(name, topic, store),
             archive=place,
             into=into,
             first=first,
             last=last,
-            url=store,
             append=append,
             dry_run=dry_run,
             report=JobReport.of_command(quiet=as_json),

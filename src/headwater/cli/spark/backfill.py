@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.options import AsJson, StoreUrl
-from headwater.cli.spark.running import Conf, Master, show_summary, spark_session
+from headwater.cli.spark.running import Conf, DryRun, Master, show_summary, spark_session
 
 
 def backfill(
@@ -81,9 +81,7 @@ def backfill(
     chunk_rows: Annotated[
         int, typer.Option(min=1, help="About so many rows arrive at once.")
     ] = 500_000,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     store: StoreUrl = None,
     master: Master = None,
     conf: Conf = None,

@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 
 from headwater.cli.options import AsJson, StoreUrl, duration_ms
-from headwater.cli.spark.running import Conf, IsTopic, Master, Name, show_summary, spark_session
+from headwater.cli.spark.running import (
+    Conf,
+    DryRun,
+    IsTopic,
+    Master,
+    Name,
+    show_summary,
+    spark_session,
+    stream_or_topic,
+)
 
 
 def compact(
@@ -20,9 +29,7 @@ def compact(
             help="Delete markers older than this go too, once every reader is past them.",
         ),
     ] = "24h",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; change nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     store: StoreUrl = None,
     master: Master = None,
     conf: Conf = None,
@@ -39,9 +46,7 @@ def compact(
 
         done = run(
             spark,
-            None if topic else name,
-            topic=name if topic else None,
-            url=store,
+            **stream_or_topic(name, topic, store),
             marker_ms=marker_ms,
             dry_run=dry_run,
             report=JobReport.of_command(quiet=as_json),

@@ -9,7 +9,15 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl
-from headwater.cli.spark.running import Conf, IsTopic, Master, Name, spark_session
+from headwater.cli.spark.running import (
+    Conf,
+    DryRun,
+    IsTopic,
+    Master,
+    Name,
+    spark_session,
+    stream_or_topic,
+)
 
 if TYPE_CHECKING:
     from headwater.spark.jobs.reconcile import AccountVerdict, Reconciled
@@ -68,9 +76,7 @@ def reconcile(
     fix: Annotated[
         bool, typer.Option("--fix", help="Write reset records for consumers that drifted.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the reset records; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     store: StoreUrl = None,
     master: Master = None,
     conf: Conf = None,
@@ -88,10 +94,8 @@ def reconcile(
 
         found = compare(
             spark,
-            None if topic else name,
-            topic=name if topic else None,
+            **stream_or_topic(name, topic, store),
             db=db,
-            url=store,
             canon=Canon(table, key=key, per=per, value=value, record_key=record_key),
             keeping=Keeping(state, whole, per=per, records=records, total=total or value),
             consumers=consumer or (),

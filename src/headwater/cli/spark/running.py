@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -43,8 +43,28 @@ Conf = Annotated[
     ),
 ]
 
-# What goes wrong is told in one line, not in stacks of Java.
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+
+
+class StreamOrTopic(TypedDict):
+    """What a job works on, as all jobs take it."""
+
+    stream: str | None
+    topic: str | None
+    url: str | None
+
+
+# An error is one line, not stacks of Java.
 _QUIET = {"spark.log.level": "FATAL"}
+
+
+def stream_or_topic(name: str, is_topic: bool, store: str | None) -> StreamOrTopic:
+    """Return what a job works on: the stream or the topic of that name."""
+    return {
+        "stream": None if is_topic else name,
+        "topic": name if is_topic else None,
+        "url": store,
+    }
 
 
 def settings(words: list[str] | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from headwater.cli.spark.running import (
     Name,
     show_summary,
     spark_session,
+    stream_or_topic,
 )
 
 
@@ -81,10 +82,8 @@ def totals(
         with stop_on_signals(stop.set):
             done = add_up(
                 spark,
-                None if topic else name,
-                topic=name if topic else None,
+                **stream_or_topic(name, topic, store),
                 db=db,
-                url=store,
                 job=job,
                 shape=shape,
                 available_now=available_now,

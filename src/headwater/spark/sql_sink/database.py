@@ -1,7 +1,7 @@
-"""What the SQL sink asks of a database; SQLite and Postgres answer in modules of their own.
+"""What the SQL sink asks of a database; SQLite and Postgres implement it in their own modules.
 
-The commit is the same on both and is here: one transaction with the epoch, the rows and the end of
-what the tasks have staged. Names are always quoted.
+The commit is the same on both and is here: one transaction that notes the epoch, inserts the rows
+and drops what the tasks have staged. Names are always quoted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EPOCHS: Final = "headwater_epochs"
 STAGED: Final = "headwater_staged_"
 # How many of a producer's latest epochs are remembered, as in the log.
 REMEMBERED: Final = 128
-# A table of a task that nobody has committed for so long is forgotten.
+# A table of a task that nobody has committed for so long is dropped.
 STAGED_S: Final = 24 * 3600
 
 
@@ -55,7 +55,7 @@ class SinkCursor(Protocol):
         """Run a statement."""
 
     def fetchone(self) -> Any:
-        """Give the next row of its answer."""
+        """Return the next row of its result."""
 
 
 class SinkDatabase(Protocol):
@@ -70,19 +70,28 @@ class SinkDatabase(Protocol):
         """Describe a table. Raises DatabaseUnreachable, QueryRefused."""
 
     def staged(self, relation: Relation) -> list[str]:
-        """Name the tables that tasks have left where the target lies."""
+        """Return the names of the tables that tasks have left where the target lies."""
 
     def cast(self, given: DataType, kind: str) -> str | None:
-        """Give the cast that brings a type of Spark into a column: '' if none is needed.
+        """Return the cast that a type of Spark needs to go into a column: '' if it needs none.
 
         None when values would not stay what they are.
         """
 
     def stage(self, relation: Relation, name: str, batches: Iterator[pa.RecordBatch]) -> None:
-        """Make a table beside the target, and ingest rows into it."""
+        """Create a table where the target lies, and ingest rows into it."""
 
-    def insert(self, plan: SinkPlan, staged: str) -> str:
-        """Give the statement that brings the rows of a staged table into the target."""
+    def column(self, name: str, cast: str) -> str:
+        """Return the expression that reads a staged column as the target's column takes it."""
+
+    def all_rows(self, columns: str, source: str) -> str:
+        """Return the query for all rows of a staged table, in the order they came in."""
+
+    def last_rows(self, columns: str, source: str, key: str) -> str:
+        """Return the query for rows of a staged table of which the last one of each key stays."""
+
+    def sum_with(self, column: str) -> str:
+        """Return the sum of a column of the target (t) and of what is inserted (excluded)."""
 
     def transaction(self, relation: Relation) -> AbstractContextManager[SinkCursor]:
         """Begin a transaction, and commit it unless there is an error."""
@@ -98,18 +107,18 @@ def open_sink(url: str) -> SinkDatabase:
 
 
 def fresh_staged() -> str:
-    """Name the table of one attempt of one task; it tells when it was made."""
+    """Return a name for the table of one attempt of one task; it holds the time."""
     return f"{STAGED}{int(time.time())}_{secrets.token_hex(8)}"
 
 
 def is_forgotten(staged: str) -> bool:
-    """Say whether a table was staged so long ago that nobody will commit it."""
+    """Return whether a table was staged so long ago that nobody will commit it."""
     made = re.fullmatch(rf"{STAGED}(\d+)_[0-9a-f]+", staged)
     return made is not None and int(made[1]) < time.time() - STAGED_S
 
 
 def beside(relation: Relation, name: str) -> str:
-    """Spell a table that lies where the target does."""
+    """Return the quoted name of a table that lies where the target does."""
     return ".".join(quoted(part) for part in (*relation.parts[:-1], name))
 
 
@@ -140,19 +149,42 @@ def commit(plan: SinkPlan, epoch: Epoch | None, staged: Iterable[str]) -> bool:
     with plan.database.transaction(plan.relation) as cursor:
         fresh = epoch is None or _note(cursor, plan, epoch)
         for name in names if fresh else ():
-            cursor.execute(plan.database.insert(plan, name))
+            cursor.execute(_insert(plan, name))
         drop_tables(cursor, plan.relation, names)
     return fresh
 
 
+def _insert(plan: SinkPlan, staged: str) -> str:
+    """Return the statement that brings the rows of a staged table into the target."""
+    database, source = plan.database, beside(plan.relation, staged)
+    read = {name: database.column(name, cast) for name, cast in plan.columns.items()}
+    into = f"INSERT INTO {plan.relation.sql} AS t ({', '.join(map(quoted, plan.columns))})"
+    if plan.mode == "append":
+        return f"{into} {database.all_rows(', '.join(read.values()), source)}"
+    key = ", ".join(read[name] for name in plan.keys)
+    conflict = f"ON CONFLICT ({', '.join(map(quoted, plan.keys))}) DO"
+    others = [quoted(name) for name in plan.others]
+    if plan.mode == "upsert":
+        rows = database.last_rows(", ".join(read.values()), source, key)
+        sets = ", ".join(f"{name} = excluded.{name}" for name in others)
+        return f"{into} {rows} {conflict} {f'UPDATE SET {sets}' if sets else 'NOTHING'}"
+    summed = ", ".join(
+        read[name] if name in plan.keys else f"sum({read[name]})" for name in plan.columns
+    )
+    sets = ", ".join(f"{name} = {database.sum_with(name)}" for name in others)
+    # WHERE true lets SQLite tell the ON of a conflict from that of a join.
+    rows = f"SELECT {summed} FROM {source} WHERE true GROUP BY {key}"
+    return f"{into} {rows} {conflict} UPDATE SET {sets}"
+
+
 def drop(plan: SinkPlan, staged: Iterable[str]) -> None:
-    """Forget what tasks have staged."""
+    """Drop what tasks have staged."""
     with plan.database.transaction(plan.relation) as cursor:
         drop_tables(cursor, plan.relation, staged)
 
 
 def last_epoch(database: SinkDatabase, relation: Relation, producer: str) -> Epoch | None:
-    """Give the newest epoch of a producer in a table, with the state that was kept with it."""
+    """Return the newest epoch of a producer in a table, with the state that was kept with it."""
     from headwater.spark.sql_sink.plan import Epoch
 
     prepare(database, relation)
@@ -168,12 +200,12 @@ def last_epoch(database: SinkDatabase, relation: Relation, producer: str) -> Epo
 
 
 def target_name(relation: Relation) -> str:
-    """Name a target as its epochs do."""
+    """Return the name of a target in the table of epochs."""
     return ".".join(relation.parts)
 
 
 def _note(cursor: SinkCursor, plan: SinkPlan, epoch: Epoch) -> bool:
-    """Note an epoch; says whether it is new. Whoever comes at the same time waits here."""
+    """Note an epoch; returns whether it is new. A commit at the same time waits here."""
     mark, target = plan.database.mark, target_name(plan.relation)
     cursor.execute(
         f"INSERT INTO {EPOCHS} (target, producer, sequence, state) "

@@ -14,12 +14,12 @@ from pyspark.sql import types as t
 from sqlalchemy import URL
 
 from headwater.errors import DatabaseUnreachable, HeadwaterError, QueryRefused, WriteRefused
-from headwater.spark.sql_sink.database import STAGED, Described, beside
+from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.postgres import PostgresServer
 from headwater.sql.relations import Relation, quoted
 
 if TYPE_CHECKING:
-    from headwater.spark.sql_sink.plan import SinkPlan
+    pass
 
 _INTEGERS = ("smallint", "integer", "bigint", "numeric")
 # Doubles hold all whole numbers of 32 bits, and round longer ones.
@@ -118,32 +118,21 @@ class PostgresSink:
                 why = self._server.reason(error)
                 raise WriteRefused(self.where, str(relation), why) from None
 
-    def insert(self, plan: SinkPlan, staged: str) -> str:
-        """See SinkDatabase; of several rows with a key, the last one is upserted."""
-        columns = ", ".join(map(quoted, plan.columns))
-        source = beside(plan.relation, staged)
-        into = f"INSERT INTO {plan.relation.sql} AS t ({columns})"
-        chosen = {name: quoted(name) + cast for name, cast in plan.columns.items()}
-        keys = ", ".join(map(quoted, plan.keys))
-        if plan.mode == "append":
-            return f"{into} SELECT {', '.join(chosen.values())} FROM {source}"
-        grouped = ", ".join(chosen[key] for key in plan.keys)
-        if plan.mode == "upsert":
-            sets = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in plan.others)
-            do = f"UPDATE SET {sets}" if sets else "NOTHING"
-            return (
-                f"{into} SELECT DISTINCT ON ({grouped}) {', '.join(chosen.values())} FROM {source} "
-                f"ORDER BY {grouped}, ctid DESC ON CONFLICT ({keys}) DO {do}"
-            )
-        sums = [chosen[c] if c in plan.keys else f"sum({chosen[c]})" for c in plan.columns]
-        sets = ", ".join(
-            f"{c} = coalesce(t.{c} + excluded.{c}, t.{c}, excluded.{c})"
-            for c in map(quoted, plan.others)
-        )
-        return (
-            f"{into} SELECT {', '.join(sums)} FROM {source} GROUP BY {grouped} "
-            f"ON CONFLICT ({keys}) DO UPDATE SET {sets}"
-        )
+    def column(self, name: str, cast: str) -> str:
+        """See SinkDatabase."""
+        return quoted(name) + cast
+
+    def all_rows(self, columns: str, source: str) -> str:
+        """See SinkDatabase; a table without an order of its own keeps none."""
+        return f"SELECT {columns} FROM {source}"
+
+    def last_rows(self, columns: str, source: str, key: str) -> str:
+        """See SinkDatabase; Postgres refuses to update a row twice in one statement."""
+        return f"SELECT DISTINCT ON ({key}) {columns} FROM {source} ORDER BY {key}, ctid DESC"
+
+    def sum_with(self, column: str) -> str:
+        """See SinkDatabase."""
+        return f"coalesce(t.{column} + excluded.{column}, t.{column}, excluded.{column})"
 
     @contextmanager
     def transaction(self, relation: Relation) -> Iterator[Any]:

@@ -21,13 +21,13 @@ from pyspark.sql import types as t
 from sqlalchemy import URL
 
 from headwater.errors import InvalidInput, QueryRefused, WriteRefused
-from headwater.spark.sql_sink.database import STAGED, Described, beside
+from headwater.spark.sql_sink.database import STAGED, Described
 from headwater.sql.driver_errors import reason_of
 from headwater.sql.relations import Relation, quoted
 from headwater.sql.sqlite import SqliteFile
 
 if TYPE_CHECKING:
-    from headwater.spark.sql_sink.plan import SinkPlan
+    pass
 
 _WAIT_S = 60
 _PORTION = 100_000
@@ -76,7 +76,7 @@ class SqliteSink:
         return [name for (name,) in found if name.startswith(STAGED)]
 
     def cast(self, given: t.DataType, kind: str) -> str | None:
-        """See SinkDatabase; the cast names what ``insert`` does with the column."""
+        """See SinkDatabase; a cast of "time" is what ``column`` understands."""
         affinity = _affinity(kind)
         if isinstance(given, _INTEGERS):
             # The affinity REAL turns a whole number into a float, which rounds long ones.
@@ -115,36 +115,23 @@ class SqliteSink:
                         self.where, str(relation), reason_of(error, self.url)
                     ) from None
 
-    def insert(self, plan: SinkPlan, staged: str) -> str:
-        """See SinkDatabase; rows come one after the other, so the last of a key stays."""
-        columns = ", ".join(map(quoted, plan.columns))
-        source = beside(plan.relation, staged)
-        into = f"INSERT INTO {plan.relation.sql} AS t ({columns})"
-        chosen = {
-            name: f"replace({quoted(name)}, 'T', ' ')" if cast else quoted(name)
-            for name, cast in plan.columns.items()
-        }
-        keys = ", ".join(map(quoted, plan.keys))
-        if plan.mode == "append":
-            return f"{into} SELECT {', '.join(chosen.values())} FROM {source} ORDER BY rowid"
-        if plan.mode == "upsert":
-            sets = ", ".join(f"{quoted(c)} = excluded.{quoted(c)}" for c in plan.others)
-            do = f"UPDATE SET {sets}" if sets else "NOTHING"
-            return (
-                f"{into} SELECT {', '.join(chosen.values())} FROM {source} WHERE true "
-                f"ORDER BY rowid ON CONFLICT ({keys}) DO {do}"
-            )
+    def column(self, name: str, cast: str) -> str:
+        """See SinkDatabase; a time is written with a space, as SQLite's own functions do."""
+        return f"replace({quoted(name)}, 'T', ' ')" if cast else quoted(name)
+
+    def all_rows(self, columns: str, source: str) -> str:
+        """See SinkDatabase."""
+        return f"SELECT {columns} FROM {source} ORDER BY rowid"
+
+    def last_rows(self, columns: str, source: str, key: str) -> str:  # noqa: ARG002  not needed
+        """See SinkDatabase; rows are inserted one after the other, so the last of a key stays."""
+        # WHERE true lets SQLite tell the ON of a conflict from that of a join.
+        return f"SELECT {columns} FROM {source} WHERE true ORDER BY rowid"
+
+    def sum_with(self, column: str) -> str:
+        """See SinkDatabase."""
         # The function sum() refuses what does not fit an integer; + would turn it into a float.
-        sums = [chosen[c] if c in plan.keys else f"sum({chosen[c]})" for c in plan.columns]
-        sets = ", ".join(
-            f"{quoted(c)} = (SELECT sum(v) FROM "
-            f"(SELECT t.{quoted(c)} AS v UNION ALL SELECT excluded.{quoted(c)}))"
-            for c in plan.others
-        )
-        return (
-            f"{into} SELECT {', '.join(sums)} FROM {source} WHERE true "
-            f"GROUP BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {sets}"
-        )
+        return f"(SELECT sum(v) FROM (SELECT t.{column} AS v UNION ALL SELECT excluded.{column}))"
 
     @contextmanager
     def transaction(self, relation: Relation) -> Iterator[sqlite3.Cursor]:
