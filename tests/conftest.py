@@ -18,7 +18,9 @@ import pytest
 import sqlalchemy as sa
 
 import headwater
+from headwater.outbox import Outbox
 from tests.support import blocking
+from tests.support.books import Books
 from tests.support.not_run import pytest_collection_modifyitems, pytest_terminal_summary
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.stores import Stores
@@ -87,12 +89,16 @@ def client(
     return connect(request.param)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def _postgres() -> Postgres:
     folder = postgres_folder()
     if folder is None:
         pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
-    with Postgres(folder) as server:
+    return Postgres(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with _postgres() as server:
         yield server
 
 
@@ -113,6 +119,26 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine = sa.create_engine(database_url)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def outbox(engine: sa.Engine) -> Outbox:
+    outbox = Outbox(engine)
+    outbox.create_all()
+    return outbox
+
+
+@pytest.fixture
+def books(outbox: Outbox, name: str) -> Books:
+    """Account for what transactions stage; see tests.support.books."""
+    return Books(outbox, name)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that a test may end."""
+    with _postgres() as server:
+        yield server
 
 
 @pytest.fixture

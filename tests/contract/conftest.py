@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import headwater
+from headwater.outbox import Outbox, Streamer
 from headwater.timeline import Farm
 from tests.support import blocking
 from tests.support.commands import StreamCommands
@@ -16,6 +17,7 @@ from tests.support.consumers import Desk
 from tests.support.farms import OpenFarm, Replica, open_farm, replicas
 from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
+from tests.support.streamers import MakeStreamer
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
 
@@ -42,6 +44,18 @@ def desk(request: pytest.FixtureRequest, stores: Stores, database_url: str) -> I
     loop = request.getfixturevalue("loop") if request.param == "async" else None
     with contextlib.closing(Desk(request.param, stores.url("plain"), database_url, loop)) as desk:
         yield desk
+
+
+@pytest.fixture
+def make_streamer(outbox: Outbox, hw: headwater.Headwater) -> Iterator[MakeStreamer]:
+    """Make streamers of one outbox; closed after the test."""
+    with contextlib.ExitStack() as made:
+        yield lambda **options: made.enter_context(Streamer(outbox, hw, **options))
+
+
+@pytest.fixture
+def streamer(make_streamer: MakeStreamer) -> Streamer:
+    return make_streamer()
 
 
 @pytest.fixture(scope="module", params=["plain", "redis"])

@@ -8,12 +8,10 @@ import pty
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 import headwater
 from headwater import Headwater
@@ -24,21 +22,8 @@ from tests.support.stores import Stores
 
 
 @pytest.fixture
-def url(stores: Stores) -> str:
+def store_url(stores: Stores) -> str:
     return stores.url("plain")
-
-
-@pytest.fixture
-def hw(url: str) -> Iterator[Headwater]:
-    with headwater.connect(url) as hw:
-        yield hw
-
-
-@pytest.fixture
-def outbox(engine: sa.Engine) -> Outbox:
-    outbox = Outbox(engine)
-    outbox.create_all()
-    return outbox
 
 
 def streaming(
@@ -52,38 +37,38 @@ def stage(outbox: Outbox, name: str, count: int) -> None:
         outbox.stage_many(conn, name, [("t", b"v")] * count)
 
 
-def test_the_tables_are_created_and_told_of(url: str, database_url: str) -> None:
+def test_the_tables_are_created_and_told_of(store_url: str, database_url: str) -> None:
     if database_url.startswith("postgres"):
-        before = run(url, "outbox", "status", "--db", database_url)
+        before = run(store_url, "outbox", "status", "--db", database_url)
         assert before.code == 1
         assert "no table" in before.err
-    assert run(url, "outbox", "create", "--db", database_url) == (0, "", "")
-    assert run(url, "outbox", "create", "--db", database_url) == (0, "", "")
-    row = run(url, "outbox", "status", "--db", database_url, "--json").row
+    assert run(store_url, "outbox", "create", "--db", database_url) == (0, "", "")
+    assert run(store_url, "outbox", "create", "--db", database_url) == (0, "", "")
+    row = run(store_url, "outbox", "status", "--db", database_url, "--json").row
     assert (row["backlog"], row["oldest_ms"], row["streaming"]) == (0, None, False)
 
 
 def test_the_status_tells_what_is_staged_and_how_far_consumers_are(
-    url: str, outbox: Outbox, database_url: str, name: str
+    store_url: str, outbox: Outbox, database_url: str, name: str
 ) -> None:
     stage(outbox, name, 3)
     with outbox.engine.begin() as conn:
         conn.exec_driver_sql("INSERT INTO headwater_checkpoints VALUES ('totals', 'rides', 7, 0)")
-    found = run(url, "outbox", "status", "--db", database_url)
+    found = run(store_url, "outbox", "status", "--db", database_url)
     assert found.code == 0
     assert "3 rows" in found.out
     assert "totals" in found.out
-    row = run(url, "outbox", "status", "--db", database_url, "--json").row
+    row = run(store_url, "outbox", "status", "--db", database_url, "--json").row
     assert row["backlog"] == 3
     assert row["checkpoints"][0]["next_offset"] == 7
     assert row["oldest_ms"] >= 0
 
 
 def test_it_streams_until_it_is_told_to_stop(
-    url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
+    store_url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
 ) -> None:
     stage(outbox, name, 2500)
-    with streaming(url, database_url, "--every", "0.1") as process:
+    with streaming(store_url, database_url, "--every", "0.1") as process:
         until(lambda: hw.stream(name).info().last == 2500)
         stage(outbox, name, 1)
         until(lambda: hw.stream(name).info().last == 2501)
@@ -98,11 +83,11 @@ def test_it_streams_until_it_is_told_to_stop(
 
 
 def test_on_a_terminal_it_shows_a_live_view(
-    url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
+    store_url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
 ) -> None:
     ours, its = pty.openpty()
     process = subprocess.Popen(
-        [PROGRAM, "outbox", "stream", "--db", database_url, "--store", url],
+        [PROGRAM, "outbox", "stream", "--db", database_url, "--store", store_url],
         stdin=its,
         stdout=its,
         stderr=its,
@@ -169,9 +154,9 @@ def test_an_outage_is_told_in_one_line_and_its_end_in_another(
     ],
 )
 def test_a_database_that_cannot_be_is_told_in_one_line(
-    url: str, command: str, db: str, told: str
+    store_url: str, command: str, db: str, told: str
 ) -> None:
-    found = run(url, "outbox", command, "--db", db)
+    found = run(store_url, "outbox", command, "--db", db)
     assert found.code == 1
     assert told in found.err
     assert found.err.startswith("error: ")
@@ -179,13 +164,13 @@ def test_a_database_that_cannot_be_is_told_in_one_line(
     assert "secret" not in found.err
 
 
-def test_a_slip_of_the_pen_makes_no_file(url: str, tmp_path: Path) -> None:
-    assert run(url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/slip.db").code == 1
+def test_a_slip_of_the_pen_makes_no_file(store_url: str, tmp_path: Path) -> None:
+    assert run(store_url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/slip.db").code == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_tables_are_told_before_anything_is_shown(url: str, tmp_path: Path) -> None:
+def test_missing_tables_are_told_before_anything_is_shown(store_url: str, tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
-    found = run(url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/empty.db")
+    found = run(store_url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/empty.db")
     assert (found.code, found.out) == (1, "")
     assert "no table" in found.err

@@ -12,13 +12,9 @@ import sqlalchemy as sa
 from headwater import Message
 from headwater.errors import GapError, PoisonedBatch, PositionLost
 from headwater.outbox.consumer import Handler
-from tests.support.consumers import Desk, drain, running, writes
+from tests.support.consumers import Desk, drain, numbers, running, writes
 from tests.support.entries import entries, offsets, pairs
 from tests.support.servers import until
-
-
-def numbers(first: int, last: int, without: Collection[int] = ()) -> list[int]:
-    return [number for number in range(first, last + 1) if number not in without]
 
 
 def cannot_handle(guilty: Collection[int], tries: list[tuple[int, int]] | None = None) -> Handler:

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import headwater
 from headwater import Headwater, Message
 from headwater.outbox import write_reset
 from tests.support.blocking import Loop
-from tests.support.consumers import Desk, create_tables, effects, running, writes
+from tests.support.consumers import Desk, create_tables, effects, numbers, running, writes
 from tests.support.entries import entries, pairs
-from tests.support.postgres import Postgres, postgres_folder
+from tests.support.postgres import Postgres
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
+from tests.support.streamers import logged
 from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
@@ -39,14 +39,8 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def store(stores: Stores) -> str:
+def store_url(stores: Stores) -> str:
     return stores.url("plain")
-
-
-@pytest.fixture
-def hw(store: str) -> Iterator[Headwater]:
-    with headwater.connect(store) as hw:
-        yield hw
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -56,19 +50,15 @@ def manner(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start(
-    zygote: Zygote, engine: sa.Engine, database_url: str, store: str, name: str
+    zygote: Zygote, engine: sa.Engine, database_url: str, store_url: str, name: str
 ) -> Callable[..., int]:
     """Start a consumer "c" in a process of its own."""
     create_tables(engine)
 
     def start(**order: Any) -> int:
-        return zygote.start(database_url, store, name="c", stream=name, **order)
+        return zygote.start(database_url, store_url, name="c", stream=name, **order)
 
     return start
-
-
-def numbers(first: int, last: int) -> list[int]:
-    return list(range(first, last + 1))
 
 
 def applied(engine: sa.Engine, count: int) -> Callable[[], bool]:
@@ -187,13 +177,9 @@ def test_two_processes_of_one_name_may_die_at_any_moment(
 # ── Database and store ───────────────────────────────────────────────────────────────────────
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "headwater.outbox"]
-
-
-def desk_of(manner: str, store: str, database_url: str, loop: Loop) -> contextlib.closing[Desk]:
+def desk_of(manner: str, store_url: str, database_url: str, loop: Loop) -> contextlib.closing[Desk]:
     used = loop if manner == "async" else None
-    return contextlib.closing(Desk(manner, store, database_url, used))
+    return contextlib.closing(Desk(manner, store_url, database_url, used))
 
 
 def test_the_store_may_be_killed_and_come_back(
@@ -210,13 +196,13 @@ def test_the_store_may_be_killed_and_come_back(
                 stream.write_many(entries(50, turn * 50 + 1))
                 until(applied(desk.engine, turn * 50 + 20))
                 server.kill()
-                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 1)  # type: ignore[misc]
+                until(lambda turn=turn: len(logged(caplog)) == 2 * turn + 1)  # type: ignore[misc]
                 server.restart()
                 until(applied(desk.engine, turn * 50 + 50))
-                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 2)  # type: ignore[misc]
+                until(lambda turn=turn: len(logged(caplog)) == 2 * turn + 2)  # type: ignore[misc]
         assert desk.effects("c") == numbers(1, 100)
         assert stream.info().readers == {"consumer:c": 101}
-    held, again = told(caplog)[0::2], told(caplog)[1::2]
+    held, again = logged(caplog)[0::2], logged(caplog)[1::2]
     assert all("held up" in line for line in held)
     assert all("works again" in line for line in again)
 
@@ -230,33 +216,24 @@ def test_a_consumer_can_be_stopped_while_the_store_is_away(
     ):
         with running(desk.consumer("c", name)):
             server.kill()
-            until(lambda: told(caplog))
+            until(lambda: logged(caplog))
             asked = time.monotonic()
         assert time.monotonic() - asked < 10
         server.restart()
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    folder = postgres_folder()
-    if folder is None:
-        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
-    with Postgres(folder) as server:
-        yield server
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_postgres_may_be_killed_and_come_back(
     manner: str,
     own_postgres: Postgres,
-    store: str,
+    store_url: str,
     name: str,
     loop: Loop,
     caplog: pytest.LogCaptureFixture,
     end: str,
 ) -> None:
     with (
-        desk_of(manner, store, own_postgres.database(), loop) as desk,
+        desk_of(manner, store_url, own_postgres.database(), loop) as desk,
         caplog.at_level(logging.INFO),
     ):
         stream = desk.hw.stream(name)
@@ -265,18 +242,18 @@ def test_postgres_may_be_killed_and_come_back(
                 stream.write_many(entries(50, turn * 50 + 1))
                 getattr(own_postgres, end)()
                 stream.write_many(entries(50, turn * 50 + 51 + turn * 50))
-                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 1)  # type: ignore[misc]
+                until(lambda turn=turn: len(logged(caplog)) == 2 * turn + 1)  # type: ignore[misc]
                 own_postgres.start()
                 desk.engine.dispose()
                 until(applied(desk.engine, stream.info().last))
-                until(lambda turn=turn: len(told(caplog)) == 2 * turn + 2)  # type: ignore[misc]
+                until(lambda turn=turn: len(logged(caplog)) == 2 * turn + 2)  # type: ignore[misc]
         assert desk.effects("c") == numbers(1, stream.info().last)
 
 
 def test_a_connection_that_is_cut_in_the_handler_or_before_the_commit_costs_nothing(
-    manner: str, postgres: Postgres, store: str, name: str, loop: Loop
+    manner: str, postgres: Postgres, store_url: str, name: str, loop: Loop
 ) -> None:
-    with desk_of(manner, store, postgres.database(), loop) as desk:
+    with desk_of(manner, store_url, postgres.database(), loop) as desk:
         stream = desk.hw.stream(name)
         stream.write_many(entries(200))
         cut: set[int] = set()
@@ -298,31 +275,31 @@ def test_a_connection_that_is_cut_in_the_handler_or_before_the_commit_costs_noth
 
 def test_a_file_that_is_locked_for_long_is_waited_for(
     manner: str,
-    store: str,
+    store_url: str,
     name: str,
     tmp_path: Path,
     loop: Loop,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     url = f"sqlite:///{tmp_path / 'app.db'}?timeout=0.1"
-    with desk_of(manner, store, url, loop) as desk, caplog.at_level(logging.INFO):
+    with desk_of(manner, store_url, url, loop) as desk, caplog.at_level(logging.INFO):
         desk.hw.stream(name).write_many(entries(20))
         blocker = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
         blocker.execute("BEGIN EXCLUSIVE")
         with running(desk.consumer("c", name)):
-            until(lambda: told(caplog))
+            until(lambda: logged(caplog))
             blocker.execute("ROLLBACK")
             # Not by the desk's own engine, which gives up as soon as the consumer writes.
             until(applied(sa.create_engine(f"sqlite:///{tmp_path / 'app.db'}"), 20))
         blocker.close()
         assert desk.effects("c") == numbers(1, 20)
-        assert ["locked" in line for line in told(caplog)] == [True, False]
+        assert ["locked" in line for line in logged(caplog)] == [True, False]
 
 
 def test_many_consumers_of_one_name_in_one_process_apply_everything_once(
-    manner: str, store: str, database_url: str, name: str, loop: Loop
+    manner: str, store_url: str, database_url: str, name: str, loop: Loop
 ) -> None:
-    with desk_of(manner, store, database_url, loop) as desk:
+    with desk_of(manner, store_url, database_url, loop) as desk:
         stream = desk.hw.stream(name)
         crew = [desk.consumer("c", name, batch=size) for size in (1, 4, 9, 30)]
 

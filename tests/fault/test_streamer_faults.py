@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import signal
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,9 +17,10 @@ import headwater
 from headwater import Headwater
 from headwater.outbox import Outbox, Streamer
 from tests.support.books import Books
-from tests.support.postgres import Postgres, postgres_folder
+from tests.support.postgres import Postgres
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
+from tests.support.streamers import logged, streaming
 from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
@@ -45,39 +44,8 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def store(stores: Stores) -> str:
+def store_url(stores: Stores) -> str:
     return stores.url("plain")
-
-
-@pytest.fixture
-def hw(store: str) -> Iterator[Headwater]:
-    with headwater.connect(store) as hw:
-        yield hw
-
-
-@pytest.fixture
-def outbox(engine: sa.Engine) -> Outbox:
-    outbox = Outbox(engine)
-    outbox.create_all()
-    return outbox
-
-
-@pytest.fixture
-def books(outbox: Outbox, name: str) -> Books:
-    return Books(outbox, name)
-
-
-@contextlib.contextmanager
-def running(streamer: Streamer) -> Iterator[None]:
-    thread = threading.Thread(target=streamer.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        streamer.stop()
-        thread.join(20)
-        streamer.close()
-        assert not thread.is_alive()
 
 
 # ── Streamers ────────────────────────────────────────────────────────────────────────────────
@@ -92,7 +60,7 @@ def test_a_streamer_may_die_at_any_step(
     books: Books,
     hw: Headwater,
     database_url: str,
-    store: str,
+    store_url: str,
     name: str,
     step: str,
     times: int,
@@ -102,10 +70,10 @@ def test_a_streamer_may_die_at_any_step(
     word = step.replace("appended:", f"appended:{name}-")
     # Only the first step of all, and the one after the last row, come once.
     times = 1 if step in ("leading", "cleared") else times
-    dying = zygote.start(database_url, store, step=word, times=times, batch=50)
+    dying = zygote.start(database_url, store_url, step=word, times=times, batch=50)
     assert zygote.wait(dying) == -signal.SIGKILL
     books.commit_one(engine, "last", "first")
-    going_on = zygote.start(database_url, store, batch=50)
+    going_on = zygote.start(database_url, store_url, batch=50)
     until(lambda: outbox.status().backlog == 0)
     assert zygote.end(going_on) == 0
     assert books.anomalies(hw) == []
@@ -120,17 +88,18 @@ def test_streamers_may_die_at_any_moment(
     books: Books,
     hw: Headwater,
     database_url: str,
-    store: str,
+    store_url: str,
     seed: int,
 ) -> None:
     dice = random.Random(seed)
-    pids = [zygote.start(database_url, store, batch=dice.choice([3, 20, 100])) for _ in range(2)]
+    sizes = [3, 20, 100]
+    pids = [zygote.start(database_url, store_url, batch=dice.choice(sizes)) for _ in range(2)]
     for _ in range(12):
         for _ in range(dice.randint(1, 10)):
             books.commit_one(engine, *dice.choices("abc", k=dice.randint(1, 30)))
         dying = dice.randrange(2)
         assert zygote.end(pids[dying], signal.SIGKILL) == -signal.SIGKILL
-        pids[dying] = zygote.start(database_url, store, batch=dice.choice([3, 20, 100]))
+        pids[dying] = zygote.start(database_url, store_url, batch=dice.choice(sizes))
     until(lambda: outbox.status().backlog == 0)
     assert [zygote.end(pid) for pid in pids] == [0, 0]
     assert books.anomalies(hw) == []
@@ -143,11 +112,11 @@ def test_a_stand_by_takes_over_within_seconds(
     books: Books,
     hw: Headwater,
     database_url: str,
-    store: str,
+    store_url: str,
 ) -> None:
-    leader = zygote.start(database_url, store)
+    leader = zygote.start(database_url, store_url)
     until(lambda: outbox.status().streaming)
-    stand_by = zygote.start(database_url, store)
+    stand_by = zygote.start(database_url, store_url)
     books.commit_one(engine, "a")
     until(lambda: books.arrived(hw) == 1)
     assert str(leader) in outbox.status().producer
@@ -164,16 +133,12 @@ def test_a_stand_by_takes_over_within_seconds(
 # ── Database and store ───────────────────────────────────────────────────────────────────────
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "headwater.outbox"]
-
-
 def test_the_store_may_be_killed_and_come_back(
     engine: sa.Engine, books: Books, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Server(fsync="always") as server, headwater.connect(server.url) as hw:
         streamer = Streamer(Outbox(engine), hw, batch=10)
-        with running(streamer), caplog.at_level(logging.INFO):
+        with streaming(streamer), caplog.at_level(logging.INFO):
             for _ in range(2):
                 for _ in range(20):
                     books.commit_one(engine, "a", "b", "a")
@@ -185,7 +150,7 @@ def test_the_store_may_be_killed_and_come_back(
                 until(lambda: books.arrived(hw) >= books.count())
                 until(lambda: streamer.progress.trouble is None)
         assert books.anomalies(hw) == []
-        lines = told(caplog)
+        lines = logged(caplog)
         assert len([line for line in lines if "held up" in line]) == 2
         assert len([line for line in lines if "works again" in line]) == 2
         assert len(lines) == 4
@@ -196,7 +161,7 @@ def test_a_streamer_can_be_stopped_while_the_store_is_away(
 ) -> None:
     with Server(fsync="always") as server, headwater.connect(server.url) as hw:
         streamer = Streamer(outbox, hw)
-        with running(streamer):
+        with streaming(streamer):
             until(lambda: streamer.progress.leading)
             server.kill()
             books.commit_one(engine, "a")
@@ -208,15 +173,6 @@ def test_a_streamer_can_be_stopped_while_the_store_is_away(
         with Streamer(outbox, hw) as other:
             assert other.run_once() == 1
         assert books.anomalies(hw) == []
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    folder = postgres_folder()
-    if folder is None:
-        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
-    with Postgres(folder) as server:
-        yield server
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
@@ -232,7 +188,7 @@ def test_postgres_may_be_killed_and_come_back(
     outbox.create_all()
     books = Books(outbox, name)
     streamers = [Streamer(outbox, hw, batch=10) for _ in range(2)]
-    with running(streamers[0]), running(streamers[1]), caplog.at_level(logging.INFO):
+    with streaming(*streamers), caplog.at_level(logging.INFO):
         for _ in range(2):
             for _ in range(20):
                 books.commit_one(engine, "a", "b", "a")
@@ -243,7 +199,7 @@ def test_postgres_may_be_killed_and_come_back(
             until(lambda: books.arrived(hw) >= books.count())
             until(lambda: not any(streamer.progress.trouble for streamer in streamers))
     assert books.anomalies(hw) == []
-    lines = told(caplog)
+    lines = logged(caplog)
     assert len([line for line in lines if "held up" in line]) == 4, lines
     assert len([line for line in lines if "works again" in line]) == 4, lines
     engine.dispose()
@@ -260,12 +216,12 @@ def test_a_file_that_is_locked_for_long_is_waited_for(
     streamer = Streamer(outbox, hw)
     blocker = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
-    with running(streamer), caplog.at_level(logging.INFO):
+    with streaming(streamer), caplog.at_level(logging.INFO):
         until(lambda: "locked" in str(streamer.progress.trouble))
         blocker.execute("ROLLBACK")
         until(lambda: books.arrived(hw) == 1)
     blocker.close()
-    assert len(told(caplog)) == 2
+    assert len(logged(caplog)) == 2
     assert books.anomalies(hw) == []
     engine.dispose()
 
@@ -288,7 +244,7 @@ def test_a_database_whose_connections_are_cut_is_connected_to_again(
     def settled() -> Callable[[], bool]:
         return lambda: books.arrived(hw) >= books.count()
 
-    with running(Streamer(outbox, hw, batch=3)):
+    with streaming(Streamer(outbox, hw, batch=3)):
         for _ in range(5):
             stage_and_cut(3)
             until(settled())

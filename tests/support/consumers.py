@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -52,6 +52,11 @@ def effects(engine: sa.Engine, consumer: str) -> list[int]:
     query = sa.select(EFFECTS.c.place).where(EFFECTS.c.consumer == consumer)
     with engine.connect() as conn:
         return list(conn.execute(query.order_by(EFFECTS.c.number)).scalars())
+
+
+def numbers(first: int, last: int, without: Collection[int] = ()) -> list[int]:
+    """Return the offsets from one to another, both included, without some."""
+    return [number for number in range(first, last + 1) if number not in without]
 
 
 class Desk:

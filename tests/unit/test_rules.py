@@ -27,9 +27,7 @@ STILL_LARGE = {
     # Timelines.
     "tests/contract/test_timeline_server.py",
     # The outbox.
-    "tests/contract/test_consumer.py",
     "tests/contract/test_rocket_rides.py",
-    "tests/contract/test_streamer.py",
     # The store and workers.
     "tests/contract/test_connect.py",
     "tests/contract/test_recovery.py",

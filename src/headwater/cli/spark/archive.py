@@ -15,9 +15,9 @@ from headwater.cli.spark.running import (
     IsTopic,
     Master,
     Name,
+    named_log,
     show_summary,
     spark_session,
-    stream_or_topic,
 )
 
 _PLACE = "A directory, or a URI such as s3://bucket/folder; it may hold archives of many streams."
@@ -49,7 +49,7 @@ def archive(
 
         done = run(
             spark,
-            **stream_or_topic(name, topic, store),
+            **named_log(name, topic, store),
             to=to,
             evict=evict,
             dry_run=dry_run,
@@ -94,7 +94,7 @@ def restore(
 
         done = run(
             spark,
-            **stream_or_topic(name, topic, store),
+            **named_log(name, topic, store),
             archive=place,
             into=into,
             first=first,

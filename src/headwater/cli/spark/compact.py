@@ -13,9 +13,9 @@ from headwater.cli.spark.running import (
     IsTopic,
     Master,
     Name,
+    named_log,
     show_summary,
     spark_session,
-    stream_or_topic,
 )
 
 
@@ -46,7 +46,7 @@ def compact(
 
         done = run(
             spark,
-            **stream_or_topic(name, topic, store),
+            **named_log(name, topic, store),
             marker_ms=marker_ms,
             dry_run=dry_run,
             report=JobReport.of_command(quiet=as_json),

@@ -15,8 +15,8 @@ from headwater.cli.spark.running import (
     IsTopic,
     Master,
     Name,
+    named_log,
     spark_session,
-    stream_or_topic,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def reconcile(
 
         found = compare(
             spark,
-            **stream_or_topic(name, topic, store),
+            **named_log(name, topic, store),
             db=db,
             canon=Canon(table, key=key, per=per, value=value, record_key=record_key),
             keeping=Keeping(state, whole, per=per, records=records, total=total or value),

@@ -46,7 +46,7 @@ Conf = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
 
-class StreamOrTopic(TypedDict):
+class NamedLog(TypedDict):
     """What a job works on, as all jobs take it."""
 
     stream: str | None
@@ -58,7 +58,7 @@ class StreamOrTopic(TypedDict):
 _QUIET = {"spark.log.level": "FATAL"}
 
 
-def stream_or_topic(name: str, is_topic: bool, store: str | None) -> StreamOrTopic:
+def named_log(name: str, is_topic: bool, store: str | None) -> NamedLog:
     """Return what a job works on: the stream or the topic of that name."""
     return {
         "stream": None if is_topic else name,

@@ -13,9 +13,9 @@ from headwater.cli.spark.running import (
     IsTopic,
     Master,
     Name,
+    named_log,
     show_summary,
     spark_session,
-    stream_or_topic,
 )
 
 
@@ -82,7 +82,7 @@ def totals(
         with stop_on_signals(stop.set):
             done = add_up(
                 spark,
-                **stream_or_topic(name, topic, store),
+                **named_log(name, topic, store),
                 db=db,
                 job=job,
                 shape=shape,
