@@ -86,8 +86,9 @@ if TYPE_CHECKING:
         Reserved,
         ShardStats,
     )
+    from headwater.log.group import Group
     from headwater.log.housekeeping import Kept
-    from headwater.log.stream import Group, Stream
+    from headwater.log.stream import Stream
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import (
         DeadLetter,
@@ -225,7 +226,8 @@ _HOMES = {
         "ShardStats",
     ),
     "headwater.log.housekeeping": ("Kept",),
-    "headwater.log.stream": ("Group", "Stream"),
+    "headwater.log.group": ("Group",),
+    "headwater.log.stream": ("Stream",),
     "headwater.log.topic": ("Topic", "TopicGroup"),
     "headwater.log.types": (
         "DeadLetter",

@@ -7,7 +7,8 @@ async with headwater.aio.connect() as hw:
 
 from headwater.aio_client import AsyncHeadwater, connect
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.log.aio_stream import AsyncGroup, AsyncStream
+from headwater.log.aio_group import AsyncGroup
+from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.workers.aio_queue_worker import AsyncQueueWorker

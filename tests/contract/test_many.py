@@ -22,6 +22,7 @@ from headwater.store.many import CHUNK_BYTES, together
 from tests.support.entries import entries
 from tests.support.forwarder import Forwarder
 from tests.support.moving_slots import move_of, slot_of
+from tests.support.round_trips import RoundTrips
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import Stores
 
@@ -63,23 +64,6 @@ def extents(hw: headwater.Headwater, names: Sequence[str]) -> list[Extent]:
     return hw.store.run(together(map(extent, names)))
 
 
-class Counted:
-    """Counts how often a client waits for a server."""
-
-    def __init__(self, hw: headwater.Headwater, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.trips = 0
-        connections = hw.store.connections
-        for verb in ("send", "send_all"):
-            monkeypatch.setattr(connections, verb, self._counting(getattr(connections, verb)))
-
-    def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*args: Any, **words: Any) -> Any:
-            self.trips += 1
-            return send(*args, **words)
-
-        return counting
-
-
 def test_replies_come_in_the_order_of_the_calls(hw: headwater.Headwater, name: str) -> None:
     names = [f"{name}-{place}" for place in range(40)]
     for place, each in enumerate(names[:8], 1):
@@ -96,9 +80,9 @@ def test_an_overview_of_ten_thousand_objects_is_a_handful_of_round_trips(
     names = [f"{name}-{place}" for place in range(10_000)]
     written = names[::500]
     many(hw, [write(each, b"v", 1) for each in written])
-    counted = Counted(hw, monkeypatch)
+    counted = RoundTrips(hw, monkeypatch)
     infos = hw.store.run(together(reading.info(StreamHandle(each, set())) for each in names))
-    assert counted.trips <= 8
+    assert counted.count <= 8
     assert [each for each, info in zip(names, infos, strict=True) if info.last == 1] == written
 
 
@@ -157,11 +141,11 @@ def extent_call(stream: str) -> Call:
 def test_what_is_large_is_sent_in_parts(
     hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Counted(hw, monkeypatch)
+    counted = RoundTrips(hw, monkeypatch)
     value = bytes(CHUNK_BYTES // 2 - 100)
     calls = [write(name, value, sequence) for sequence in range(1, 13)]
     assert offsets(many(hw, calls)) == list(range(1, 13))
-    assert counted.trips == 6
+    assert counted.count == 6
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, InvalidInput, Published, StagingGone, StaleSequence, Stream
-from headwater.log import node, staging
+from headwater.log import housekeeping, node, staging
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Operation
 from tests.support.entries import entries, pairs
@@ -372,13 +372,12 @@ def test_what_a_publish_has_begun_with_does_not_expire(client: Headwater, stream
 
 @pytest.mark.usefixtures("small_nodes")
 def test_the_housekeeper_finishes_a_publish_that_was_left(
-    client: Headwater, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    client: Headwater, stream: Stream
 ) -> None:
     half_published(client, stream)
     (kept,) = client.keep(stream.name)
     assert kept.published == 0, "it may be under way"
-    monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
-    (kept,) = client.keep(stream.name)
+    kept = client.store.run(housekeeping.keep(StreamHandle(stream.name, set()), left_ms=0))
     assert kept.published == 1
     assert kept.changed
     assert all_of(stream) == entries(1400)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater, Published, StagingGone
-from headwater.log import node, staging, writing
+from headwater.log import housekeeping, node, staging, writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call, Operation
 from tests.support.examples import MODEL_SETTINGS, patient
@@ -208,7 +208,8 @@ class StagingMachine(RuleBasedStateMachine):
 
     @rule()
     def keep(self) -> None:
-        (kept,) = self.client.keep(self.stream.name)
+        handle = StreamHandle(self.stream.name, set())
+        kept = self.client.store.run(housekeeping.keep(handle, left_ms=0))
         assert kept.published == len(self.open)
         for producer in sorted(self.open, key=self.when_published):
             self.finish(producer)
@@ -240,7 +241,6 @@ class StagingMachine(RuleBasedStateMachine):
 def test_publishing_is_joining_lists(client: Headwater, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "NODE_MESSAGES", 2)
     monkeypatch.setattr(writing, "_FIT_MESSAGES", 2)
-    monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
     StagingMachine.client = client
     run_state_machine_as_test(
         StagingMachine, settings=settings(MODEL_SETTINGS, stateful_step_count=25)

@@ -107,7 +107,6 @@ def test_a_server_may_die_in_the_middle_of_a_publish(
 def tiny_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "NODE_MESSAGES", 2)
     monkeypatch.setattr(writing, "_FIT_MESSAGES", 2)
-    monkeypatch.setattr(staging.finish_left, "__defaults__", (0,))
 
 
 def stage(stream: headwater.Stream, into: str, rows: range) -> None:
@@ -138,7 +137,7 @@ def test_a_publish_that_stops_anywhere_is_finished(
             stage(stream, "n", range(1203, 1250))
             stream.publish("n", producer="p", sequence=2)
         elif finisher == "housekeeper":
-            hw.keep(stream.name)
+            hw.store.run(housekeeping.keep(handle_of(stream.name), left_ms=0))
         assert values(stream) == list(range(1250 if finisher == "the next" else 1203))
         if over:
             assert calls > 3, "there were places to stop at"
@@ -169,7 +168,7 @@ def test_publishers_housekeepers_and_writers_that_take_turns_publish_once(
             staging.publish(handle_of(name), [f"{epoch}.again"], "p", epoch),
         ]
         steppers = [Stepper(store, publish) for publish in publishes]
-        steppers.append(Stepper(store, housekeeping.keep(handle_of(name))))
+        steppers.append(Stepper(store, housekeeping.keep(handle_of(name), left_ms=0)))
         steppers[chance.randrange(3)].step()
         stream.write_many([("other", b"")] * chance.randrange(1, 5))
         take_turns(steppers, chance)

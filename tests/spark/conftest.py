@@ -75,6 +75,12 @@ def embedded_url(stores: Stores) -> str:
 
 
 @pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A directory for archives."""
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
 def make_stream(hw: headwater.Headwater, name: str) -> Callable[..., headwater.Stream]:
     """Write a stream of ``count`` messages in batches of ``size``; see tests.support.entries."""
 

@@ -1,39 +1,39 @@
-"""An archive holds what it says, whoever dies and whoever else is at work; readers see one log.
+"""An archive holds what its manifest says, and readers see one log.
 
-Planners and tasks run in this process here (see tests.support.spark.archiving), and in others that
-are killed; tests.spark.test_archive_job has Spark run them.
+Planners and tasks run in this process here (see tests.support.spark.archiving);
+tests.spark.test_archive_job has Spark run them.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import headwater
 from headwater import Headwater, Stream
-from headwater.errors import ArchiveMismatch, ArchiveTaken, DataLost
+from headwater.errors import ArchiveMismatch, DataLost
 from headwater.spark.archives import parquet, writing
 from headwater.spark.archives.manifest import Archive, File
-from headwater.spark.archives.place import Directory, LocalDirectory
-from headwater.spark.engine.connections import client
-from headwater.spark.jobs.archiver import StreamArchiver, reader_name
-from headwater.spark.log import task_ranges
+from headwater.spark.archives.place import Directory
+from headwater.spark.jobs.archiver import reader_name
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
-from tests.support.spark.archiving import Row, read_batch, rows_of, run_archiver, stream_reader
-
-fork = multiprocessing.get_context("fork")
+from tests.support.spark.archiving import (
+    cut_small,
+    expected,
+    pairs_of,
+    read_batch,
+    rows_of,
+    run_archiver,
+    stream_of_3000,
+    stream_reader,
+)
 
 
 @pytest.fixture
@@ -44,17 +44,7 @@ def hw(embedded_url: str) -> Iterator[Headwater]:
 
 @pytest.fixture
 def stream(hw: Headwater, name: str) -> Stream:
-    """A stream with 3000 messages, in nodes and in its tail."""
-    stream = hw.stream(name)
-    stream.write_many(entries(2400))
-    for first in range(2401, 3001, 60):
-        stream.write_many(entries(60, first))
-    return stream
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    return str(tmp_path / "archive")
+    return stream_of_3000(hw, name)
 
 
 @pytest.fixture
@@ -74,18 +64,7 @@ def archived(embedded_url: str, stream: Stream, place: str) -> Callable[..., Non
 
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut what there is into many tasks, files and row groups."""
-    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
-    monkeypatch.setattr(writing, "PIECE_ROWS", 700)
-    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 200)
-
-
-def expected(last: int) -> list[tuple[int, str, bytes]]:
-    return [(n, tag, value) for n, (tag, value) in enumerate(entries(last), 1)]
-
-
-def told(rows: list[Row]) -> list[tuple[int, str, bytes]]:
-    return [(row.offset, row.tag, row.value) for row in rows]
+    cut_small(monkeypatch)
 
 
 # ── One log ──────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +78,7 @@ def test_what_was_archived_and_evicted_is_read_as_before(
     assert stream.info().first == 3001
     stream.write_many(entries(500, 3001))
     assert read_batch(**options)[:3000] == before
-    assert told(read_batch(**options, minPartitions="7")) == expected(3500)
+    assert pairs_of(read_batch(**options, minPartitions="7")) == expected(3500)
     with pytest.raises(DataLost, match="1 to 3000"):
         read_batch(url=options["url"], stream=stream.name, startingOffsets="1")
 
@@ -121,7 +100,7 @@ def test_a_read_that_was_planned_before_an_eviction_finds_the_archive(
     lenient = HeadwaterSource({**options, "failOnDataLoss": "false"})
     reader = lenient.reader(lenient.schema())
     rows = [row for part in parts for row in rows_of(reader.read(part))]
-    assert told(rows) == expected(3000)[100:]
+    assert pairs_of(rows) == expected(3000)[100:]
     with pytest.raises(DataLost, match="1 to 100"):
         [list(query.read(step)) for step in steps]
 
@@ -142,7 +121,7 @@ def test_an_eviction_between_two_looks_leaves_no_gap(
         return found
 
     monkeypatch.setattr(Archive, "load", load_then_archive)
-    assert told(read_batch(**options)) == expected(3000)
+    assert pairs_of(read_batch(**options)) == expected(3000)
 
 
 @pytest.mark.usefixtures("small_tasks")
@@ -178,7 +157,7 @@ def test_a_stream_that_is_gone_is_what_its_archive_has(
 ) -> None:
     archived()
     stream.delete()
-    assert told(read_batch(**options)) == expected(3000)
+    assert pairs_of(read_batch(**options)) == expected(3000)
 
 
 def test_a_stream_made_anew_is_refused(
@@ -224,7 +203,7 @@ def test_what_was_evicted_too_early_is_an_exact_gap(
         with pytest.raises(DataLost, match=lost):
             read_batch(**options, startingOffsets=start)
     rows = read_batch(**options, failOnDataLoss="false")
-    assert told(rows) == [*expected(3000)[40:], *expected(3110)[3100:]]
+    assert pairs_of(rows) == [*expected(3000)[40:], *expected(3110)[3100:]]
     query = stream_reader(**options)
     start = query.initialOffset()
     end = query.latestOffset(start, ReadAllAvailable())
@@ -253,7 +232,7 @@ def test_what_is_evicted_while_it_is_archived_is_an_exact_gap(
     assert all(last - first == 9 for first, last in manifest.gaps)
     lost = {n for first, last in manifest.gaps for n in range(first, last + 1)}
     rows = read_batch(**options, failOnDataLoss="false")
-    assert told(rows) == [row for row in expected(3000) if row[0] not in lost]
+    assert pairs_of(rows) == [row for row in expected(3000) if row[0] not in lost]
 
 
 def test_retention_waits_for_the_archiver_and_it_for_other_readers(
@@ -292,133 +271,3 @@ def test_large_messages_are_archived_in_pieces(
     assert max(file.bytes for file in files) < 6_000_000
     rows = read_batch(**options, startingOffsets="3001")
     assert [row.value for row in rows] == values
-
-
-# ── Others at work, and deaths ───────────────────────────────────────────────────────────────
-
-
-def in_process(work: Callable[..., None], *args: Any) -> BaseProcess:
-    process = fork.Process(target=work, args=args, daemon=True)
-    process.start()
-    return process
-
-
-def die(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def half_then_die(directory: LocalDirectory, name: str, data: pa.Buffer) -> Any:
-    directory._write_beside(name, data.slice(0, data.size // 2))
-    die()
-
-
-def after(done: Callable[..., Any]) -> Callable[..., Any]:
-    """Do it, then die."""
-
-    def do_and_die(*args: Any) -> Any:
-        done(*args)
-        die()
-
-    return do_and_die
-
-
-# Where the archiver dies, and how much is archived then, of 3000 messages in two rounds.
-STEPS: dict[str, tuple[type, str, Any, range]] = {
-    "a file half written": (LocalDirectory, "put", half_then_die, range(1)),
-    "a file written": (LocalDirectory, "put", after(LocalDirectory.put), range(1)),
-    "all files written": (Archive, "commit", die, range(1)),
-    "a version half written": (LocalDirectory, "create", half_then_die, range(1)),
-    "committed": (Archive, "commit", after(Archive.commit), range(1, 3000)),
-    "before eviction": (StreamArchiver, "evict", die, range(3000, 3001)),
-}
-
-
-def _die_at(step: str, url: str, stream: str, place: str) -> None:
-    """Run an archiver that kills itself with signal 9 at a step."""
-    owner, name, deed, _ = STEPS[step]
-    setattr(owner, name, deed)
-    run_archiver(url, stream, place, evict=True)
-
-
-@pytest.mark.fault
-@pytest.mark.usefixtures("small_tasks")
-@pytest.mark.parametrize("step", STEPS)
-def test_an_archiver_may_be_killed_at_any_step(
-    step: str, stream: Stream, options: dict[str, str], archived: Callable[..., None]
-) -> None:
-    dying = in_process(_die_at, step, options["url"], stream.name, options["archive"])
-    dying.join(30)
-    assert dying.exitcode == -signal.SIGKILL
-    found = Archive(options["archive"], stream.name).load()
-    assert (found.last if found else 0) in STEPS[step][-1]
-    assert stream.info().first == 1
-    assert told(read_batch(**options)) == expected(3000)
-    stream.write_many(entries(100, 3001))
-    archived(evict=True)
-    assert stream.info().first == 3101
-    assert told(read_batch(**options)) == expected(3100)
-    manifest = Archive(options["archive"], stream.name).require()
-    assert (manifest.rows, manifest.gaps) == (3100, ())
-
-
-@pytest.mark.usefixtures("small_tasks")
-def test_a_repeated_run_leaves_the_same_files(
-    stream: Stream,
-    options: dict[str, str],
-    place: str,
-) -> None:
-    dying = in_process(_die_at, "all files written", options["url"], stream.name, place)
-    dying.join(30)
-    left = {path.name for path in Path(place).rglob("*.parquet")}
-    run_archiver(options["url"], stream.name, place)
-    named = {Path(file.path).name for file in Archive(place, stream.name).require().files}
-    assert left
-    assert left <= named == {path.name for path in Path(place).rglob("*.parquet")}
-
-
-def _write_on(url: str, name: str, first: int, last: int) -> None:
-    stream = client(url).stream(name)
-    for at in range(first, last, 20):
-        stream.write_many(entries(20, at))
-
-
-def _archive_on(url: str, name: str, place: str, last: int) -> None:
-    while True:
-        try:
-            done = run_archiver(url, name, place, evict=True)
-        except ArchiveTaken:
-            continue
-        if done.streams[0].manifest.last >= last:
-            return
-
-
-@pytest.mark.fault
-def test_one_log_is_read_while_a_writer_and_two_archivers_run(
-    stream: Stream, options: dict[str, str], place: str
-) -> None:
-    last = 12_000
-    url = options["url"]
-    others = [
-        in_process(_write_on, url, stream.name, 3001, last),
-        in_process(_archive_on, url, stream.name, place, last),
-        in_process(_archive_on, url, stream.name, place, last),
-    ]
-    query = stream_reader(**options)
-    position = query.initialOffset()
-    streamed: list[Row] = []
-    reads = 0
-    while any(other.is_alive() for other in others) or not streamed or streamed[-1].offset < last:
-        rows = read_batch(**options)
-        assert len(rows) >= 3000
-        assert told(rows) == expected(len(rows))
-        end = query.latestOffset(position, ReadAllAvailable())
-        for part in query.partitions(position, end):
-            streamed += rows_of(query.read(part))
-        position = end
-        reads += 1
-    assert [other.exitcode for other in others] == [0, 0, 0]
-    assert reads > 2, "the others were too quick to be seen at work"
-    assert told(streamed) == expected(last)
-    manifest = Archive(place, stream.name).require()
-    assert (manifest.rows, manifest.last, manifest.gaps) == (last, last, ())
-    assert stream.info().first == last + 1

@@ -27,11 +27,6 @@ def offsets(rows: Any) -> list[int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
-    return str(tmp_path / "archive")
-
-
-@pytest.fixture
 def hw_embedded(embedded_url: str) -> Any:
     with headwater.connect(embedded_url) as hw:
         yield hw

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from headwater.log.handles import StreamHandle
 from headwater.outbox.plan import ConsumerPlan
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.work import Ask, Fetch, Transact, Work
+from headwater.outbox.work import Ask, Execute, Fetch, Transact, Work
 
 # What a position looks at in the info of a stream.
 INFO = SimpleNamespace(first=1, last=20)
@@ -70,3 +70,33 @@ def test_a_position_is_told_once() -> None:
     assert drive(place.tell(), [])[1] == []
     place.next = 31
     assert drive(place.tell(60.0), [])[1] == [], "not so soon again"
+
+
+class Frozen:
+    """A time source that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_time_comes_from_the_source_that_was_given() -> None:
+    frozen = Frozen()
+    plan = ConsumerPlan(
+        *("c", create_engine("sqlite://"), 10, "first", "stop", 1, 0, "stop", False, frozen)
+    )
+    place = ConsumerPosition(plan, StreamHandle("s", {"s"}))
+    moved = place.move(1, 5).send(None)
+    assert isinstance(moved, Execute)
+    assert moved.values["now_ms"] == 1_000_000_000
+    assert drive(place.look_up(), [15]) == (15, [15])
+    place.doubt(2.0)
+    assert place.next == 15
+    frozen.now += 2
+    place.doubt(2.0)
+    assert place.next is None

@@ -34,7 +34,6 @@ STILL_LARGE = {
     "tests/contract/test_worker.py",
     "tests/fault/test_embedded_server.py",
     # Spark.
-    "tests/spark/test_archive.py",
     "tests/spark/test_queue_format.py",
     "tests/spark/test_sql_sink.py",
     "tests/spark/test_table.py",

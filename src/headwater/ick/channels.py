@@ -7,7 +7,8 @@ holder the same members, and a commit names the generation that it means.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from headwater.errors import InvalidInput, LeaseLost
@@ -35,6 +36,7 @@ from headwater.ick.types import (
 from headwater.inputs import check_ms, to_ms
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
+from headwater.store.many import together
 
 PLACES: tuple[Place, ...] = ("ready", "later", "reserved")
 _SETS = {"ready": "ready", "later": "later", "reserved": "held"}
@@ -173,28 +175,43 @@ def _on_batch(
 
 
 def stats(handle: ChannelHandle) -> Operation[ChannelStats | None]:
-    """Say how a channel and its shards stand; None when there is no channel."""
-    view = yield from handle.look()
-    if view is None:
-        return None
-    now = yield from _shards(handle, view.epoch, view.shards)
-    old = yield from _shards(handle, view.old_epoch, view.old_shards)
-    return ChannelStats(handle.name, now, old)
+    """Return how a channel and its shards stand; None when there is no channel."""
+    (found,) = yield from stats_of_many([handle])
+    return found
 
 
-def _shards(handle: ChannelHandle, epoch: int, shards: int) -> Operation[tuple[ShardStats, ...]]:
-    found = []
-    for shard in range(shards):
-        key = handle.shard_key(epoch, shard)
-        reply = yield Call("hw_channel_shard", key, read_only=True)
-        ready, later, reserved, token, holder, until_ms, now, since, closed = reply
-        lease = None
-        if holder:
-            left_ms = max(0, until_ms - now)
-            lease = Lease(shard, holder.decode(), token, until_ms, left_ms, reserved)
-        waited_ms = max(0, now - since) if since else 0
-        found.append(ShardStats(shard, ready, later, reserved, waited_ms, lease, bool(closed)))
-    return tuple(found)
+def stats_of_many(handles: Sequence[ChannelHandle]) -> Operation[list[ChannelStats | None]]:
+    """Return how each of many channels stands, in a handful of round trips."""
+    views = yield from together(handle.look() for handle in handles)
+    asked = (
+        _shard(handle, epoch, shard)
+        for handle, view in zip(handles, views, strict=True)
+        if view is not None
+        for epoch, count in ((view.epoch, view.shards), (view.old_epoch, view.old_shards))
+        for shard in range(count)
+    )
+    shards = iter((yield from together(asked)))
+    return [
+        ChannelStats(
+            handle.name,
+            tuple(islice(shards, view.shards)),
+            tuple(islice(shards, view.old_shards)),
+        )
+        if view is not None
+        else None
+        for handle, view in zip(handles, views, strict=True)
+    ]
+
+
+def _shard(handle: ChannelHandle, epoch: int, shard: int) -> Operation[ShardStats]:
+    reply = yield Call("hw_channel_shard", handle.shard_key(epoch, shard), read_only=True)
+    ready, later, reserved, token, holder, until_ms, now, since, closed = reply
+    lease = None
+    if holder:
+        left_ms = max(0, until_ms - now)
+        lease = Lease(shard, holder.decode(), token, until_ms, left_ms, reserved)
+    waited_ms = max(0, now - since) if since else 0
+    return ShardStats(shard, ready, later, reserved, waited_ms, lease, bool(closed))
 
 
 def consumers(handle: ChannelHandle) -> Operation[list[Lease]]:

@@ -1,4 +1,4 @@
-"""Acknowledging messages of a group: they are done, or they are to be redelivered later."""
+"""Acknowledging messages of a group: ack, nack, extend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ack(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
 
 
 def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: int) -> Operation[int]:
-    """Have pending messages redelivered after ``delay_ms``; returns how many were pending."""
+    """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
     check_ms(delay_ms, "delay_ms")
     return (yield from _on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
 

@@ -11,6 +11,7 @@ from headwater.log import node, topics
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
+from headwater.log.topics import InTopic
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -31,21 +32,21 @@ class AsyncTopic:
         return f"AsyncTopic({self.name!r})"
 
     async def partitions(self) -> int:
-        """See Topic.partitions."""
+        """Return how many partitions the topic has."""
         return len(await self._store.run(self._handle.open()))
 
     async def partition_of(self, tag: str) -> int:
-        """See Topic.partition_of."""
+        """Return the partition of a tag."""
         return topics.partition_of(tag, await self.partitions())
 
     async def partition(self, place: int) -> AsyncStream:
-        """See Topic.partition."""
+        """Return the stream of one partition."""
         streams = await self._store.run(self._handle.open())
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
     async def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
-        """See Topic.write."""
+        """Append one message to the partition of its tag."""
         return await self._store.run(topics.write(self._handle, tag, value, backlog))
 
     async def write_many(
@@ -56,7 +57,7 @@ class AsyncTopic:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """See Topic.write_many."""
+        """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
         batch = batch_of_entries(entries)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
@@ -70,25 +71,25 @@ class AsyncTopic:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """See Topic.append."""
+        """Append Arrow columns tag, value and, if present, time; see Topic.write_many."""
         batch = node.from_arrow(arrow_batch)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
-        """See Topic.scan."""
+        """Yield all messages, partition by partition: partition, offset, tag, value, time."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
             async for batch in stream.scan():
                 yield topics.with_partition(batch, place)
 
     async def info(self) -> list[StreamInfo]:
-        """See Topic.info."""
+        """Return where each partition stands."""
         return await self._store.run(topics.info(self._handle))
 
     async def delete(self) -> bool:
-        """See Topic.delete."""
+        """Remove the topic with all its streams; returns whether it existed."""
         return await self._store.run(topics.delete(self._handle))
 
     def group(
@@ -100,7 +101,7 @@ class AsyncTopic:
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> AsyncTopicGroup:
-        """See Topic.group."""
+        """Return a member's view of a group over all partitions; see Stream.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         one_server = self._store.kind != "cluster"
         handle = topics.TopicGroupHandle(
@@ -125,23 +126,23 @@ class AsyncTopicGroup:
         retry_ms: int | None = None,
         expire_ms: int | None = None,
     ) -> list[TopicMessage]:
-        """See TopicGroup.read."""
+        """Take up to ``count`` messages that no other member has; see Group.read."""
         return await self._run(
             topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
         )
 
-    async def ack(self, *messages: TopicMessage | tuple[int, int]) -> int:
-        """See TopicGroup.ack."""
+    async def ack(self, *messages: InTopic) -> int:
+        """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""
         return await self._run(topics.ack(self._handle, messages))
 
-    async def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
-        """See TopicGroup.nack."""
+    async def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
+        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return await self._run(topics.nack(self._handle, messages, delay_ms))
 
-    async def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
-        """See TopicGroup.extend."""
+    async def extend(self, *messages: InTopic, retry_ms: int) -> int:
+        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
         return await self._run(topics.extend(self._handle, messages, retry_ms))
 
     async def info(self) -> list[GroupInfo]:
-        """See TopicGroup.info."""
+        """Return where the group stands in each partition."""
         return await self._run(topics.group_info(self._handle))

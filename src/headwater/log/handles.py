@@ -85,7 +85,7 @@ AS_IT_IS: Final = GroupOptions()
 class GroupHandle:
     """A group as its operations see it: its names, and what its owner asked for.
 
-    ``option_words`` are the options as the server is told them, with each read.
+    ``option_words`` are the options as each read sends them.
     """
 
     stream: StreamHandle

@@ -64,13 +64,16 @@ class Kept:
         )
 
 
-def keep(stream: StreamHandle) -> Operation[Kept]:
-    """Do all that is due to a stream; what cannot be read is reported in ``fault``, not raised."""
+def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[Kept]:
+    """Do all that is due to a stream; what cannot be read is reported in ``fault``, not raised.
+
+    A publish that made no step for ``left_ms`` was left by whoever began it, and is finished.
+    """
     published = sealed = cooled = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
     fault = None
     try:
-        published = yield from staging.finish_left(stream)
+        published = yield from staging.finish_left(stream, left_ms)
         facts = yield from info(stream)
         sealed = yield from seal(stream.key, everything=False)
         cooled = yield from cool(stream, HOT_KEPT)
@@ -101,7 +104,7 @@ def keep(stream: StreamHandle) -> Operation[Kept]:
 
 
 def seal_all(stream: StreamHandle) -> Operation[int]:
-    """Seal all that was written, and pack all nodes as small as can be; returns what was sealed."""
+    """Seal all that was written, and pack all nodes as small as can be; returns how many sealed."""
     sealed = yield from seal(stream.key, everything=True)
     yield from cool(stream, 0)
     return sealed

@@ -1,4 +1,4 @@
-"""The keys of the log's objects: all of one object lie in one slot of a cluster."""
+"""Keys of streams and topics: all keys of one object lie in one slot of a cluster."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ TOPICS = "hw:{topics}"
 
 
 def stream_key(name: str) -> str:
-    """Give the key of a stream; every other key of it begins with this one."""
+    """Return the key of a stream; every other key of it begins with this one."""
     return f"hw:s:{{{check_name(name, 'stream')}}}"
 
 
 def topic_key(name: str) -> str:
-    """Give the key of a topic."""
+    """Return the key of a topic."""
     return f"hw:t:{{{check_name(name, 'topic')}}}"
 
 
 def nodes_key(stream: str) -> str:
-    """Give the key of a stream's nodes, by the offset at which each begins."""
+    """Return the key of a stream's nodes, by the offset at which each begins."""
     return f"{stream}:nodes"
 
 
 def index_key(stream: str) -> str:
-    """Give the key of the index of a stream's nodes, by the offset at which each ends."""
+    """Return the key of the index of a stream's nodes, by the offset at which each ends."""
     return f"{stream}:index"
 
 
 def tail_key(stream: str) -> str:
-    """Give the key of a stream's tail, on which plain readers block."""
+    """Return the key of a stream's tail, on which plain readers block."""
     return f"{stream}:tail"
 
 
 def box_key(stream: str, group: str, waiter: str) -> str:
-    """Give the key of the list on which one blocked member of a group waits."""
+    """Return the key of the list on which one blocked member of a group waits."""
     return f"{stream}:g:{len(group.encode())}:{group}:box:{waiter}"

@@ -1,4 +1,4 @@
-"""What the log accepts, and the sizes it works in; everything here is checked before sending."""
+"""Limits: what the log accepts, checked before anything is sent, and the sizes it works in."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_PARTITIONS: Final = 1024
 # Chosen by measurement; see docs/decisions/0002-arrow-nodes.md.
 NODE_MESSAGES: Final = 1000
 NODE_BYTES: Final = 1024 * 1024
-# So many messages at most are in hot nodes before writers pack smaller, and so many of the newest
-# are left hot by housekeepers.
+# How many messages may be in hot nodes before writers pack smaller, and how many of the newest
+# housekeepers leave hot.
 HOT_MESSAGES: Final = 256 * NODE_MESSAGES
 HOT_KEPT: Final = 64 * NODE_MESSAGES
 PLAIN_MESSAGES: Final = 8

@@ -1,4 +1,4 @@
-"""Nodes: batches of messages as Arrow, the bytes in which the log keeps and moves them.
+"""Nodes: the bytes in which the log stores and sends batches of messages, as Arrow.
 
 A node is sixteen bytes of header, then an Arrow record batch as an encapsulated IPC message,
 compressed when that pays:
@@ -77,7 +77,7 @@ def batch_of(
     times: Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
 ) -> pa.RecordBatch:
-    """Build the record batch of a node from columns."""
+    """Return the record batch of a node, made of columns."""
     try:
         columns = [pa.array(tags, pa.string()), pa.array(values, pa.binary())]
     except (pa.ArrowException, UnicodeError, TypeError, OverflowError) as error:
@@ -96,7 +96,7 @@ def batch_of(
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Refuse a batch outside the limits; costs a pass over the lengths, not over the bytes."""
+    """Refuse a batch outside the limits; this reads the lengths, not the bytes."""
     if batch.num_rows > MAX_BATCH_MESSAGES:
         raise InvalidInput(
             f"a batch may have {MAX_BATCH_MESSAGES} messages, not {batch.num_rows}; split it"
@@ -114,7 +114,7 @@ def check_batch(batch: pa.RecordBatch) -> None:
 
 
 def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-    """Bring a caller's Arrow data into the shape of a node: tag, value and, if present, time."""
+    """Return a caller's Arrow data in the shape of a node: tag, value and, if present, time."""
     if isinstance(batch, pa.Table):
         batch = batch.combine_chunks().to_batches() or [
             pa.RecordBatch.from_pylist([], batch.schema)
@@ -151,7 +151,7 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
 
 
 def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> PackedNode:
-    """Write one batch as a node; a ``hot`` one is fast, a ``sealed`` one is as small as can be."""
+    """Return a batch as a node: ``hot`` is packed fast, ``sealed`` as small as can be."""
     names = batch.schema.names
     columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
     first = newest = None
@@ -170,9 +170,9 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
 
 
 def check(blob: bytes) -> tuple[int, int, int]:
-    """Refuse bytes that are not a node of a known version, or not whole any more.
+    """Check that bytes are an undamaged node of a known version.
 
-    Gives its columns, its rows and the size of its message. Raises UnreadableNode.
+    Returns its columns, its rows and the size of its message. Raises UnreadableNode.
     """
     if len(blob) < _HEADER.size:
         raise UnreadableNode(f"it has only {len(blob)} bytes")
@@ -189,7 +189,7 @@ def check(blob: bytes) -> tuple[int, int, int]:
 
 
 def unpack(blob: bytes) -> pa.RecordBatch:
-    """Read a node; raises UnreadableNode when the bytes are not one of a known version."""
+    """Return the batch of a node; raises UnreadableNode when the bytes are not a known node."""
     columns, rows, size = check(blob)
     message = pa.py_buffer(memoryview(blob)[_HEADER.size :])
     try:
@@ -206,7 +206,7 @@ def unpack(blob: bytes) -> pa.RecordBatch:
 
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into parts of the size of a node, by rows and by bytes.
+    """Yield parts of a batch of the size of a node, by rows and by bytes.
 
     A rest of less than half a node shares with the part before it, so that both can stay nodes.
     """

@@ -215,6 +215,14 @@ def scan_unopened(
     return _scanned([piece for _, piece in pieces], at, stop, reply)
 
 
+def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
+    """Accept the range of a scan; None is the first offset, and beyond the last."""
+    return (
+        1 if start is None else check_offset(start, "start"),
+        MAX_OFFSET if stop is None else check_offset(stop, "stop"),
+    )
+
+
 def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
     args = (REPLY_BYTES, held, at, min(stop - 1, MAX_OFFSET))
     return Call("hw_stream_read", stream.key, args, read_only=True)

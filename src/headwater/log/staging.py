@@ -93,8 +93,8 @@ def publish(
     return Published(reply.first, reply.last)
 
 
-def finish_left(stream: StreamHandle, left_ms: int = LEFT_MS) -> Operation[int]:
-    """Finish the publishes that whoever began them has left; returns how many."""
+def finish_left(stream: StreamHandle, left_ms: int) -> Operation[int]:
+    """Finish the publishes that made no step for ``left_ms``; returns how many."""
     finished = 0
     reply = yield Call("hw_stream_publishing", stream.key, read_only=True)
     for unfinished in UnfinishedPublish.all_of(reply):

@@ -1,4 +1,4 @@
-"""Streams and groups for blocking code: thin shells over the operations."""
+"""Streams for blocking code: thin shells over the operations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.log import (
-    acks,
     compaction,
-    dead_letters,
-    grouping,
     housekeeping,
     node,
     reading,
@@ -20,15 +17,12 @@ from headwater.log import (
     staging,
     writing,
 )
+from headwater.log.group import Group
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
-from headwater.log.limits import MAX_OFFSET, MAX_READ, check_offset
 from headwater.log.types import (
-    DeadLetter,
-    GroupInfo,
     Message,
     Passage,
     Published,
-    Redriven,
     Retained,
     Retention,
     StreamInfo,
@@ -41,7 +35,7 @@ if TYPE_CHECKING:
 class Stream:
     """A durable sequence of messages with dense offsets from 1.
 
-    It comes into being with its first write; before that it reads as empty.
+    Its first write creates it; before that it reads as empty.
     """
 
     def __init__(self, store: Store, handle: StreamHandle, member: str) -> None:
@@ -99,11 +93,11 @@ class Stream:
         place: int = 0,
         keep_ms: int = staging.STAGED_MS,
     ) -> int:
-        """Put Arrow columns tag, value and, if present, time aside, to be published later.
+        """Stage Arrow columns tag, value and, if present, time, to be published later.
 
         ``into`` names the staging. The first batch goes to place 0, each next one to the place
-        that the one before returned; so a repeat changes nothing. Nobody sees them, and the server
-        forgets them when nothing is added for ``keep_ms``. Raises StagingGone. One round trip.
+        that the one before returned; so a repeat changes nothing. No reader sees a staging, and the
+        server drops it when nothing is added for ``keep_ms``. Raises StagingGone. One round trip.
         """
         batch = node.from_arrow(arrow_batch)
         return self._run(staging.stage(self._handle, batch, into, place, keep_ms))
@@ -112,16 +106,16 @@ class Stream:
         """Append what is staged under these names, in order, once for each (producer, sequence).
 
         A publish that has begun will be in the stream as a whole: whoever repeats it, or the
-        housekeeper, finishes it. A repeat drops what is staged under the names it gives, and
+        housekeeper, finishes it. A repeat drops what is staged under the names it is given, and
         returns where the first one lies. Raises StagingGone when one of them is not there, and
         StaleSequence; then nothing has happened. A round trip for each 256 nodes or 8 MiB.
         """
         return self._run(staging.publish(self._handle, stagings, producer, sequence))
 
     def unstage(self, *stagings: str) -> int:
-        """Forget what is staged under these names; returns how many were there.
+        """Drop what is staged under these names; returns how many were there.
 
-        What a publish has begun with stays with it.
+        A staging that is being published stays.
         """
         return self._run(staging.unstage(self._handle, stagings))
 
@@ -130,54 +124,54 @@ class Stream:
     ) -> list[Message | None]:
         """Read up to ``count`` messages from ``offset`` on.
 
-        Place i of the answer belongs to ``offset + i``; it is None when that message was evicted
-        or compacted away. The answer is shorter at the end of the stream, and empty beyond it;
-        then ``block_ms`` waits for the offset to come. O(log n) to find the place.
+        Place i of the list belongs to ``offset + i``; it is None when that message was evicted
+        or compacted away. The list is shorter at the end of the stream, and empty beyond it; then
+        ``block_ms`` waits for the offset to be written. O(log n) to find the place.
         """
         return self._run(reading.read(self._handle, offset, count, block_ms))
 
     def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
         """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
 
-        For readers that keep their own position. Fewer messages come when they are large, so that
-        memory stays bounded. Holes that compaction left are passed over, even when there is no
-        message behind them; evicted offsets are told as an exact gap. ``block_ms`` waits while
-        there is nothing to see. At most a few round trips, however many the holes.
+        This is for readers that keep their own position. It returns fewer messages when they are
+        large, so that memory stays bounded. Holes that compaction left are passed over, even when
+        there is no message behind them; evicted offsets are returned as an exact gap. ``block_ms``
+        waits while there is nothing to see. At most a few round trips, however many the holes.
         """
         return self._run(reading.read_from(self._handle, offset, count, block_ms))
 
     def scan(self, start: int | None = None, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
 
-        Ends at what is the end when it gets there. Evicted and compacted offsets are left out.
+        The scan ends at what is the end of the stream when it gets there. Evicted and compacted
+        offsets are left out.
         """
-        at = 1 if start is None else check_offset(start, "start")
-        end = MAX_OFFSET if stop is None else check_offset(stop, "stop")
+        at, end = reading.scan_range(start, stop)
         while at and at < end:
             batches, at, *_ = self._run(reading.scan_part(self._handle, at, end))
             yield from batches
 
     def info(self) -> StreamInfo:
-        """Say where the stream stands."""
+        """Return where the stream stands."""
         return self._run(reading.info(self._handle))
 
     def offset_at(self, time_ms: int | dt.datetime) -> int:
-        """Give the offset of the first message at or after a time; last + 1 when there is none."""
+        """Return the offset of the first message at or after a time; last + 1 without one."""
         return self._run(reading.offset_at(self._handle, time_ms))
 
     def newest_sequence(self, producer: str) -> int | None:
-        """Give the newest sequence of a producer that is remembered; None when there is none.
+        """Return the newest sequence of a producer that is remembered; None when there is none.
 
-        For a producer that starts again and has to know where to go on.
+        A producer that starts again goes on from there.
         """
         return self._run(reading.newest_sequence(self._handle.key, producer))
 
     def evict(self, n: int, *, past_readers: bool = True) -> int:
-        """Forget all messages up to offset ``n``, or, for -n, those that are not the newest n.
+        """Evict all messages up to offset ``n``, or, for -n, all but the newest n.
 
-        At least n stay then; where compaction left holes it may be a few more. Returns how many
-        went. Readers that still needed them are not asked; each is told its gap. Without
-        ``past_readers`` all stay that a group or a registered reader still needs.
+        Returns how many. Where compaction left holes, a few more than n may stay, never fewer.
+        Readers that still needed the messages are not waited for; each gets its gap reported.
+        Without ``past_readers`` all stay that a group or a registered reader still needs.
         """
         return self._run(retention.evict(self._handle, n, past_readers))
 
@@ -191,17 +185,16 @@ class Stream:
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now.
 
-        Never passes the slowest registered reader unless ``force``. ``headwater keep`` applies the
-        policy from then on. Without any limit, everything is kept.
+        Eviction never passes the slowest registered reader unless ``force``. ``headwater keep``
+        applies the policy from then on. Without any limit, everything is kept.
         """
-        return self._run(
-            retention.retain(self._handle.key, Retention(max_count, max_age_ms, max_bytes), force)
-        )
+        policy = Retention(max_count, max_age_ms, max_bytes)
+        return self._run(retention.retain(self._handle.key, policy, force))
 
     def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
 
-        Offsets stay. An empty value marks a tag as deleted; the mark goes too once it is older
+        Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
         than ``marker_ms`` and every registered reader is past it.
         """
         return self._run(compaction.compact(self._handle, marker_ms))
@@ -209,7 +202,7 @@ class Stream:
     def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
-        It does so when at least half of the messages have come since the last time.
+        It does so when at least half of the messages are newer than the last compaction.
         """
         self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 
@@ -238,7 +231,7 @@ class Stream:
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> Group:
-        """Give a member's view of a group; the group comes into being with its first read.
+        """Return a member's view of a group; its first read creates the group.
 
         A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
         ``max_pending`` stops new deliveries while so many messages await their ack (0: no limit).
@@ -248,77 +241,3 @@ class Stream:
         options = GroupOptions(start, max_pending, dead_letters)
         handle = GroupHandle(self._handle, name, member or self._member, options)
         return Group(self._store, handle)
-
-
-class Group:
-    """One member's view of a consumer group."""
-
-    def __init__(self, store: Store, handle: GroupHandle) -> None:
-        self._run = store.run
-        self._handle = handle
-        self.name = handle.name
-        self.member = handle.member
-
-    def __repr__(self) -> str:
-        return f"Group({self.name!r} of {self._handle.stream.name!r})"
-
-    def read(
-        self,
-        count: int,
-        *,
-        block_ms: float | None = None,
-        retry_ms: int | None = None,
-        expire_ms: int | None = None,
-    ) -> list[Message]:
-        """Take up to ``count`` messages that no other member has.
-
-        With ``retry_ms`` each must be acknowledged, or it comes again after that time, to any
-        member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
-        is given up. Without ``retry_ms`` taking it is all (at most once). ``block_ms`` waits;
-        blocked members are served in turn.
-        """
-        return self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
-
-    def ack(self, *offsets: int | tuple[int, int]) -> int:
-        """Say that messages are done: offsets and (start, end) ranges, ends included.
-
-        Returns how many were pending until now; anything else is left as it is. Raises
-        UnknownGroup.
-        """
-        return self._run(acks.ack(self._handle, offsets))
-
-    def nack(self, *offsets: int | tuple[int, int], delay_ms: int = 0) -> int:
-        """Give messages back, to come again after ``delay_ms``; returns how many were pending."""
-        return self._run(acks.nack(self._handle, offsets, delay_ms))
-
-    def extend(self, *offsets: int | tuple[int, int], retry_ms: int) -> int:
-        """Take more time: messages come again ``retry_ms`` from now; returns how many."""
-        return self._run(acks.extend(self._handle, offsets, retry_ms))
-
-    def seek(self, offset: Start) -> int:
-        """Set where the group stands, and return it: all before is done, all from it on is new."""
-        return self._run(grouping.seek(self._handle, offset))
-
-    def info(self) -> GroupInfo:
-        """Say where the group stands; raises UnknownGroup before its first read."""
-        return self._run(grouping.info(self._handle))
-
-    def dead(self, count: int = 100) -> list[DeadLetter]:
-        """Look at the oldest dead letters."""
-        return self._run(dead_letters.dead(self._handle, count))
-
-    def redrive(self, count: int = MAX_READ) -> Redriven:
-        """Give dead letters back to the group, as if they had never been tried."""
-        return self._run(dead_letters.redrive(self._handle, count))
-
-    def bury(self) -> int:
-        """Give up what has expired now; returns how many messages went to the dead letters.
-
-        Reads and ``headwater keep`` do this by themselves.
-        """
-        _, buried = self._run(dead_letters.give_up(self._handle))
-        return buried
-
-    def remove(self) -> bool:
-        """End the group, so that retention no longer waits for it; returns whether it existed."""
-        return self._run(grouping.remove(self._handle))

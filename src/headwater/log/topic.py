@@ -11,6 +11,7 @@ from headwater.log import node, topics
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
 from headwater.log.stream import Stream
+from headwater.log.topics import InTopic
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -35,15 +36,15 @@ class Topic:
         return f"Topic({self.name!r})"
 
     def partitions(self) -> int:
-        """Say how many partitions the topic has."""
+        """Return how many partitions the topic has."""
         return len(self._store.run(self._handle.open()))
 
     def partition_of(self, tag: str) -> int:
-        """Give the partition of a tag."""
+        """Return the partition of a tag."""
         return topics.partition_of(tag, self.partitions())
 
     def partition(self, place: int) -> Stream:
-        """Give the stream of one partition."""
+        """Return the stream of one partition."""
         streams = self._store.run(self._handle.open())
         check_count(place, "partition", len(streams) - 1)
         return Stream(self._store, streams[place], self._member)
@@ -63,7 +64,7 @@ class Topic:
         """Append (tag, value) pairs; returns the offsets in each partition.
 
         Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
-        after a failure: what is there already is not written again.
+        after a failure: what was written is deduplicated.
         """
         batch = batch_of_entries(entries)
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
@@ -88,7 +89,7 @@ class Topic:
                 yield topics.with_partition(batch, place)
 
     def info(self) -> list[StreamInfo]:
-        """Say where each partition stands."""
+        """Return where each partition stands."""
         return self._store.run(topics.info(self._handle))
 
     def delete(self) -> bool:
@@ -104,7 +105,7 @@ class Topic:
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> TopicGroup:
-        """Give a member's view of a group over all partitions; see Stream.group."""
+        """Return a member's view of a group over all partitions; see Stream.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         one_server = self._store.kind != "cluster"
         handle = topics.TopicGroupHandle(
@@ -132,18 +133,18 @@ class TopicGroup:
         """Take up to ``count`` messages that no other member has; see Group.read."""
         return self._run(topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms))
 
-    def ack(self, *messages: TopicMessage | tuple[int, int]) -> int:
-        """Say that messages, or (partition, offset) pairs, are done; returns how many were not."""
+    def ack(self, *messages: InTopic) -> int:
+        """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""
         return self._run(topics.ack(self._handle, messages))
 
-    def nack(self, *messages: TopicMessage | tuple[int, int], delay_ms: int = 0) -> int:
-        """Give messages back, to come again after ``delay_ms``."""
+    def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
+        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(topics.nack(self._handle, messages, delay_ms))
 
-    def extend(self, *messages: TopicMessage | tuple[int, int], retry_ms: int) -> int:
-        """Take more time: messages come again ``retry_ms`` from now."""
+    def extend(self, *messages: InTopic, retry_ms: int) -> int:
+        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
         return self._run(topics.extend(self._handle, messages, retry_ms))
 
     def info(self) -> list[GroupInfo]:
-        """Say where the group stands in each partition."""
+        """Return where the group stands in each partition."""
         return self._run(topics.group_info(self._handle))

@@ -226,7 +226,7 @@ def ack(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
 
 
 def nack(group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: int) -> Operation[int]:
-    """Have pending messages redelivered after ``delay_ms``; returns how many were pending."""
+    """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
     check_ms(delay_ms, "delay_ms")
     return (yield from _in_partitions(group, messages, partial(acks.nack, delay_ms=delay_ms)))
 

@@ -1,4 +1,4 @@
-"""What the log hands to its users."""
+"""The records that the log returns to its users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """One message of a stream.
 
     ``attempt`` is 0 for a plain read; read through a group it counts the deliveries, from 1.
-    A Struct, because reads make many of them: it takes a third of the time of a NamedTuple.
+    It is a Struct because reads make many of them: that takes a third of the time of a NamedTuple.
     """
 
     offset: int
@@ -23,10 +23,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Passage(NamedTuple):
-    """What lies from an offset on: all of it up to ``next`` was seen.
+    """What lies from an offset on: everything below ``next`` was seen.
 
     ``gap`` is the first and last of the offsets that were evicted before they could be read.
-    Offsets that are in neither were compacted away. ``last`` is where the stream ended then.
+    Offsets that are in neither were compacted away. ``last`` is where the stream ended.
     """
 
     messages: list[Message]
@@ -75,7 +75,7 @@ class DeadLetter(NamedTuple):
 
 
 class Redriven(NamedTuple):
-    """How many dead letters went back to the group, and how many the log no longer holds."""
+    """How many dead letters are redelivered, and how many the log no longer holds."""
 
     returned: int
     gone: int
@@ -104,6 +104,8 @@ class StreamInfo:
 
     ``first``..``last`` are the offsets that can be read; an empty stream has last = first - 1.
     ``length`` counts messages: it is smaller than the span when compaction left holes.
+    ``last_time_ms`` is the time of the newest message: of its writer, if that brought times, and
+    not necessarily of the last write.
     """
 
     name: str
@@ -132,7 +134,8 @@ class GroupInfo:
 
     ``next`` is the offset handed out next; everything below ``ack_offset`` is done. ``lag`` counts
     what was not handed out yet, ``pending`` what was and is not acknowledged. ``missed`` messages
-    were evicted before the group had them; ``gaps`` are the latest ranges of those.
+    were evicted before the group had them; ``gaps`` are the latest ranges of those. ``dead`` counts
+    dead letters, ``dead_letters`` is the stream in which they are.
     """
 
     name: str

@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headwater.aio import AsyncHeadwater
 from headwater.handlers import check_async
-from headwater.log.handles import Start, StreamHandle
+from headwater.log.handles import Start
 from headwater.log.types import Message
-from headwater.outbox.consuming import PATIENCE_S, Turn
+from headwater.outbox import work
+from headwater.outbox.consumer_shell import ConsumerShell
+from headwater.outbox.consuming import PATIENCE_S
 from headwater.outbox.plan import (
     ConsumerPlan,
-    ConsumerStats,
     OnError,
     OnGap,
     Streams,
-    async_engine_of,
-    for_each,
-    names_of,
+    TimeSource,
+    engine_of,
     one_of,
-)
-from headwater.outbox.work import (
-    Ask,
-    Execute,
-    Fetch,
-    Handle,
-    InspectTransaction,
-    Pause,
-    Request,
-    Restore,
-    Step,
-    Transact,
-    Work,
-    transaction_state,
 )
 from headwater.stopping import AsyncStopSignal
 
@@ -52,10 +37,10 @@ AsyncHandler: TypeAlias = "Callable[[AsyncConnection, list[Message]], Awaitable[
 AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 
 
-class AsyncConsumer:
-    """A consumer for asyncio; Consumer says what each argument and method promises.
+class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
+    """A consumer for asyncio; Consumer documents each argument and the promises of each method.
 
-    Cancelling a method rolls back the transaction at hand.
+    A method that is cancelled rolls back the transaction at hand.
     """
 
     def __init__(
@@ -74,44 +59,29 @@ class AsyncConsumer:
         on_gap: OnGap = "stop",
         on_reset: AsyncOnReset | Mapping[str, AsyncOnReset] | None = None,
         steps: Callable[[str], None] | None = None,
+        time_source: TimeSource | None = None,
     ) -> None:
-        self.name = name
-        self.streams = names_of(stream)
-        self._engine = async_engine_of(outbox)
-        self._store = hw.store
-        self._handlers = for_each(self.streams, handler, "handler")
-        for each in self._handlers.values():
-            check_async(each)
-        self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
-        self._steps = steps
-        self._patience_s: float | None = None
-        self._stop = AsyncStopSignal()
-        self._alone = asyncio.Lock()
+        self._engine = engine_of(
+            outbox, AsyncEngine, "an AsyncConsumer", "make one with create_async_engine"
+        )
         plan = ConsumerPlan(
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
-            *(on_gap, on_reset is not None),
+            *(on_gap, on_reset is not None, time_source or time),
         )
-        known: set[str] = set()
-        self._turns = {
-            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
-            for place in self.streams
-        }
-
-    def __repr__(self) -> str:
-        return f"AsyncConsumer({self.name!r} of {', '.join(self.streams)})"
-
-    @property
-    def stats(self) -> ConsumerStats:
-        """See Consumer.stats."""
-        return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
+        super().__init__(plan, stream, handler, on_reset, steps)
+        for each in self._handlers.values():
+            check_async(each)
+        self._store = hw.store
+        self._stop = AsyncStopSignal()
+        self._alone = asyncio.Lock()
 
     async def run_once(self) -> int:
-        """See Consumer.run_once."""
+        """Apply the next batch of each stream; returns how many messages were handled."""
         return sum([await self._do(turn.run_once()) for turn in self._turns.values()])
 
     async def run(self) -> None:
-        """See Consumer.run."""
-        # It has patience of its own, and must be able to stop.
+        """Apply what is there and what comes, until ``stop``."""
+        # The consumer retries by itself; a call of the store must end soon enough to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
@@ -126,63 +96,63 @@ class AsyncConsumer:
         return None
 
     def stop(self) -> None:
-        """See Consumer.stop."""
+        """Ask ``run`` to return after the batch at hand."""
         self._stop.set()
 
     async def lag(self) -> int:
-        """See Consumer.lag."""
+        """Count the offsets from the position to the end of the stream."""
         return sum([await self._do(turn.position.lag()) for turn in self._turns.values()])
 
     async def positions(self) -> dict[str, int | None]:
-        """See Consumer.positions."""
+        """Return the offset needed next of each stream, as committed; None before the first run."""
         return {place: await self._do(turn.position.load()) for place, turn in self._turns.items()}
 
     async def seek(self, position: Start, *, stream: str | None = None) -> int:
-        """See Consumer.seek."""
+        """Set where to go on, whatever it was; returns the offset."""
         return await self._do(self._turns[one_of(self.streams, stream)].seek(position))
 
     async def remove(self) -> bool:
-        """See Consumer.remove."""
+        """Forget the consumer, so that retention waits no longer; returns whether it existed."""
         return sum([await self._do(turn.position.remove()) for turn in self._turns.values()]) > 0
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    async def _do(self, work: Work[T], conn: AsyncConnection | None = None) -> T:
-        """Drive work to its end."""
+    async def _do(self, job: work.Work[T], conn: AsyncConnection | None = None) -> T:
+        """Do all that work asks for; returns its result."""
         try:
-            request = work.send(None)
+            request = job.send(None)
             while True:
                 try:
                     reply = await self._perform(request, conn)
-                except Exception as error:  # noqa: BLE001  it goes where the request came from
-                    request = work.throw(error)
+                except Exception as error:  # noqa: BLE001  the work decides
+                    request = job.throw(error)
                 else:
-                    request = work.send(reply)
+                    request = job.send(reply)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    async def _perform(self, request: Request, conn: AsyncConnection | None) -> Any:
+    async def _perform(self, request: work.Request, conn: AsyncConnection | None) -> Any:
         match request:
-            case Step(name):
+            case work.Step(name):
                 return self._steps and self._steps(name)
-            case Ask(operation):
+            case work.Ask(operation):
                 return await self._store.run(operation, self._patience_s)
-            case Pause(seconds):
+            case work.Pause(seconds):
                 return await self._stop.wait(seconds)
-            case Transact(work, alone):
+            case work.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 async with self._alone if alone else nullcontext(), self._engine.begin() as conn:
-                    return await self._do(work, conn)
+                    return await self._do(inner, conn)
         assert conn is not None
         match request:
-            case Fetch(statement, values):
+            case work.Fetch(statement, values):
                 return (await conn.execute(statement, values)).scalar()
-            case Execute(statement, values):
+            case work.Execute(statement, values):
                 return (await conn.execute(statement, values)).rowcount
-            case Handle(stream, messages):
+            case work.Handle(stream, messages):
                 return await self._handlers[stream](conn, messages)
-            case Restore(stream, state):
+            case work.Restore(stream, state):
                 return await self._resetters[stream](conn, state)
-            case InspectTransaction():
-                return transaction_state(conn.sync_connection) if conn.sync_connection else "ended"
+            case work.InspectTransaction():
+                return work.transaction_state(conn.sync_connection)

@@ -7,44 +7,29 @@ processes of one name may run at once, and any of them may be killed at any mome
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
 from headwater.handlers import check_done
-from headwater.log.handles import Start, StreamHandle
+from headwater.log.handles import Start
 from headwater.log.types import Message
+from headwater.outbox import work
+from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
     ConsumerPlan,
-    ConsumerStats,
     OnError,
     OnGap,
     Streams,
-    for_each,
-    names_of,
+    TimeSource,
+    engine_of,
     one_of,
-    sync_engine_of,
-)
-from headwater.outbox.work import (
-    Ask,
-    Execute,
-    Fetch,
-    Handle,
-    InspectTransaction,
-    Pause,
-    Request,
-    Restore,
-    Step,
-    Transact,
-    Work,
-    transaction_state,
 )
 from headwater.stopping import StopSignal
 
@@ -57,23 +42,25 @@ Handler: TypeAlias = "Callable[[Connection, list[Message]], object]"
 OnReset: TypeAlias = "Callable[[Connection, Any], object]"
 
 
-class Consumer:
+class Consumer(ConsumerShell[Handler, OnReset]):
     """Applies the messages of a stream, or of several, to a SQL database, each exactly once.
 
     ``handler(conn, messages)`` writes its effects through ``conn`` and leaves commit and rollback
     alone; what it does elsewhere may happen more than once. With several streams it is called for
     one of them at a time, or is a mapping with a handler for each. ``name`` says whose position it
-    is: processes that share it share the work, and the log keeps what it still needs.
+    is: processes that share it share the work, and the log keeps what it still needs. When the
+    handler raises, its batch is rolled back and retried.
 
     batch       at most so many messages at a time
     start       where a new consumer begins: "first", "last", an offset, or a datetime
     on_error    what happens when the handler has failed ``attempts`` times, with a pause of
                 ``backoff_ms`` that doubles each time: "stop" raises PoisonedBatch; "skip" finds the
-                guilty message, writes it to the stream ``<stream>.<name>.dead``, and goes on
+                message that fails, writes it to the stream ``<stream>.<name>.dead``, and goes on
     on_gap      what happens when messages were evicted before it had them: "stop" raises GapError,
-                "skip" passes over them; both say which
-    on_reset    ``on_reset(conn, state)`` sets the state anew; see headwater.outbox.write_reset
+                "skip" skips and logs them
+    on_reset    ``on_reset(conn, state)`` replaces the state; see headwater.outbox.write_reset
     steps       is called with the name of every step, for tests that stop it there
+    time_source where its time comes from, for tests; the module ``time`` if not said
     """
 
     def __init__(
@@ -92,52 +79,37 @@ class Consumer:
         on_gap: OnGap = "stop",
         on_reset: OnReset | Mapping[str, OnReset] | None = None,
         steps: Callable[[str], None] | None = None,
+        time_source: TimeSource | None = None,
     ) -> None:
-        self.name = name
-        self.streams = names_of(stream)
-        self._engine = sync_engine_of(outbox)
+        self._engine = engine_of(
+            outbox, Engine, "a Consumer", "with an AsyncEngine use AsyncConsumer"
+        )
+        plan = ConsumerPlan(
+            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
+            *(on_gap, on_reset is not None, time_source or time),
+        )
+        super().__init__(plan, stream, handler, on_reset, steps)
         self._store = hw.store
-        self._handlers = for_each(self.streams, handler, "handler")
-        self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
-        self._steps = steps
-        self._patience_s: float | None = None
         self._stopped = False
         self._stop = StopSignal()
         self._alone = threading.Lock()
-        plan = ConsumerPlan(
-            *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
-            *(on_gap, on_reset is not None),
-        )
-        known: set[str] = set()
-        self._turns = {
-            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
-            for place in self.streams
-        }
-
-    def __repr__(self) -> str:
-        return f"Consumer({self.name!r} of {', '.join(self.streams)})"
-
-    @property
-    def stats(self) -> ConsumerStats:
-        """What was done since the consumer was made."""
-        return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
 
     def run_once(self) -> int:
         """Apply the next batch of each stream; returns how many messages were handled.
 
         0 means that there was nothing left. Raises GapError, PoisonedBatch, PositionLost,
-        CheckpointRemoved, TransactionEnded, NotCreated, and whatever bars the way to the store or
-        the database.
+        CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or the database.
         """
         return sum(self._do(turn.run_once()) for turn in self._turns.values())
 
     def run(self) -> None:
         """Apply what is there and what comes, until ``stop``.
 
-        New messages are taken up within milliseconds. Rides out restarts of store and database,
-        and says once that it does. Raises what run_once raises when waiting would not help.
+        New messages are applied within milliseconds. Retries while the store or the database
+        restarts, and logs once that it does. Raises what run_once raises when waiting would not
+        help.
         """
-        # It has patience of its own, and must be able to stop.
+        # The consumer retries by itself; a call of the store must end soon enough to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()
         if not others:
@@ -151,7 +123,7 @@ class Consumer:
                 self._stop.set()
                 raise
             finally:
-                # The others end with one that failed; that is not for ever.
+                # The others were stopped because one failed; the next run goes on.
                 wait(runs)
                 self._stop = StopSignal()
         return None
@@ -165,26 +137,26 @@ class Consumer:
         self._stop.set()
 
     def lag(self) -> int:
-        """Count what is still to come: the offsets from the position to the end of the stream."""
+        """Count the offsets from the position to the end of the stream."""
         return sum(self._do(turn.position.lag()) for turn in self._turns.values())
 
     def positions(self) -> dict[str, int | None]:
-        """Give the offset needed next of each stream, as committed; None before the first run."""
+        """Return the offset needed next of each stream, as committed; None before the first run."""
         return {place: self._do(turn.position.load()) for place, turn in self._turns.items()}
 
     def seek(self, position: Start, *, stream: str | None = None) -> int:
-        """Set where to go on, whatever it was; gives the offset.
+        """Set where to go on, whatever it was; returns the offset.
 
-        ``stream`` says which, when there are several. Effects that are there stay there: it is the
-        caller who brings the state to what it was at that position. One that runs elsewhere
-        follows with its next batch, or within about two seconds when it is waiting.
+        ``stream`` says which, when there are several. Effects that are committed stay: the caller
+        brings the state to what it was at that position. A process of this consumer that runs
+        elsewhere follows with its next batch, or within about two seconds when it is waiting.
         """
         return self._do(self._turns[one_of(self.streams, stream)].seek(position))
 
     def remove(self) -> bool:
-        """Forget the consumer, so that retention waits no longer; says whether it existed.
+        """Forget the consumer, so that retention waits no longer; returns whether it existed.
 
-        One of that name that still runs ends with CheckpointRemoved.
+        A process of this consumer that still runs ends with CheckpointRemoved.
         """
         return sum(self._do(turn.position.remove()) for turn in self._turns.values()) > 0
 
@@ -197,42 +169,42 @@ class Consumer:
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 
-    def _do(self, work: Work[T], conn: Connection | None = None) -> T:
-        """Drive work to its end."""
+    def _do(self, job: work.Work[T], conn: Connection | None = None) -> T:
+        """Do all that work asks for; returns its result."""
         try:
-            request = work.send(None)
+            request = job.send(None)
             while True:
                 try:
                     reply = self._perform(request, conn)
-                except Exception as error:  # noqa: BLE001  it goes where the request came from
-                    request = work.throw(error)
+                except Exception as error:  # noqa: BLE001  the work decides
+                    request = job.throw(error)
                 else:
-                    request = work.send(reply)
+                    request = job.send(reply)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    def _perform(self, request: Request, conn: Connection | None) -> Any:
+    def _perform(self, request: work.Request, conn: Connection | None) -> Any:
         match request:
-            case Step(name):
+            case work.Step(name):
                 return self._steps and self._steps(name)
-            case Ask(operation):
+            case work.Ask(operation):
                 return self._store.run(operation, self._patience_s)
-            case Pause(seconds):
+            case work.Pause(seconds):
                 return self._stopped or self._stop.wait(seconds)
-            case Transact(work, alone):
+            case work.Transact(inner, alone):
                 # One at a time: a handler need not care how many streams there are.
                 with self._alone if alone else nullcontext(), self._engine.begin() as conn:
-                    return self._do(work, conn)
+                    return self._do(inner, conn)
         assert conn is not None
         match request:
-            case Fetch(statement, values):
+            case work.Fetch(statement, values):
                 return conn.execute(statement, values).scalar()
-            case Execute(statement, values):
+            case work.Execute(statement, values):
                 return conn.execute(statement, values).rowcount
-            case Handle(stream, messages):
+            case work.Handle(stream, messages):
                 return check_done(self._handlers[stream](conn, messages))
-            case Restore(stream, state):
+            case work.Restore(stream, state):
                 return check_done(self._resetters[stream](conn, state))
-            case InspectTransaction():
-                return transaction_state(conn)
+            case work.InspectTransaction():
+                return work.transaction_state(conn)

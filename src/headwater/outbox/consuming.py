@@ -92,7 +92,7 @@ class Turn:
 
     def run(self) -> Work[None]:
         """Apply what comes, wait for more, and ride out trouble, until asked to stop."""
-        outage = DatabaseOutage(self._who, log, self._plan.database)
+        outage = DatabaseOutage(self._who, log, self._plan.database, self._plan.time.monotonic)
         while not (yield Pause(0)):
             try:
                 handled = yield from self._advance(WAIT_MS)

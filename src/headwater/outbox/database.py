@@ -8,17 +8,18 @@ made as the engine makes them, with the same arguments and listeners.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import psycopg
 from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from headwater.errors import InvalidInput
-from headwater.outbox.schema import check_dialect, outbox_table
+from headwater.errors import InvalidInput, NotCreated
+from headwater.outbox.schema import CONTROL, check_dialect, outbox_table, streamer_table
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name
@@ -42,56 +43,121 @@ class Control(NamedTuple):
     claimed: str
 
 
-class OutboxDatabase(Protocol):
-    """What the streamer asks of a database; one implementation for each kind.
+class Statements(NamedTuple):
+    """The SQL that is the same on every database but for its parameters and its clock."""
 
-    Outside ``transaction`` every statement stands for itself.
+    control: str
+    mark: str
+    listed: str
+    claimed_ms: str
+    now_ms: str
+    staged: str
+    checkpoints: str
+
+
+def spell_statements(parameter: str, clock: str, row_bytes: str) -> Statements:
+    """Write the statements for one kind of database.
+
+    ``parameter`` stands for a parameter, ``clock`` reads the time in ms, and ``row_bytes`` is at
+    least the size of a row.
+    """
+    found = Statements(
+        control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
+        mark=f"UPDATE headwater_streamer "
+        f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
+        "WHERE name = ? AND producer = ? AND batch = ?",
+        listed=f"SELECT id, {row_bytes} FROM headwater_outbox ORDER BY id LIMIT ?",
+        claimed_ms="SELECT claimed_ms FROM headwater_streamer WHERE name = ?",
+        now_ms=f"SELECT {clock}",
+        # Each end by itself: SQLite finds only one of them in an index at a time.
+        staged="SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?) AS counted), "
+        "(SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1, "
+        "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
+        checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
+        "ORDER BY 1, 2",
+    )
+    return Statements._make(text.replace("?", parameter) for text in found)
+
+
+class OutboxDatabase(ABC):
+    """A connection on which the streamer works; one subclass for each kind of database.
+
+    Outside ``transaction`` every statement is a transaction of its own.
     """
 
-    where: str
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Do all that happens within, or none; what it reads cannot be claimed by others."""
+    statements: ClassVar[Statements]
 
     def control(self) -> Control:
-        """Read the control row."""
+        """Read the control row. Raises NotCreated."""
+        if not (found := self.fetch(self.statements.control, CONTROL)):
+            raise NotCreated(streamer_table.name)
+        return Control(*found[0])
 
     def mark(self, old: Control, new: Control) -> bool:
-        """Write the control row if it still names the old batch; says whether it did."""
+        """Write the control row if it still names the old batch; returns whether it did."""
+        values = (*new, CONTROL, old.producer, old.batch)
+        return self.change(self.statements.mark, *values) == 1
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
-        """Name the visible rows by id, up to a limit, with their sizes in bytes."""
-
-    def rows(self, runs: Runs) -> list[Row]:
-        """Read rows in the order of their ids; those that are gone are left out."""
-
-    def delete(self, runs: Runs) -> None:
-        """Delete exactly these rows."""
+        """Return the ids of the visible rows, up to a limit, with their sizes in bytes."""
+        return self.fetch(self.statements.listed, limit)
 
     def claimed_ms(self) -> int:
-        """Say when the control row was written last."""
+        """Return when the control row was written last."""
+        ((time,),) = self.fetch(self.statements.claimed_ms, CONTROL)
+        return int(time)
 
     def now_ms(self) -> int:
         """Read the database's clock."""
+        ((now,),) = self.fetch(self.statements.now_ms)
+        return int(now)
 
     def staged(self, limit: int) -> tuple[int, int, int | None]:
-        """Count rows up to a limit; with the span of their ids, and when the oldest came."""
+        """Count rows up to a limit; with the span of their ids, and when the oldest was staged."""
+        ((count, span, oldest),) = self.fetch(self.statements.staged, limit)
+        return count, span or 0, oldest
 
     def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
         """List the consumers: name, stream, next offset, time of the last move."""
+        return self.fetch(self.statements.checkpoints)
 
+    @abstractmethod
+    def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """Run a statement; returns its rows."""
+
+    @abstractmethod
+    def change(self, statement: str, *values: Any) -> int:
+        """Run a statement; returns how many rows it changed."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """Do all that happens within, or nothing; no other streamer claims what it reads."""
+
+    @abstractmethod
+    def rows(self, runs: Runs) -> list[Row]:
+        """Read rows in the order of their ids; those that are gone are left out."""
+
+    @abstractmethod
+    def delete(self, runs: Runs) -> None:
+        """Delete exactly these rows."""
+
+    @abstractmethod
     def lead(self) -> bool:
-        """Try to become the one streamer of this outbox; keeps it until ``close``."""
+        """Try to become the one streamer of this outbox, until ``close``; returns whether it is."""
 
+    @abstractmethod
     def leader_lives(self) -> bool:
-        """Say whether some streamer leads now."""
+        """Return whether some streamer leads now."""
 
+    @abstractmethod
     def watch(self) -> None:
         """Begin to take note of commits; what was committed before may go unnoticed."""
 
+    @abstractmethod
     def wait(self, seconds: float, stop: int) -> None:
         """Return when something may have been staged, or ``stop`` is readable, or time is up."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give up the lead; the connection goes back to where it came from."""
 
@@ -134,10 +200,10 @@ class ConnectionSource:
             from headwater.outbox.sqlite import SqliteDatabase
 
             lock = _locks.setdefault(self.engine, threading.Lock()) if self._shared else self._lock
-            return SqliteDatabase(connection, self.where, lock)
+            return SqliteDatabase(connection, lock)
         from headwater.outbox.postgres import PostgresDatabase
 
-        return PostgresDatabase(connection, self.where)
+        return PostgresDatabase(connection)
 
     @property
     def _lock(self) -> str:

@@ -1,10 +1,11 @@
-"""How a consumer was asked to work, checked before it starts; and what it says it has done."""
+"""How a consumer was asked to work, checked before it starts; and what it has done."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, get_args
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,14 +18,25 @@ from headwater.log.stream import Stream
 from headwater.outbox.schema import check_dialect
 
 F = TypeVar("F")
+E = TypeVar("E", Engine, AsyncEngine)
 
 OnError: TypeAlias = Literal["stop", "skip"]
 OnGap: TypeAlias = Literal["stop", "skip"]
 Streams: TypeAlias = "str | Stream | AsyncStream | Iterable[str | Stream | AsyncStream]"
 
 
+class TimeSource(Protocol):
+    """Where a consumer's time comes from; the module ``time`` is one."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+    def time(self) -> float:
+        """Return the seconds since 1970."""
+
+
 class ConsumerOptions(TypedDict, total=False):
-    """What may be asked of a consumer; Consumer says what each means."""
+    """What may be asked of a consumer; Consumer documents each option."""
 
     batch: int
     start: Start
@@ -34,11 +46,12 @@ class ConsumerOptions(TypedDict, total=False):
     on_gap: OnGap
     on_reset: Any
     steps: Callable[[str], None]
+    time_source: TimeSource | None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlan:
-    """How a consumer was asked to work; refuses what cannot be meant."""
+    """How a consumer was asked to work. Raises InvalidInput for what cannot be meant."""
 
     name: str
     database: Engine | AsyncEngine = field(repr=False)
@@ -49,6 +62,7 @@ class ConsumerPlan:
     backoff_ms: int
     on_gap: OnGap
     resets: bool
+    time: TimeSource = field(default=time, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "consumer")
@@ -66,7 +80,7 @@ class ConsumerPlan:
         return f"consumer:{self.name}"
 
     def grave(self, stream: str) -> str:
-        """Name the stream of the dead letters of a stream."""
+        """Return the name of the stream with the dead letters of a stream."""
         return check_name(f"{stream}.{self.name}.dead", "stream for dead letters")
 
 
@@ -100,7 +114,7 @@ class ConsumerStats:
 
 
 def names_of(streams: Streams) -> tuple[str, ...]:
-    """Name the streams that a consumer was given."""
+    """Return the names of the streams that a consumer was given."""
     given = [streams] if isinstance(streams, str | Stream | AsyncStream) else list(streams)
     names = tuple(
         stream.name if isinstance(stream, Stream | AsyncStream) else check_name(stream, "stream")
@@ -112,7 +126,7 @@ def names_of(streams: Streams) -> tuple[str, ...]:
 
 
 def for_each(names: Iterable[str], given: F | Mapping[str, F], what: str) -> dict[str, F]:
-    """Give each stream its function: the same one, or its own where a mapping was given."""
+    """Return the function of each stream: the same one, or its own out of a mapping."""
     if not isinstance(given, Mapping):
         functions = dict.fromkeys(names, given)
     else:
@@ -126,32 +140,20 @@ def for_each(names: Iterable[str], given: F | Mapping[str, F], what: str) -> dic
 
 
 def one_of(names: tuple[str, ...], name: str | None) -> str:
-    """Give the stream that is meant; it need not be named when there is only one."""
+    """Return the stream that is meant; it need not be named when there is only one."""
     meant = names[0] if name is None and len(names) == 1 else name
     if meant not in names:
         raise InvalidInput(f"stream must be one of {', '.join(names)}, not {name!r}")
     return meant
 
 
-def sync_engine_of(outbox: Any) -> Engine:
-    """Give the engine of an outbox, or the engine that was given."""
+def engine_of(outbox: Any, kind: type[E], who: str, cure: str) -> E:
+    """Return the engine of an outbox, or the engine that was given; raises InvalidInput."""
     engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
-    if not isinstance(engine, Engine):
+    if not isinstance(engine, kind):
         raise InvalidInput(
-            f"a Consumer needs an Outbox or an engine of SQLAlchemy, not a "
-            f"{type(outbox).__name__}; with an AsyncEngine use AsyncConsumer"
-        )
-    check_dialect(engine.dialect)
-    return engine
-
-
-def async_engine_of(outbox: Any) -> AsyncEngine:
-    """Give the async engine of an outbox, or the one that was given."""
-    engine = outbox if isinstance(outbox, AsyncEngine) else getattr(outbox, "engine", outbox)
-    if not isinstance(engine, AsyncEngine):
-        raise InvalidInput(
-            f"an AsyncConsumer needs an Outbox on an AsyncEngine, or that engine, not a "
-            f"{type(outbox).__name__}; make one with create_async_engine"
+            f"{who} needs an Outbox on an {kind.__name__}, or that engine, not a "
+            f"{type(outbox).__name__}; {cure}"
         )
     check_dialect(engine.dialect)
     return engine

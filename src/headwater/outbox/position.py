@@ -7,8 +7,6 @@ still be needed.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Insert
@@ -30,16 +28,14 @@ log = logging.getLogger("headwater.outbox")
 class ConsumerPosition:
     """The position of a consumer: ``next`` is the offset it needs next, None until looked up."""
 
-    def __init__(
-        self, plan: ConsumerPlan, stream: StreamHandle, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, plan: ConsumerPlan, stream: StreamHandle) -> None:
         self.next: int | None = None
         self.reader = plan.reader
         self._start = plan.start
         self._consumer = plan.name
         self._dialect = plan.database.dialect.name
         self._stream = stream
-        self._clock = clock
+        self._time = plan.time
         self._told: int | None = None
         self._told_at = 0.0
         self._found_at: float | None = None
@@ -61,12 +57,12 @@ class ConsumerPosition:
             found = yield from self._begin()
         if found != self._told:
             yield from self._tell(found)
-        self.next, self._found_at = found, self._clock()
+        self.next, self._found_at = found, self._time.monotonic()
         return found
 
     def doubt(self, after_s: float) -> None:
         """Have the position looked up again if the last time is so long ago."""
-        if self._found_at is not None and self._clock() - self._found_at >= after_s:
+        if self._found_at is not None and self._time.monotonic() - self._found_at >= after_s:
             self.next = None
 
     def load(self) -> Work[int | None]:
@@ -110,7 +106,7 @@ class ConsumerPosition:
         return {"who": self._consumer, "place": self._stream.name}
 
     def _row(self, position: int) -> dict[str, Any]:
-        return {**self._key(), "new": position, "now_ms": time.time_ns() // 1_000_000}
+        return {**self._key(), "new": position, "now_ms": int(self._time.time() * 1000)}
 
     # ── In the log ───────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +117,7 @@ class ConsumerPosition:
         """
         if self.next is None or self.next == self._told:
             return
-        if self._clock() - self._told_at < every_s:
+        if self._time.monotonic() - self._told_at < every_s:
             return
         try:
             yield from self._tell(self.next)
@@ -132,7 +128,7 @@ class ConsumerPosition:
 
     def _tell(self, position: int) -> Work[None]:
         yield Ask(set_reader(self._stream.key, self.reader, position))
-        self._told, self._told_at = position, self._clock()
+        self._told, self._told_at = position, self._time.monotonic()
 
     def resolve(self, start: Start) -> Work[int]:
         """Turn "first", "last", an offset or a time into an offset of the stream."""

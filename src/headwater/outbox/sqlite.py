@@ -9,62 +9,40 @@ import select
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headwater.errors import NotCreated
-from headwater.outbox.database import Control, Row, Runs
-from headwater.outbox.schema import CONTROL, streamer_table
+from headwater.outbox.database import OutboxDatabase, Row, Runs, spell_statements
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-_CONTROL = """
-SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?
-"""
-_MARK = f"""
-UPDATE headwater_streamer SET producer = ?, batch = ?, claimed = ?, claimed_ms = {_CLOCK}
-WHERE name = ? AND producer = ? AND batch = ?
-"""
-# A sign has four bytes at most.
-_LISTED = """
-SELECT id, 4 * length(tag) + length(value) FROM headwater_outbox ORDER BY id LIMIT ?
-"""
-# Of a run of neighbours; there is one of them, unless transactions took turns or rolled back.
+# A character has four bytes at most.
+_ROW_BYTES = "4 * length(tag) + length(value)"
+# Of a run of ids; there is one run, unless transactions took turns or rolled back.
 _ROWS = """
 SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
 _DELETE = "DELETE FROM headwater_outbox WHERE id BETWEEN ? AND ?"
-_NOW = f"SELECT {_CLOCK}"
-_CLAIMED_MS = "SELECT claimed_ms FROM headwater_streamer WHERE name = ?"
-_STAGED = """
-SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?)),
-       (SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1,
-       (SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)
-"""
-_CHECKPOINTS = """
-SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints ORDER BY 1, 2
-"""
 
-# Looking whether anything was committed costs a few microseconds: while there is traffic it is
-# done often, and less often after a second without.
+# To look whether anything was committed costs a few microseconds: while there is traffic it is done
+# often, and less often after a second without.
 _BUSY_POLL_S = 0.003
 _IDLE_POLL_S = 0.015
 _IDLE_AFTER_S = 1.0
 
-# Who asks whether a streamer leads holds its lock for a moment.
+# A process that asks whether a streamer leads holds its lock for a moment.
 _MOMENT_S = 0.002
 
 
-class SqliteDatabase:
+class SqliteDatabase(OutboxDatabase):
     """A SQLite connection on which the streamer works.
 
     ``lock`` is the path of the leader's lock, or, for a database in memory, a lock in memory.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, where: str, lock: str | threading.Lock
-    ) -> None:
-        self.where = where
+    statements = spell_statements("?", _CLOCK, _ROW_BYTES)
+
+    def __init__(self, connection: sqlite3.Connection, lock: str | threading.Lock) -> None:
         self._connection = connection
         self._before: Any = connection.isolation_level
         # Transactions begin where we say so.
@@ -76,6 +54,14 @@ class SqliteDatabase:
         self._leads = False
         self._version = 0
         self._changed = 0.0
+
+    def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """See OutboxDatabase."""
+        return self._cursor.execute(statement, values).fetchall()
+
+    def change(self, statement: str, *values: Any) -> int:
+        """See OutboxDatabase."""
+        return self._cursor.execute(statement, values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -90,21 +76,6 @@ class SqliteDatabase:
                 self._cursor.execute("ROLLBACK")
             raise
 
-    def control(self) -> Control:
-        """See OutboxDatabase."""
-        if not (found := self._ask(_CONTROL, CONTROL)):
-            raise NotCreated(streamer_table.name)
-        return Control(*found[0])
-
-    def mark(self, old: Control, new: Control) -> bool:
-        """See OutboxDatabase."""
-        self._cursor.execute(_MARK, (*new, CONTROL, old.producer, old.batch))
-        return self._cursor.rowcount == 1
-
-    def listed(self, limit: int) -> Sequence[tuple[int, int]]:
-        """See OutboxDatabase."""
-        return self._ask(_LISTED, limit)
-
     def rows(self, runs: Runs) -> list[Row]:
         """See OutboxDatabase."""
         return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
@@ -112,25 +83,6 @@ class SqliteDatabase:
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""
         self._cursor.executemany(_DELETE, runs)
-
-    def claimed_ms(self) -> int:
-        """See OutboxDatabase."""
-        ((time,),) = self._ask(_CLAIMED_MS, CONTROL)
-        return int(time)
-
-    def now_ms(self) -> int:
-        """See OutboxDatabase."""
-        ((now,),) = self._ask(_NOW)
-        return int(now)
-
-    def staged(self, limit: int) -> tuple[int, int, int | None]:
-        """See OutboxDatabase."""
-        ((count, span, oldest),) = self._ask(_STAGED, limit)
-        return count, span or 0, oldest
-
-    def checkpoints(self) -> Sequence[tuple[str, str, int, int]]:
-        """See OutboxDatabase."""
-        return self._ask(_CHECKPOINTS)
 
     def lead(self) -> bool:
         """See OutboxDatabase; a lock file is free when the process that held it is gone."""
@@ -153,19 +105,19 @@ class SqliteDatabase:
 
     def watch(self) -> None:
         """See OutboxDatabase."""
-        ((self._version,),) = self._ask("PRAGMA data_version")
+        ((self._version,),) = self.fetch("PRAGMA data_version")
 
     def wait(self, seconds: float, stop: int) -> None:
         """See OutboxDatabase: returns when another connection has committed anything."""
         poll = select.poll()
         poll.register(stop, select.POLLIN)
         if not isinstance(self._lock, str):
-            # It may change by this very connection, and then nothing tells of it.
+            # It may change by this very connection, which data_version does not show.
             poll.poll(min(seconds, _BUSY_POLL_S) * 1000)
             return
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
-            ((version,),) = self._ask("PRAGMA data_version")
+            ((version,),) = self.fetch("PRAGMA data_version")
             if version != self._version:
                 self._version, self._changed = version, now
                 return
@@ -194,9 +146,6 @@ class SqliteDatabase:
             self._held = None
         elif not isinstance(self._lock, str):
             self._lock.release()
-
-    def _ask(self, statement: str, *words: Any) -> list[Any]:
-        return self._cursor.execute(statement, words).fetchall()
 
 
 def _try_lock(path: str) -> int | None:

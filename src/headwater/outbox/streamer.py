@@ -10,7 +10,7 @@ its stream once, after what its transaction staged there before it; one that was
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +60,19 @@ class Progress:
 class Streamer:
     """Streams an outbox to the log of ``hw``, in batches of up to ``batch`` rows.
 
-    ``steps`` is called with the name of every step as it is done; a test that wants to know what
-    a crash does there may crash there.
+    ``steps`` is called with the name of every step as it is done, for tests that crash there.
+    ``new_producer`` returns the name of a producer that the log has not seen, for tests that need
+    to know it.
     """
 
     def __init__(
-        self, outbox: Outbox[Any], hw: Headwater, *, batch: int = BATCH, steps: Steps | None = None
+        self,
+        outbox: Outbox[Any],
+        hw: Headwater,
+        *,
+        batch: int = BATCH,
+        steps: Steps | None = None,
+        new_producer: Callable[[], str] | None = None,
     ) -> None:
         if not isinstance(outbox, Outbox):
             raise InvalidInput(f"a streamer needs an Outbox, not a {type(outbox).__name__}")
@@ -80,7 +87,8 @@ class Streamer:
         self._batch = batch
         self._steps: Steps = steps or _go_on
         self._stop = StopSignal()
-        self._producer = _producer_name()
+        self._new_producer = new_producer or _new_producer
+        self._producer = self._new_producer()
         self._registered: set[str] = set()
         self._rows = self._batches = 0
         self._leading = False
@@ -115,7 +123,7 @@ class Streamer:
             except LostLead:
                 continue
             except DatabaseUnreachable:
-                self._producer = _producer_name()
+                self._producer = self._new_producer()
                 raise
 
     def run(self) -> None:
@@ -142,7 +150,7 @@ class Streamer:
             finally:
                 self._leading = False
             # A claim that this name made before a broken connection may still come to pass.
-            self._producer = _producer_name()
+            self._producer = self._new_producer()
 
     def stop(self) -> None:
         """Let ``run`` bring its batch to its end and return; from any thread or signal handler."""
@@ -246,10 +254,10 @@ def _by_stream(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], Sequen
         yield stream, some_tags, some_values
 
 
-def _producer_name() -> str:
-    """Name the streamer to the log.
+def _new_producer() -> str:
+    """Return a name by which the log knows a streamer.
 
-    The name is new with every streamer and every connection. A database that was restored from a
+    It is new with every streamer and every connection. A database that was restored from a
     backup counts its batches from an earlier number; under one fixed name, the log would take
     these for repeats.
     """

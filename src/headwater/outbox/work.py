@@ -84,13 +84,15 @@ Request: TypeAlias = (
 Work: TypeAlias = Generator[Request, Any, T]
 
 
-def transaction_state(conn: Connection) -> TransactionState:
-    """Say whether a transaction can still be committed as a whole.
+def transaction_state(conn: Connection | None) -> TransactionState:
+    """Return whether a transaction can still be committed as a whole.
 
     It is "broken" when the database will only roll it back, and "ended" when somebody has
     committed it or rolled it back already. SQLAlchemy knows what was done through it, the driver
-    what was done past it, and what the database did by itself.
+    what was done around it, and what the database did by itself.
     """
+    if conn is None:
+        return "ended"
     if conn.invalidated:
         return "broken"
     if conn.closed or not conn.in_transaction():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from headwater.log.aio_stream import AsyncGroup
+from headwater.log.aio_group import AsyncGroup
 from headwater.log.types import Message
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.pace import Pace, Verdict

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
+from headwater.log.group import Group
 from headwater.log.limits import check_ms
-from headwater.log.stream import Group
 from headwater.log.types import Message
 from headwater.outages import delay_s
 from headwater.workers.crew import Crew

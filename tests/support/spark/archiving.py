@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 
+from headwater import Headwater, Stream
+from headwater.spark.archives import parquet, writing
 from headwater.spark.archives.writing import WrittenRange
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.jobs.archiver import Archiver
+from headwater.spark.log import task_ranges
 from headwater.spark.log.source import HeadwaterSource
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
+from tests.support.entries import entries
 
 
 class Row(NamedTuple):
@@ -26,6 +31,32 @@ class Row(NamedTuple):
     tag: str
     value: bytes
     time_ms: int
+
+
+def expected(last: int) -> list[tuple[int, str, bytes]]:
+    """Return offset, tag and value of the messages 1..last of a stream of entries."""
+    return [(n, tag, value) for n, (tag, value) in enumerate(entries(last), 1)]
+
+
+def pairs_of(rows: list[Row]) -> list[tuple[int, str, bytes]]:
+    """Return rows without their times, to be compared with what is expected."""
+    return [(row.offset, row.tag, row.value) for row in rows]
+
+
+def stream_of_3000(hw: Headwater, name: str) -> Stream:
+    """Write a stream of 3000 messages, in nodes and in its tail."""
+    stream = hw.stream(name)
+    stream.write_many(entries(2400))
+    for first in range(2401, 3001, 60):
+        stream.write_many(entries(60, first))
+    return stream
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut what there is into many tasks, files and row groups."""
+    monkeypatch.setattr(task_ranges, "TASK_NODES", 1)
+    monkeypatch.setattr(writing, "PIECE_ROWS", 700)
+    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 200)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:

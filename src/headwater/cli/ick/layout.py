@@ -16,9 +16,9 @@ from headwater.cli.options import AsJson, StoreUrl, Yes, confirm, connected
 def list_channels(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List all channels."""
     with connected(store) as hw:
-        every = [hw.ick_channel(name).stats() for name in hw.ick_channels()]
+        found = hw.store.run(views.overview.all_channels())
     output.show_list(
-        [facts for facts in every if facts is not None],
+        found,
         views.icks.ChannelView.of,
         {
             "channel": lambda facts: facts.name,

@@ -21,7 +21,7 @@ _TIMES = {"ready": "due", "delayed": "due", "unacked": "deadline", "dead": "give
 def list_queues(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List all queues and how they stand."""
     with connected(store) as hw:
-        found = [hw.queue(name).stats() for name in hw.queues()]
+        found = hw.store.run(views.overview.all_queues())
     output.show_list(
         found,
         views.queues.QueueView.of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +24,8 @@ from headwater.cli.options import (
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
-    from headwater.log.stream import Group, Stream
-    from headwater.log.types import GroupInfo
+    from headwater.log.group import Group
+    from headwater.views.overview import StreamGroup
 
 _Offsets = Annotated[
     list[str],
@@ -48,35 +48,27 @@ def list_groups(
 ) -> None:
     """Show where every group stands, of one stream or of all."""
     with connected(store) as hw:
-        streams = [known(hw, name)] if name else [hw.stream(one) for one in hw.streams()]
-        found = [(stream.name, facts) for stream in streams for facts in _groups(stream)]
-    columns: dict[str, Callable[[tuple[str, GroupInfo]], Any]] = {
-        "group": lambda row: row[1].name,
-        "next": lambda row: row[1].next,
-        "ack_offset": lambda row: row[1].ack_offset,
-        "pending": lambda row: row[1].pending,
-        "lag": lambda row: row[1].lag,
-        "missed": lambda row: row[1].missed,
-        "expired": lambda row: row[1].expired,
-        "dead": lambda row: row[1].dead,
-        "members": lambda row: len(row[1].members),
-        "waiting": lambda row: row[1].waiting,
+        streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
+        found = hw.store.run(views.overview.groups_of(streams))
+    columns: dict[str, Callable[[StreamGroup], object]] = {
+        "group": lambda row: row.group.name,
+        "next": lambda row: row.group.next,
+        "ack_offset": lambda row: row.group.ack_offset,
+        "pending": lambda row: row.group.pending,
+        "lag": lambda row: row.group.lag,
+        "missed": lambda row: row.group.missed,
+        "expired": lambda row: row.group.expired,
+        "dead": lambda row: row.group.dead,
+        "members": lambda row: len(row.group.members),
+        "waiting": lambda row: row.group.waiting,
     }
     output.show_list(
         found,
-        lambda row: views.streams.GroupView.of(row[1], stream=row[0]),
-        columns if name else {"stream": lambda row: row[0]} | columns,
+        lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
+        columns if name else {"stream": lambda row: row.stream} | columns,
         as_json,
         nothing="no groups: a group comes into being with its first read",
     )
-
-
-def _groups(stream: Stream) -> Iterator[GroupInfo]:
-    for name in sorted(stream.info().groups):
-        try:
-            yield stream.group(name).info()
-        except UnknownGroup:
-            continue  # removed since the stream was asked
 
 
 def ack(

@@ -29,7 +29,7 @@ _MARKER_MS = 24 * 3600 * 1000
 def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List all streams."""
     with connected(store) as hw:
-        found = [hw.stream(name).info() for name in hw.streams()]
+        found = hw.store.run(views.overview.all_streams())
     output.show_list(
         found,
         views.streams.StreamView.of,

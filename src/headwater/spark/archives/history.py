@@ -1,9 +1,9 @@
 """Archive and log as one: the archive for what its manifest covers, the log for the rest.
 
-The archiver makes a version of the manifest before the log forgets anything. So whoever reads the
-manifest first and looks at the log then, and looks again when there is a gap between the two, finds
-every offset in one of them; and a task that finds its part of the log evicted since finds it in a
-newer version.
+The archiver makes a version of the manifest before the log evicts anything. So a reader that reads
+the manifest first and the log after it, and reads both again when there is a gap between the two,
+finds every offset in one of them; and a task whose part of the log was evicted meanwhile finds it
+in a newer version.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class ArchivePart(NamedTuple):
 def whole_extents(
     archives: Sequence[Archive], look: Callable[[], Sequence[Extent]]
 ) -> list[Extent]:
-    """Return from where to where each stream goes, archive and log together.
+    """Return the extent of each stream, archive and log together.
 
-    ``look`` asks the log. A stream that is gone from the log is all that its archive has. Raises
-    ArchiveMismatch when an archive is not the history of its stream.
+    ``look`` asks the log. Of a stream that was deleted from the log, only its archive counts.
+    Raises ArchiveMismatch when an archive is not the history of its stream.
     """
     before: list[Manifest | None] = []
     while True:
         manifests = [archive.load() for archive in archives]
         extents = look()
         found = [*zip(archives, manifests, extents, strict=True)]
-        # Where they do not meet, the log has perhaps evicted what was archived in between.
+        # Where they do not meet, the log may have evicted what was archived in between.
         if manifests == before or all(_meet(manifest, extent) for _, manifest, extent in found):
             return [_joined(*each) for each in found]
         before = manifests
@@ -64,7 +64,7 @@ def _joined(archive: Archive, manifest: Manifest | None, extent: Extent) -> Exte
 
 
 def divide(manifest: Manifest, start: int, stop: int, least: int) -> tuple[list[ArchivePart], int]:
-    """Cut what the archive has of start..stop-1 into parts; say where the log goes on.
+    """Cut what the archive has of start..stop-1 into parts; returns where the log goes on, too.
 
     At least so many parts, when there are as many offsets; none for offsets without a message.
     """

@@ -4,10 +4,10 @@
     stream=<name>/date=2030-01-31/...parquet     what it names; files that no version names are
                                                  left over from a run that died, and never read
 
-A version is made whole, under a name that was free, and is never changed: of two archivers that
-go on from the same version one wins, and the other is told. Everything up to ``last`` is archived
-or known to be gone, so what is covered is known without looking at the files. A stream that was
-deleted and written anew is another stream: ``created`` tells.
+A version is created atomically, under a name that was free, and is never changed: of two archivers
+that go on from the same version one wins, and the other gets an error. Everything up to ``last`` is
+archived or known to be gone, so what is covered is known without looking at the files. A stream
+that was deleted and written anew is another stream: it has another ``created``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.spark.archives.place import Directory, ListedFile, open_directory
 FORMAT = 1
 _FOLDER = "_manifest"
 _VERSION = re.compile(r"\d{10}\.json")
-# Versions that stay: whoever listed them has time to read the newest one.
+# So many versions stay: a reader that listed them has time to read the newest one.
 _KEPT = 16
 
 
@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check_stream(self, shown: str, created: int, last: int) -> None:
-        """Refuse a log that this is not the history of; ask the log after reading the manifest.
+        """Refuse a log that this is not the history of; ask the log after the manifest was read.
 
         Raises ArchiveMismatch.
         """
@@ -143,7 +143,7 @@ class Archive:
                 manifest = _decode(data, directory, newest.name, self.stream)
                 _read[self] = (newest, manifest)
                 return manifest
-            # Many newer versions came, and this one went, since it was listed.
+            # Many newer versions were made since the listing, and this one was removed.
         return None
 
     def require(self) -> Manifest:
@@ -154,9 +154,9 @@ class Archive:
         return manifest
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version the newest; raises ArchiveTaken when there is one of its number.
+        """Make a version the newest; raises ArchiveTaken when its number is taken.
 
-        The files it names must be there. It is there for all readers when this returns.
+        The files that it names must exist. All readers see it when this returns.
         """
         directory = self.directory
         if not directory.create(_name(manifest.version), _encode(manifest)):
@@ -170,7 +170,7 @@ _read: dict[Archive, tuple[ListedFile, Manifest]] = {}
 
 
 def _versions(directory: Directory) -> list[ListedFile]:
-    """List the versions that are there, the newest last; other files are none of ours."""
+    """Return the versions that are there, the newest last; other files are not ours."""
     return [one for one in directory.listing(_FOLDER) if _VERSION.fullmatch(one.name)]
 
 
@@ -179,7 +179,7 @@ def _name(version: int) -> str:
 
 
 def _encode(manifest: Manifest) -> pa.Buffer:
-    """Spell a version as two lines of JSON; the second has the checksum of the first."""
+    """Encode a version as two lines of JSON; the second has the checksum of the first."""
     body = msgspec.json.encode(manifest)
     return pa.py_buffer(body + b'\n{"crc32":%d}\n' % crc32(body))
 
@@ -202,7 +202,7 @@ def _decode(data: bytes, directory: Directory, name: str, stream: str) -> Manife
 
 
 def _joined(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Bring gaps into order and join neighbours."""
+    """Return gaps in order, neighbours joined."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(gaps):
         if joined and low <= joined[-1][1] + 1:

@@ -1,9 +1,9 @@
-"""Messages as Parquet: how a file of an archive is written, and how its rows are found again.
+"""Messages as Parquet: how a file of an archive is written, and how its rows are found.
 
 Columns offset, tag, value and time, in order of offset; zstd; row groups of 64,000 rows with the
-span of offsets, times and tags of each; a checksum for each page. The name of a file is that of
-its day, its first and last offset, and a digest of its bytes: whoever writes the same messages
-again writes the same file.
+span of offsets, times and tags of each; a checksum for each page. The path of a file has its day,
+its first and last offset, and a digest of its bytes: writing the same messages again writes the
+same file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SETTINGS = {
 
 
 def write_files(directory: Directory, table: pa.Table) -> list[File]:
-    """Write messages as one file for each day that they have; each is there when this returns."""
+    """Write messages as one file for each of their days; all are written when this returns."""
     days = pc.min_element_wise(table.column("time").cast(pa.date32()).cast(pa.int32()), _LAST_DAY)
     found = sorted(pc.unique(days).to_pylist())
     if len(found) == 1:
@@ -93,10 +93,10 @@ class Wanted(NamedTuple):
 def read_file(
     directory: Directory, file: File, wanted: Wanted, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the row groups that may hold what is wanted, cut to its offsets.
+    """Yield the row groups that may hold what is wanted, cut to its offsets.
 
-    Other rows of a group come along: times and tags are for the caller to look at. ``columns``
-    must hold offset. Raises ArchiveDamaged.
+    The other rows of a group are returned, too: the caller has to compare times and tags.
+    ``columns`` must hold offset. Raises ArchiveDamaged.
     """
     with directory.open(file.path) as opened:
         try:

@@ -2,7 +2,7 @@
 
 An archive has a directory for each stream, ``stream=<name>``, spelled as Hive and Spark spell
 partitions, so that the whole place is also a plain Parquet data set with the columns stream and
-date. What is put here appears whole or not at all.
+date. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def safe_place(place: str) -> str:
 
 
 def stream_folder(stream: str) -> str:
-    """Spell the directory of a stream; raises InvalidInput when no file system could hold it."""
+    """Return the directory name of a stream; raises InvalidInput when it would be too long."""
     name = "stream=" + _ESCAPED.sub(lambda sign: f"%{ord(sign[0]):02X}", stream)
     if len(name.encode()) > _MAX_NAME_BYTES:
         raise InvalidInput(
             f"the name of stream {stream!r} is too long for a directory; "
-            "archives take names of about 80 signs and more when most are letters and digits"
+            "archives take names of about 80 characters, more when most are letters and digits"
         )
     return name
 
@@ -89,7 +89,7 @@ class Directory:
         )
 
     def read(self, name: str) -> bytes | None:
-        """Return all of a file, or None when it is not there."""
+        """Return the content of a file, or None when there is none."""
         try:
             with self.filesystem.open_input_file(self.within(name)) as file:
                 data: bytes = file.read()
@@ -105,13 +105,13 @@ class Directory:
             raise ArchiveDamaged(self.shown, name, "it is missing") from None
 
     def put(self, name: str, data: pa.Buffer) -> None:
-        """Put a file, whole or not at all, in the place of what is there."""
+        """Write a file atomically; replaces one of that name."""
         self._make_folder(name)
         with self.filesystem.open_output_stream(self.within(name)) as file:
             file.write(data)
 
     def create(self, name: str, data: pa.Buffer) -> bool:
-        """Put a file unless there is one of that name; returns whether it is ours.
+        """Write a file unless there is one of that name; returns whether this call has written it.
 
         Object stores, as pyarrow speaks to them, cannot refuse to replace an object: there two
         calls within the same moment may both believe that they won.
@@ -143,7 +143,7 @@ class Directory:
 
 
 class LocalDirectory(Directory):
-    """A directory of this machine: what is there stays there, and a name is taken by one only."""
+    """A directory of this machine: files are durable, and a name is taken once only."""
 
     def put(self, name: str, data: pa.Buffer) -> None:
         """See Directory; on disk when this returns."""
@@ -185,7 +185,7 @@ class LocalDirectory(Directory):
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk, too."""
+    """Flush the names in a folder to disk, too."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -204,13 +204,13 @@ def open_directory(place: str, stream: str) -> Directory:
 
 @cache
 def _filesystem(place: str, process: int) -> tuple[pafs.FileSystem, str]:  # noqa: ARG001
-    """Open a place once; a forked process again, for it cannot use its parent's connections."""
+    """Open a place once for each process: a fork cannot use its parent's connections."""
     if "://" not in place:
         return pafs.LocalFileSystem(), place
     try:
         filesystem, path = pafs.FileSystem.from_uri(place)
     except (pa.ArrowException, OSError):
-        # What pyarrow says repeats the URI, which may hold a password.
+        # The message of pyarrow repeats the URI, which may hold a password.
         raise InvalidInput(
             f"an archive cannot lie at {safe_place(place)!r}; name a directory, or a URI that "
             "pyarrow.fs opens, such as s3://bucket/folder"

@@ -1,7 +1,7 @@
-"""Reading an archive: the rows of any range in order of offset, and the place where a time begins.
+"""Reading an archive: the rows of any range in order of offset, and the offset of a time.
 
-Files of one run lie one behind the other, unless messages carry times of their own that go back
-and forth over the days: then files of several days hold every other offset, and are merged.
+Files of one run follow each other, unless messages carry times of their own that go back and forth
+over the days: then files of several days hold every other offset, and are merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL = ("offset", "tag", "value", "time")
 def scan(
     directory: Directory, files: Sequence[File], wanted: Wanted, columns: Sequence[str] = ALL
 ) -> Iterator[pa.RecordBatch]:
-    """Return the wanted offsets in order; rows of other times and tags may come along.
+    """Yield the wanted offsets in order; rows of other times and tags may be among them.
 
     ``columns`` must hold offset; what it leaves out is not read. Memory: one row group of each
     file that overlaps with others. Raises ArchiveDamaged.
@@ -34,7 +34,7 @@ def scan(
 
 
 def _overlapping(files: Sequence[File]) -> list[list[File]]:
-    """Put those files together whose offsets overlap, in order."""
+    """Return groups of files whose offsets overlap, in order."""
     groups: list[list[File]] = []
     end = 0
     for file in sorted(files, key=lambda file: file.first):
@@ -46,7 +46,7 @@ def _overlapping(files: Sequence[File]) -> list[list[File]]:
 
 
 def _merged(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Merge parts, each in order for itself: up to where all of them have been read."""
+    """Merge parts that are each in order, up to the offset that all of them have reached."""
     heads: dict[int, pa.RecordBatch] = {}
     waiting = set(range(len(parts)))
     while True:

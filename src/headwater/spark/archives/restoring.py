@@ -1,8 +1,8 @@
 """What a task of a restore does: archived messages into a stream, in order and each once.
 
-A batch carries the source's last offset in it as its sequence, and batches are cut at the same
-places whoever cuts them. So a task that is repeated, or that goes on where another died, finds
-out from the target how far it is; and the same batch is never there twice.
+A batch has the last offset of its source as its sequence, and batches are always cut at the same
+offsets. So a task that is repeated, or that goes on where another died, asks the target how far it
+is; and no batch is written twice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 class MovedRange(NamedTuple):
-    """Messages ``first`` to ``last`` of an archive, which lie at ``to_first`` to ``to_last`` now.
+    """Messages ``first`` to ``last`` of an archive, which have ``to_first`` to ``to_last`` now.
 
-    Where the spans differ, what was compacted away or evicted between them is closed up.
+    Where the lengths differ, there were gaps of compaction or eviction, which are closed.
     """
 
     stream: str
@@ -46,7 +46,7 @@ class ArchivePiece(NamedTuple):
 
 
 def restore_piece(hw: Headwater, piece: ArchivePiece) -> list[MovedRange]:
-    """Append the messages of a piece that are not in the target yet; say where they went."""
+    """Append the messages of a piece that the target lacks; returns their new offsets."""
     stream = hw.stream(piece.into)
     done = stream.newest_sequence(piece.producer) or 0
     directory = piece.archive.directory
@@ -64,7 +64,7 @@ def restore_piece(hw: Headwater, piece: ArchivePiece) -> list[MovedRange]:
 
 
 def _batches(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut what was read into batches that a stream takes."""
+    """Cut what was read into batches of a size that a stream accepts."""
     for batch in rows:
         too_large = batch.nbytes > BATCH_BYTES and batch.num_rows > 1
         if batch.num_rows > BATCH_ROWS or too_large:
@@ -75,7 +75,7 @@ def _batches(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def joined(moves: list[MovedRange]) -> list[MovedRange]:
-    """Join neighbours that moved by the same distance and have no holes."""
+    """Return ranges joined where neighbours moved by the same distance and have no gaps."""
     found: list[MovedRange] = []
     for move in moves:
         before = found[-1] if found else None

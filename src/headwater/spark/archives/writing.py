@@ -1,7 +1,7 @@
-"""What a task of the archiver does: a range of a stream to Parquet, without touching a row.
+"""What a task of the archiver does: it writes a range of a stream to Parquet, as Arrow all the way.
 
 Memory stays within a few times ``PIECE_BYTES``, whatever the range and the size of its messages.
-Whatever is evicted before it was read is told as an exact gap. Repeated, it writes the same files.
+What is evicted before it was read is reported as an exact gap. A repeat writes the same files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIECE_BYTES = 64 * 1024 * 1024
 
 
 class WrittenRange(NamedTuple):
-    """A range of a stream that is in files now, but for what was evicted too early."""
+    """A range of a stream that is in files now, except for gaps that were evicted too early."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ def write_range(
         rows += batch.num_rows
         size += batch.nbytes
         while rows >= PIECE_ROWS or size >= PIECE_BYTES:
-            # Whole rows of a piece, wherever batches end: the same range gives the same pieces.
+            # A full piece, wherever batches end: the same range makes the same pieces.
             table = pa.Table.from_batches(held)
             files += parquet.write_files(directory, table.slice(0, PIECE_ROWS))
             held = table.slice(PIECE_ROWS).to_batches()
@@ -66,7 +66,7 @@ def _messages(
     span: tuple[int, int],
     gaps: list[tuple[int, int]],
 ) -> Iterator[pa.RecordBatch]:
-    """Return the messages of a range, and add to ``gaps`` what was evicted of it."""
+    """Yield the messages of a range, and add what was evicted of it to ``gaps``."""
     stream = StreamHandle(archive.stream, set())
     at, last = span
     while at and at <= last:

@@ -6,9 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from headwater.errors import InvalidInput
+
+BYTES = (StringType, BinaryType)
+# Every number but decimals.
+SCORE = (DoubleType, FloatType, LongType, IntegerType, ShortType)
 
 
 def refuse_other_schema(schema: StructType, ours: StructType, what: str) -> None:

@@ -17,31 +17,24 @@ from pyspark.sql.datasource import (
 
 from headwater.spark.engine.failures import one_line
 
-# Writes all rows of a task; is sent to tasks, so that it must be something that can be pickled.
+# Writes all rows of a task; Spark pickles it to send it to tasks.
 WriteRows: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], None]"
 
 
-class IdempotentWriter(DataSourceArrowWriter):
+class _WritesAtOnce:
+    def __init__(self, write_rows: WriteRows) -> None:
+        self._write_rows = write_rows
+
+    @one_line()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task."""
+        self._write_rows(iterator)
+        return WriterCommitMessage()
+
+
+class IdempotentWriter(_WritesAtOnce, DataSourceArrowWriter):
     """A batch write."""
 
-    def __init__(self, write_rows: WriteRows) -> None:
-        self._write_rows = write_rows
 
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task."""
-        self._write_rows(iterator)
-        return WriterCommitMessage()
-
-
-class IdempotentStreamWriter(DataSourceStreamArrowWriter):
+class IdempotentStreamWriter(_WritesAtOnce, DataSourceStreamArrowWriter):
     """The writes of a streaming query."""
-
-    def __init__(self, write_rows: WriteRows) -> None:
-        self._write_rows = write_rows
-
-    @one_line()
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task."""
-        self._write_rows(iterator)
-        return WriterCommitMessage()

@@ -16,24 +16,14 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, LongType, TimestampType
 
-from headwater.spark.engine.accepted_columns import AcceptedColumns
+from headwater.spark.engine.accepted_columns import BYTES, SCORE, AcceptedColumns
 from headwater.spark.icks.target import DirtyList
 
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
-    "member": (StringType, BinaryType),
-    "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
+    "member": BYTES,
+    "score": SCORE,
 }
 ACCEPTED = AcceptedColumns("an Ick", _TYPES, ["member", "score"])
 ACCEPTED_BY_CHANNEL = AcceptedColumns(

@@ -1,6 +1,6 @@
-"""The job ``archive``: what is new in a stream to Parquet, so that the log may forget it.
+"""The job ``archive``: writes what is new in a stream to Parquet, so that the log may evict it.
 
-Tasks write the files; how an archiver keeps its promises is told in headwater.spark.archives.
+Tasks write the files; how the archiver keeps its promises is in ``archiver``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from headwater.errors import InvalidInput
-from headwater.inputs import check_name
 from headwater.spark.archives.place import absolute_place, safe_place
-from headwater.spark.engine.connections import absolute_url
 from headwater.spark.jobs.archiver import Archiver
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
-from headwater.spark.log.target import StreamOrTopic
+from headwater.spark.log.target import named_target
 
-# So many tasks for each that runs at a time make a round, which ends with a version.
+# So many tasks for each that runs at a time make a round, which ends with a new version.
 _TASKS_OF_A_ROUND = 2
 
 
@@ -74,19 +71,16 @@ def archive(
     """Archive all that a stream, or each partition of a topic, holds beyond its archive.
 
     ``to`` is the place of the archive: a directory, or a URI that pyarrow.fs opens; it may hold
-    archives of many streams. ``evict`` lets the log forget what is archived, as far as no group
-    and no other reader needs it. May be repeated after a crash at any moment, and as often as one
-    likes. Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveTaken, ArchiveDamaged.
+    archives of many streams. ``evict`` evicts what is archived from the log, as far as no group
+    and no other reader needs it. May be repeated after a crash at any moment, and as often as you
+    like. Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveTaken, ArchiveDamaged.
     """
     began = time.monotonic()
-    if (stream is None) == (topic is None):
-        raise InvalidInput("name either a stream or a topic to archive")
-    name = check_name(stream or topic or "", "stream" if stream else "topic")
-    target, place = StreamOrTopic(absolute_url(url), name, topic is not None), absolute_place(to)
+    target, place = named_target(url, stream, topic, "to archive"), absolute_place(to)
     archiver = Archiver(target, place)
     streams = archiver.streams
     found = Archived(
-        name=name,
+        name=target.name,
         place=safe_place(place),
         dry_run=dry_run,
         offsets=sum(each.range().size for each in streams),

@@ -1,10 +1,10 @@
-"""The archiver: finds out what is new in streams, has it written, and makes versions that say so.
+"""The archiver: it finds what is new in streams, has it written, and makes versions that name it.
 
 Files come first, then a version of the manifest that names them; only then does anything count as
-archived, and only then may the log forget it. An archiver that dies at any moment has archived
-what its last version says, and the next one goes on from there: files that no version names are
-written again, or lie unread. It is a registered reader of its streams, so retention waits for it;
-what was evicted all the same is kept as an exact gap.
+archived, and only then may the log evict it. An archiver that dies at any moment has archived what
+its last version says, and the next one goes on from there: files that no version names are written
+again, or lie unread. It is a registered reader of its streams, so retention waits for it; what was
+evicted all the same is recorded as an exact gap.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange
 
 
 def reader_name(place: str) -> str:
-    """Return the archiver of a place among the readers of a stream."""
+    """Return the name of the archiver of a place among the readers of a stream."""
     return f"archive:{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
 
 
 @dataclass(slots=True)
 class StreamArchiver:
-    """One stream: its archive, the newest version, that of the beginning, and where the log is."""
+    """One stream: its archive, the version of the beginning and the newest, the log's extent."""
 
     archive: Archive
     before: Manifest
@@ -61,11 +61,11 @@ class StreamArchiver:
         return OffsetRange(self.archive.stream, self.partition, start, stop, self.extent.created)
 
     def register(self, hw: Headwater) -> None:
-        """Tell the log what this archiver needs next."""
+        """Register what this archiver needs next with the log."""
         hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
 
     def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
-        """Make the next version: what was missing before, and what is written now."""
+        """Make the next version of the manifest, with what was missing before and what is new."""
         gaps = [*self.missing(), *(gap for part in written for gap in part.gaps)]
         files = [file for part in written for file in part.files]
         last = written[-1].last if written else self.extent.first - 1
@@ -75,7 +75,7 @@ class StreamArchiver:
         self.register(hw)
 
     def evict(self, hw: Headwater) -> int:
-        """Let the log forget what is archived and needed by nobody; returns how many messages."""
+        """Evict what is archived and needed by nobody; returns how many messages."""
         return hw.stream(self.archive.stream).evict(self.manifest.last, past_readers=False)
 
     def would_evict(self, hw: Headwater) -> int:
@@ -125,7 +125,7 @@ class Archiver:
         """
         hw = self.target.hw
         for stream in self.streams:
-            # Whatever comes, retention waits from now on.
+            # Whatever happens, retention waits from now on.
             stream.register(hw)
         by_name = {stream.archive.stream: stream for stream in self.streams}
         parts = split(self.target, [stream.range() for stream in self.streams], 1)

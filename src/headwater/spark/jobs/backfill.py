@@ -1,9 +1,9 @@
-"""The job ``backfill``: a table, a query or files into the log, a queue or a dirty list, once.
+"""The job ``backfill``: writes a table, a query or files to the log or another data type, once.
 
 The input is cut into chunks, and the plan is kept in a journal before anything is written. Each
-chunk is one write with the backfill as its producer and its place as the sequence: all of it
-arrives or nothing, and a repeat changes nothing. A run that dies at any moment is gone on with by
-the next run of that name; when the input is another one by then, it is refused.
+chunk is one write with the backfill as its producer and its number as the sequence: all of it
+arrives or nothing, and a repeat is deduplicated. After a crash at any moment, the next run of that
+name goes on; when the input has changed by then, it is refused.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ def backfill(
     of its score, which is 0 without one. ``timelines`` names a farm: the tag is the key, the value
     the member, and the score must be named.
 
-    ``name`` is what it goes on by after a crash; a name that is done writes nothing more. Raises
-    InputChanged when the input is not the one that it began with, InvalidInput, JobForgotten.
+    A run of the same ``name`` goes on after a crash; a name that is done writes nothing more.
+    Raises InputChanged when the input is not the one that it began with, InvalidInput,
+    JobForgotten.
     """
     began = time.monotonic()
     check_name(name, "backfill")
@@ -113,7 +114,7 @@ def backfill(
             with report.tasks(spark, f"cutting {intake.describe()} into chunks"):
                 plan = BackfillPlan(facts, intake.cut(chunk_rows))
             plan = plan if dry_run else journal.begin(plan)
-        journal.check(plan, facts)
+        journal.check(plan, facts, now_ms=time.time() * 1000)
         found = Backfilled(
             name=name,
             source=intake.describe(),
@@ -155,7 +156,7 @@ def _run(
 def _target(
     url: str, names: Mapping[str, str | None], tag: str | None, value: str | None, score: str | None
 ) -> BackfillTarget:
-    """Find out where rows go, and whether all that was said means something there."""
+    """Return where rows go; refuses arguments that mean nothing there."""
     given = {kind: name for kind, name in names.items() if name is not None}
     if len(given) != 1:
         raise InvalidInput(f"name one place to write to: {', '.join(names)}")
@@ -195,7 +196,7 @@ def _intake(
     options: Mapping[str, str] | None,
     order_by: str | None,
 ) -> BackfillInput:
-    """Find out what is to be read."""
+    """Return what is to be read."""
     job = f"backfill {name!r}"
     named = table is not None or query is not None
     if named == bool(paths):

@@ -1,8 +1,8 @@
 """What a backfill reads: a table, a query or files, cut into chunks that stay the same.
 
-A chunk is a range of a key, or some files. Where the cuts lie is found once and then kept by
-whoever planned, so that a run that goes on after a crash cuts as the first one did. What can tell
-that the input is another one by now is kept with it.
+A chunk is a range of a key, or some files. The cuts are found once and then kept in the plan, so
+that a run that goes on after a crash cuts as the first one did. Facts that show whether the input
+has changed are kept with them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class BackfillInput(Protocol):
     """An input of a backfill."""
 
     def describe(self) -> str:
-        """Name it, for people."""
+        """Return what it is called, for people."""
 
     def facts(self) -> dict[str, Any]:
         """Return what must be the same when a backfill goes on."""
 
     def columns(self) -> list[str]:
-        """Name its columns."""
+        """Return the names of its columns."""
 
     def cut(self, rows: int) -> list[Chunk]:
         """Cut it into chunks of about so many rows, in order; reads the input once."""
@@ -119,7 +119,7 @@ class TableInput:
             )
         cut = {"lowerBound": chunk.low, "upperBound": chunk.high}
         frame = self._load(self._schema, **self._spread(cut)).where(within)
-        # The parts of the table come in order of the key, each is sorted, and so is the whole.
+        # The parts of the table are in order of the key, and each is sorted: so is the whole.
         return frame.sortWithinPartitions(F.col(_quoted(self._key)))
 
     def _load(self, schema: t.StructType | None = None, **options: str) -> DataFrame:
@@ -202,7 +202,7 @@ class FilesInput:
             if files and gathered + row["count"] > rows:
                 chunks.append(Chunk(gathered, files=tuple(files)))
                 files, gathered = [], 0
-            # Spark gives the path as in a URI, and takes it as it is.
+            # Spark returns the path as in a URI, and takes it unquoted.
             files.append(unquote(row["path"]))
             gathered += row["count"]
         return [*chunks, Chunk(gathered, files=tuple(files))] if files else chunks
@@ -219,7 +219,7 @@ class FilesInput:
     def _load(self, paths: Sequence[str], schema: t.StructType | str | None) -> DataFrame:
         reader = self.spark.read.format(self.kind).options(**self.options)
         if len(self.paths) == 1 and not self.paths[0].count("*"):
-            # So that columns that are told by the names of folders are found again.
+            # For columns whose values are in the names of folders.
             root = self._root()
             reader = reader.option("basePath", root) if root else reader
         return (reader.schema(schema) if schema is not None else reader).load(list(paths))
@@ -246,7 +246,7 @@ class FilesInput:
 
 
 def cut_by_key(keys: DataFrame, key: str, rows: int) -> list[Chunk]:
-    """Find where to cut rows by their key, so that equal keys stay together."""
+    """Return chunks by key, cut so that equal keys stay together."""
     kind = keys.schema[key].dataType
     column = F.col(_quoted(key))
     total = keys.count()
@@ -286,7 +286,7 @@ def within_chunk(chunk: Chunk, key: str, kind: t.DataType) -> Column:
 
 
 def _spelled(column: Column, kind: t.DataType) -> Column:
-    """Spell a key so that it can be kept and read back exactly."""
+    """Return a key in a form that can be stored and read back exactly."""
     if isinstance(kind, t.TimestampType):
         return F.unix_micros(column)
     return column.cast("long") if isinstance(kind, t.IntegralType) else column.cast("string")

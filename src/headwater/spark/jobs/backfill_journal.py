@@ -1,13 +1,12 @@
 """The journal of a backfill: its plan, and which chunks are done; a stream of its own.
 
-The plan is the first message, and only one process can write it. A chunk is noted when it is in the
-log; whoever dies between the two writes it again under the same sequence, which the log recognises.
+The plan is the first message, and only one process can write it. A chunk is recorded as done when
+it is in the log; a run that dies between the two writes it again with the same sequence, and the
+log deduplicates it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -37,16 +36,15 @@ class BackfillPlan(msgspec.Struct, frozen=True):
 class Journal:
     """The journal of the backfill of that name, in the store that it writes to."""
 
-    def __init__(self, hw: Headwater, name: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, hw: Headwater, name: str) -> None:
         self._job = f"backfill {name!r}"
-        self._clock = clock
         self.stream = hw.stream(f"backfill.{name}")
         self.producer = f"backfill:{name}"
         self.done: set[int] = set()
         self._begun: set[int] = set()
 
     def read(self) -> BackfillPlan | None:
-        """Return the plan if there is one, and see what is done."""
+        """Return the plan if there is one, and read what is done."""
         plan = None
         for batch in self.stream.scan():
             for row in batch.to_pylist():
@@ -57,15 +55,15 @@ class Journal:
         return plan
 
     def begin(self, plan: BackfillPlan) -> BackfillPlan:
-        """Keep a plan; returns the one that counts, which is another's if that was faster."""
+        """Record a plan; returns the one that counts, which is another's if that was faster."""
         entry = (_PLAN, msgspec.json.encode(plan))
         self.stream.write_many([entry], producer=_PLAN, sequence=1)
         kept = self.read()
         assert kept is not None
         return kept
 
-    def check(self, plan: BackfillPlan, facts: dict[str, Any]) -> None:
-        """See whether a plan can go on. Raises InputChanged, JobForgotten.
+    def check(self, plan: BackfillPlan, facts: dict[str, Any], now_ms: float) -> None:
+        """Check that a plan can go on. Raises InputChanged, JobForgotten.
 
         A chunk that was begun long ago may be in the log, and the log may not know it any more.
         """
@@ -74,15 +72,15 @@ class Journal:
             if began != fact:
                 why = f"{name} is {fact!r}, and was {began!r} when it began"
                 raise InputChanged(self._job, why)
-        silent_ms = self._clock() * 1000 - self.stream.info().last_time_ms
+        silent_ms = now_ms - self.stream.info().last_time_ms
         if self._begun - self.done and silent_ms > FORGOTTEN_MS:
             raise JobForgotten(self._job, self.stream.name)
 
     def begin_chunk(self, place: int) -> None:
-        """Note that a chunk is about to be written."""
+        """Record that a chunk is about to be written."""
         self.stream.write(_BEGUN, str(place))
 
     def end_chunk(self, place: int) -> None:
-        """Note that a chunk is in the log."""
+        """Record that a chunk is in the log."""
         self.stream.write(_DONE, str(place))
         self.done.add(place)

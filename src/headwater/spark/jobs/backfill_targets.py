@@ -158,7 +158,7 @@ def _column(rows: DataFrame, name: str) -> Column:
 
 
 def _score(rows: DataFrame, name: str, accepted: AcceptedColumns) -> Column:
-    """Return a score as it is where the sink takes it, which refuses what would be rounded."""
+    """Return a score uncast where the sink accepts its type: it refuses what would be rounded."""
     as_it_is = isinstance(rows.schema[name].dataType, accepted.types["score"])
     return _column(rows, name) if as_it_is else _column(rows, name).cast("double")
 

@@ -2,9 +2,9 @@
 
 Tasks read the log and Spark finds the last offset of every tag, on disk if need be; then tasks
 rewrite the log in place, each a part of it, by the operations that ``Stream.compact`` uses: the
-same messages stay. The log is written, read, evicted and compacted by others meanwhile. A node that
-somebody else changed under a task's hands is tried again, and then left. A run that dies at any
-moment has done part of the work; the next run does the rest.
+same messages stay. Others may write, read, evict and compact the log meanwhile. Where somebody else
+changed a node at the same moment, the part is retried, and then left. A run that dies at any moment
+has done part of the work; the next run does the rest.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
-from headwater.errors import InvalidInput
-from headwater.inputs import check_name
 from headwater.log import compaction
 from headwater.log.compaction import MARKER_MS
 from headwater.log.extents import borders
 from headwater.log.handles import StreamHandle
-from headwater.spark.engine.connections import absolute_url, client
+from headwater.spark.engine.connections import client
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.jobs.compact_marks import CompactPart, read_marks
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.log.target import StreamOrTopic
+from headwater.spark.log.target import StreamOrTopic, named_target
 from headwater.spark.log.task_ranges import TASK_NODES
 
 _ATTEMPTS = 3
@@ -78,18 +76,15 @@ def compact(
     past it. May be repeated after a crash at any moment. Raises UnknownStream, UnknownTopic.
     """
     began = time.monotonic()
-    if (stream is None) == (topic is None):
-        raise InvalidInput("name either a stream or a topic to compact")
-    name = check_name(stream or topic or "", "stream" if stream else "topic")
-    target = StreamOrTopic(absolute_url(url), name, topic is not None)
+    target = named_target(url, stream, topic, "to compact")
     parts = _parts(target, marker_ms, tasks_at_once(spark), sealing=not dry_run)
     report = report or JobReport()
-    found = Compacted(name=name, parts=len(parts), dry_run=dry_run)
+    found = Compacted(name=target.name, parts=len(parts), dry_run=dry_run)
     if parts:
         with translating_errors():
             last = _last_of_tags(spark, target.url, parts)
             if dry_run:
-                with report.tasks(spark, f"looking at {name!r}"):
+                with report.tasks(spark, f"reading {target.name!r}"):
                     found = _counted(found, last)
             else:
                 found = _rewrite(spark, target, found, parts, last, report)
@@ -122,14 +117,14 @@ def _handle(stream: str) -> StreamHandle:
 
 
 def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
-    """Return a row for every tag of every stream: n messages, the mark of the last, its part."""
+    """Return a row for every tag of every stream: the mark of its last message, part, count."""
     found = read_marks(spark, url, parts).groupBy("stream", "tag")
     top = F.max(F.struct("mark", "part")).alias("top")
     return found.agg(top, F.sum("n").alias("n")).select("top.mark", "top.part", "n")
 
 
 def _counted(found: Compacted, last: DataFrame) -> Compacted:
-    """Say what would go."""
+    """Return what would be removed."""
     spent = F.sum(F.col("mark") % 2)
     (row,) = last.agg(
         F.sum("n").alias("n"), F.count("mark").alias("tags"), spent.alias("spent")
@@ -146,7 +141,7 @@ def _rewrite(
     last: DataFrame,
     report: JobReport,
 ) -> Compacted:
-    """Rewrite all parts, then, if nobody was in the way, take out the markers that may go."""
+    """Rewrite all parts, then, if nobody interfered, remove the markers that may go."""
     rewritten = _without_older(spark, target.url, parts, last).persist(StorageLevel.DISK_ONLY)
     try:
         with report.tasks(spark, f"compacting {found.name!r}"):
@@ -154,7 +149,7 @@ def _rewrite(
         removed, left = sum(row.removed for row in rows), sum(row.lost for row in rows)
         markers = 0
         if not left and any(row.spent for row in rows):
-            with report.tasks(spark, f"taking markers out of {found.name!r}"):
+            with report.tasks(spark, f"removing markers of {found.name!r}"):
                 gone = _without_markers(target.url, parts, rewritten).collect()
             markers, left = sum(row.removed for row in gone), sum(row.lost for row in gone)
     finally:
@@ -169,7 +164,7 @@ def _rewrite(
 def _without_older(
     spark: SparkSession, url: str, parts: Sequence[CompactPart], last: DataFrame
 ) -> DataFrame:
-    """Take out what is not the last of its tag; a row for each part, with the markers in it."""
+    """Remove what is not the last of its tag; returns a row for each part, with its markers."""
 
     def rewrite(number: int, marks: list[int]) -> _Row:
         part = parts[number]
@@ -188,7 +183,7 @@ def _without_older(
     every = spark.range(len(parts)).selectExpr(
         "cast(null AS long) AS mark", "cast(id AS int) AS part"
     )
-    # The number says that there is work for so many tasks, however few bytes tell of it.
+    # With a number, Spark makes as many tasks, however few bytes there are.
     spread = last.select("mark", "part").union(every).repartition(len(parts), "part")
     marks = spread.groupBy("part").agg(F.collect_list("mark").alias("marks"))
     work = F.udf(rewrite, _REWRITTEN, useArrow=False).asNondeterministic()
@@ -196,7 +191,7 @@ def _without_older(
 
 
 def _without_markers(url: str, parts: Sequence[CompactPart], rewritten: DataFrame) -> DataFrame:
-    """Take out the markers that may go, part by part."""
+    """Remove the markers that may go, part by part."""
 
     def remove(number: int, markers: list[int]) -> _Row:
         part = parts[number]
@@ -213,7 +208,7 @@ def _without_markers(url: str, parts: Sequence[CompactPart], rewritten: DataFram
 
 
 def _tried(url: str, work: Iterator[Any]) -> tuple[int, bool]:
-    """Do it until nobody else was in the way, a few times at most; what is done stays done."""
+    """Retry until nobody else interferes, a few times at most; what is done stays done."""
     removed, lost = 0, True
     for operation in work:
         done = client(url).store.run(operation)

@@ -1,7 +1,7 @@
-"""The last message of every tag, as tasks find it: what the job ``compact`` sorts.
+"""The last messages of tags, as tasks find them: what the job ``compact`` aggregates.
 
 A source of its own, because only these columns are wanted: values, which are most of a log, stay in
-the process that reads them. Of each hundred thousand messages only the last of a tag goes on.
+the process that reads them. Of each hundred thousand messages only the last of a tag is passed on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The manner that all jobs share: how far they are while they run, and a summary at the end.
+"""What all jobs share: progress while they run, and a summary at the end.
 
-On a terminal, progress is one line that moves; elsewhere a plain line now and then, so that a log
-file stays readable; a job that nobody watches says nothing. All of it goes to standard error:
-standard output is for the summary. A job is a function that takes a ``JobReport`` and returns a
+On a terminal, progress is one line that moves; elsewhere it is a plain line now and then, so that a
+log file stays readable; by default a job shows nothing. All of it goes to standard error: standard
+output is for the summary. A job is a function that takes a ``JobReport`` and returns a
 ``Summary``; it prints nothing itself.
 """
 
@@ -32,7 +32,7 @@ class Summary:
     seconds: float = 0.0
 
     def sentence(self) -> str:
-        """Say it in one sentence, without the full stop."""
+        """Return one sentence, without the full stop."""
         raise NotImplementedError
 
     def headline(self) -> str:
@@ -56,12 +56,12 @@ def deed(dry_run: bool, would: str, done: str) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Spell a number of things, as in 1 row, 12,345 rows; ``what`` is the singular."""
+    """Return a number of things, as in 1 row, 12,345 rows; ``what`` is the singular."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 class Manner(Enum):
-    """How a job tells of its progress."""
+    """How a job shows its progress."""
 
     LINE = "a line that moves"
     PLAIN = "a line now and then"
@@ -72,14 +72,14 @@ class JobStep(Protocol):
     """One part of a job, while it runs."""
 
     def advance(self, count: int) -> None:
-        """Say that so much more is done."""
+        """Add to what is done."""
 
     def expect(self, total: int) -> None:
-        """Return how much there is to do in all, once it is known."""
+        """Set how much there is to do in all, once it is known."""
 
 
 class JobReport:
-    """Where a job says how far it is; the default says nothing."""
+    """Where a job reports its progress; by default it shows nothing."""
 
     def __init__(
         self, manner: Manner = Manner.QUIET, *, clock: Callable[[], float] = time.monotonic
@@ -95,7 +95,7 @@ class JobReport:
         return cls(Manner.LINE if sys.stderr.isatty() else Manner.PLAIN)
 
     def note(self, text: str) -> None:
-        """Tell of something worth knowing, as one line."""
+        """Show a line of text."""
         if self.manner is not Manner.QUIET:
             _write(text)
 
@@ -114,7 +114,7 @@ class JobReport:
     def tasks(self, spark: SparkSession, what: str) -> Iterator[None]:
         """Show the tasks of all that Spark runs for this thread meanwhile."""
         if self.manner is Manner.QUIET or not hasattr(spark, "_jsc"):
-            # Spark Connect does not tell of single tasks.
+            # Spark Connect does not report single tasks.
             with self.step(what, unit="task"):
                 yield
             return
@@ -173,7 +173,7 @@ class _Counting:
         self._total = total
 
     def end(self) -> None:
-        """Tell how much it was in the end."""
+        """Show how much it was in the end."""
         seconds = self._report.clock() - self._began
         self._report.note(
             f"{self._what}: {counted(self._done, self._unit)}, done in {seconds:.1f} s"
@@ -226,7 +226,7 @@ def _write(text: str) -> None:
 
 
 def _readable(fact: object) -> object:
-    """Spell numbers with their thousands apart; the rest is left as it is."""
+    """Return numbers with separated thousands; other facts are returned as they are."""
     if isinstance(fact, int) and not isinstance(fact, bool):
         return f"{fact:,}"
     return fact

@@ -1,8 +1,8 @@
-"""The job ``restore``: a range of an archive back into a stream, in order and each message once.
+"""The job ``restore``: writes a range of an archive into a stream, in order and each message once.
 
-Tag, value and time of a message stay as they were. Offsets are given by the target: they come out
-equal when it is empty, the range begins at 1 and nothing is missing in it; else the summary tells
-which offsets went where. A run that died at any moment is gone on with by running it again.
+Tag, value and time of a message stay as they were. The target assigns the offsets: they stay the
+same when it is empty, the range begins at 1 and nothing is missing in it; else the summary says
+which offsets became which. After a crash at any moment, running it again goes on with it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks
 
-# So many offsets of each stream make a round, after which the job says how far it is.
+# So many offsets of each stream make a round, after which the job reports its progress.
 ROUND_OFFSETS = 2_000_000
 _MOVES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(Summary):
-    """What came back into a stream or topic; what earlier runs brought is not told again."""
+    """What this run restored into a stream or topic; not what earlier runs did."""
 
     name: str
     into: str
@@ -87,9 +87,9 @@ def restore(
     dry_run: bool = False,
     report: JobReport | None = None,
 ) -> Restored:
-    """Bring offsets ``first`` to ``last`` of a stream's archive, or all of it, into ``into``.
+    """Write offsets ``first`` to ``last`` of a stream's archive, or all of it, to ``into``.
 
-    A topic comes back as a whole, each partition into the partition of its number. A target that
+    A topic is restored as a whole, each partition into the partition of its number. A target that
     holds messages is refused unless ``append``, or unless an earlier run of this restore wrote
     them: then it goes on from there. Raises UnknownArchive, TargetNotEmpty, PartitionMismatch.
     """
@@ -127,7 +127,7 @@ def restore(
 
 @dataclass(slots=True)
 class _Way:
-    """From the archive of one stream into another: what is wanted, and how far it is."""
+    """One stream of a restore: its archive, its target, what is wanted, and how far it is."""
 
     archive: Archive
     manifest: Manifest
@@ -157,7 +157,7 @@ class _Way:
 
 
 def _of_topic(hw: Headwater, place: str, topic: str, into: str) -> tuple[dict[str, str], int]:
-    """Name each archived stream of a topic and the stream it goes to; and how many there are."""
+    """Return the target of each archived stream of a topic, and the number of partitions."""
     partitions = archived_partitions(place, topic)
     if not partitions:
         raise UnknownArchive(safe_place(place), topic)

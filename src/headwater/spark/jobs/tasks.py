@@ -1,4 +1,4 @@
-"""Work of our own in Spark's tasks: a function and its arguments there, what it returns back."""
+"""Calls of a function of ours in Spark's tasks, one for each item."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ R = TypeVar("R")
 
 
 def in_tasks(spark: SparkSession, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Do ``work`` for each item in a task of its own; give the results in the order of the items.
+    """Call ``work`` for each item in a task of its own; returns the results in order.
 
-    Spark may do it more than once for an item: when a task fails, or seems to be slow. Raises the
+    Spark may call it more than once for an item: when a task fails, or seems to be slow. Raises the
     error of ours that ended a task, else SparkFailed.
     """
     if not items:

@@ -1,7 +1,7 @@
-"""The job ``walk``: all timelines of a farm compared and repaired, by tasks all over a cluster.
+"""The job ``walk``: compares and repairs all timelines of a farm, by tasks all over a cluster.
 
 Each task walks one instance, as ``headwater timeline walk`` does for all. A timeline is compared by
-one task, wherever copies of it lie. What is repaired twice, since a task was repeated, is the same.
+one task, wherever copies of it lie. A repeated task repairs again, which changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, WalkPace
 class SparkWalked(Summary):
     """What a walk found and did.
 
-    ``behind`` tells, for each cluster and instance, how many elements it lacked or had wrong;
+    ``behind`` is the number of elements that each instance of each cluster lacked or had wrong;
     ``failures`` how many times a cluster could not be read or written for a timeline, and
     ``unscanned`` the instances that could not be walked.
     """
@@ -71,7 +71,7 @@ def walk(
 ) -> SparkWalked:
     """Compare all timelines of a farm on all clusters, and repair what differs.
 
-    ``rate`` is how many timelines a second all tasks together look at. Raises InvalidInput.
+    ``rate`` is how many timelines all tasks together compare in a second. Raises InvalidInput.
     """
     began = time.monotonic()
     check_int(rate, "rate", 1, MAX_RATE)

@@ -1,7 +1,7 @@
 """Reading a stream or topic once, from offset to offset.
 
 Where to begin and to end is decided when the read is planned: what is written later is not read,
-and what is evicted before its task comes to it is a loss.
+and what is evicted before its task reads it is a loss.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BatchReader(DataSourceReader):
 
     @one_line()
     def partitions(self) -> list[InputPartition]:
-        """Settle what is read, and cut it into tasks.
+        """Decide what is read, and cut it into tasks.
 
         Raises UnknownStream, UnknownTopic, OffsetOutOfRange, DataLost, InvalidInput.
         """
@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
         return [*split(target, ranges, self.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Hand over the rows of one task."""
+        """Yield the rows of one task."""
         if isinstance(partition, OffsetRange):
             yield from self.reading.read(partition)
 
@@ -80,7 +80,7 @@ class BatchReader(DataSourceReader):
         if start < min(stop, extent.first):
             self.reading.lost(name, start, min(stop, extent.first) - 1)
             start = extent.first
-        self.reading.tell_gaps(name, start, stop)
+        self.reading.report_gaps(name, start, stop)
         return OffsetRange(name, place, start, max(start, stop), extent.created)
 
     def _narrow(self, place: int, name: str, start: int, stop: int) -> tuple[int, int]:
@@ -102,7 +102,7 @@ class FilteringReader(BatchReader):
     """A batch reader that takes filters."""
 
     def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Take the filters that can be applied here; give back the others."""
+        """Take the filters that can be applied here; yield the others, which Spark applies."""
         taken = []
         for found in filters_:
             condition = filters.condition_of(found)
@@ -114,10 +114,10 @@ class FilteringReader(BatchReader):
 
 
 def reader_class() -> type[BatchReader]:
-    """Return the reader that this process may use.
+    """Return the class of readers that this process may use.
 
-    Spark refuses a reader with ``pushFilters`` when filters are not handed down, which is so unless
-    ``spark.sql.python.filterPushdown.enabled`` is set; it hands them down in a process of its own.
+    Spark refuses a reader with ``pushFilters`` unless filters are pushed down, which is so when
+    ``spark.sql.python.filterPushdown.enabled`` is set; it pushes them down in a process of its own.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     filtering = _FILTERING_PROCESS in sys.modules or getattr(main, "name", "") == _FILTERING_PROCESS

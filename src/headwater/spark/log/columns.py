@@ -7,9 +7,9 @@
     value      binary
     time       timestamp   UTC; the log counts milliseconds
 
-The option ``columns`` gives fewer of them, in the order asked for. Spark does not tell a Python
-source which columns a query uses; where it takes rows from us, what is not asked for is then
-neither made nor moved.
+The option ``columns`` chooses some of them, in the order asked for. Spark does not say to a Python
+source which columns a query uses; with the option, other columns are neither made nor moved where
+Spark takes rows from us.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NO_NODE = b"\0"
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """Accept names of columns, each once; none at all is all of them."""
+    """Check names of columns, each once; no name at all means all columns."""
     wanted = tuple(name.lower() for name in names) or ALL
     for name in wanted:
         if name not in _COLUMNS:
@@ -65,7 +65,7 @@ def spark_schema(names: Sequence[str]) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema of the record batches that tasks hand over.
+    """Return the schema of the record batches that tasks return.
 
     ``schema`` is ours, or what a user gave instead: some of our columns, in their own types.
     Raises InvalidInput for others.
@@ -109,9 +109,9 @@ def hand_over(
 def hand_over_nodes(
     nodes: Sequence[UnopenedNode], stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return nodes as they are, one in a row; what the other columns hold, the JVM finds in them.
+    """Return nodes unopened, one in each row; the JVM finds the other columns in them.
 
-    Before them, a row has the base and the time of each; by its first byte it is told from a node.
+    Before them, one row has the base and the time of each; its first byte shows that it is no node.
     """
     fixed: dict[str, Any] = {"stream": stream, "partition": partition}
     empty: dict[pa.DataType, Any] = {pa.string(): "", pa.binary(): b""}

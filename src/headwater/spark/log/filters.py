@@ -1,9 +1,10 @@
-"""Filters that Spark hands to the source: which are taken, what they spare, which rows they keep.
+"""Filters that Spark pushes down: which are taken, what need not be read, which rows are kept.
 
-A filter that is taken is applied exactly, for Spark does not look again. Conditions on partition
-and stream leave out whole streams, those on offset narrow the range, and a least time narrows it
-too: no message before the first one of that time can match. A greatest time cannot, since a writer
-may give times of its own in any order; it is compared row by row, as tags are, on Arrow columns.
+A filter that is taken is applied exactly, for Spark does not apply it again. Conditions on
+partition and stream leave out whole streams, those on offset narrow the range, and a least time
+narrows it too: no message before the first one of that time can match. A greatest time cannot,
+since a writer may give times of its own in any order; it is compared row by row, as tags are, on
+Arrow columns.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Condition(NamedTuple):
 
 
 def condition_of(found: Filter) -> Condition | None:
-    """Turn a filter into a condition; None when Spark had better apply it itself."""
+    """Return the condition of a filter; None when Spark has to apply it itself."""
     negated = isinstance(found, spark.Not)
     inner = found.child if isinstance(found, spark.Not) else found
     comparison = _COMPARISONS.get(type(inner))

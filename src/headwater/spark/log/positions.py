@@ -1,4 +1,4 @@
-"""Where a query begins and ends, as the options say it, and the offsets that this means.
+"""The options that say where a query begins and ends, and the offsets that they stand for.
 
 ``startingOffsets`` and ``endingOffsets`` take ``earliest``, ``latest``, an offset, a time as ISO
 8601 with its zone, or a JSON object with one of these for every partition. ``startingTimestamp``
@@ -48,7 +48,7 @@ class PositionOption(NamedTuple):
         return position
 
     def check(self, partitions: int) -> None:
-        """Refuse positions of partitions that are not there."""
+        """Refuse positions of partitions that do not exist."""
         if strange := [place for place in self.each if place >= partitions]:
             raise InvalidInput(
                 f"option {self.option!r} names partition {strange[0]}, but there are only "
@@ -58,8 +58,8 @@ class PositionOption(NamedTuple):
     def resolve(self, partition: int, target: StreamOrTopic, stream: str, extent: Extent) -> int:
         """Return the offset that is meant in one partition.
 
-        Raises OffsetOutOfRange when the stream ends before it. An offset that was evicted is given
-        as it is: whether that is a loss depends on what else is asked for.
+        Raises OffsetOutOfRange when the stream ends before it. An offset that was evicted is
+        returned as it is: whether that is a loss depends on what else is asked for.
         """
         position = self.of(partition)
         if position == "earliest":

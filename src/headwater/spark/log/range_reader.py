@@ -1,7 +1,7 @@
-"""What a task does: fetch the nodes of its range and hand them to Spark, many at a time.
+"""What a task does: it fetches the nodes of its range and passes them on to Spark, many at a time.
 
-Every reply of the store tells where the stream stands, so a message that was evicted after the
-task was planned is noticed, and told with its exact offsets.
+Every reply of the store says where the stream begins and ends, so a message that was evicted after
+the task was planned is noticed, and reported with its exact offsets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
 
 # The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
-# larger ones leave its caches and hold up the pipe.
+# larger ones do not fit into its caches and delay the pipe.
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
 
@@ -45,14 +45,14 @@ class RangeReader:
     conditions: tuple[Condition, ...] = ()
 
     def lost(self, stream: str, first: int, last: int) -> None:
-        """Raise DataLost for evicted offsets, or warn when losses are to be passed over."""
+        """Raise DataLost for evicted offsets, or log them when losses are accepted."""
         error = DataLost(stream, first, last)
         if self.fail_on_loss:
             raise error
-        logger.warning("passed over offsets %d to %d of %r: evicted", first, last, stream)
+        logger.warning("skipped offsets %d to %d of %r: evicted", first, last, stream)
 
-    def tell_gaps(self, stream: str, start: int, stop: int) -> None:
-        """Raise DataLost, or warn, for what was evicted before it could be archived."""
+    def report_gaps(self, stream: str, start: int, stop: int) -> None:
+        """Raise DataLost, or log, for what was evicted before it could be archived."""
         manifest = self.target.manifest(stream)
         for first, last in manifest.gaps_between(start, stop - 1) if manifest else ():
             self.lost(stream, first, last)
@@ -75,7 +75,7 @@ class RangeReader:
     def _rows(
         self, batches: Iterable[pa.RecordBatch], part: OffsetRange
     ) -> Iterator[pa.RecordBatch]:
-        """Join batches of the log to larger ones of Spark's shape."""
+        """Join batches of the log into larger ones with the columns that Spark asked for."""
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -96,7 +96,7 @@ class RangeReader:
             yield from self._archived(part, part.files, part.start, part.stop - 1, names)
             return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
-        # Conditions are on messages, so that a node must be opened for them.
+        # Conditions are on messages, so a node must be opened for them.
         unopened = columns.NODE in self.schema and not self.conditions
         at = part.start
         while at and at < part.stop:
@@ -131,11 +131,11 @@ class RangeReader:
         yield from scan(directory, files, wanted, names)
 
     def _evicted(self, part: OffsetRange, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Read evicted offsets from the archive, if they came there since; tell of the others."""
+        """Read evicted offsets from the archive if they are there by now; report others as lost."""
         manifest = self.target.manifest(part.stream)
         if manifest is not None and manifest.created == part.created and manifest.last >= first:
             end = min(last, manifest.last)
-            self.tell_gaps(part.stream, first, end + 1)
+            self.report_gaps(part.stream, first, end + 1)
             yield from self._archived(part, manifest.between(first, end), first, end, ALL)
             first = end + 1
         if first <= last:

@@ -1,9 +1,9 @@
 """Reading a stream or topic on and on: micro-batches from offset to offset.
 
 The position that Spark keeps in its checkpoint holds, for each partition, the next offset and which
-stream it belongs to. So a restart goes on exactly there, what was evicted meanwhile is told with
-its exact offsets, and a stream that was deleted and written anew is not mistaken for the old one.
-To find what is new costs one round trip, whatever the number of partitions of a server.
+stream it belongs to. So a restart goes on exactly there, what was evicted meanwhile is reported
+with its exact offsets, and a stream that was deleted and written anew is not mistaken for the old
+one. To find what is new costs one round trip, whatever the number of partitions of a server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headwater.spark.log.task_ranges import OffsetRange, split
 
 
 class PartitionPosition(NamedTuple):
-    """Where a query stands in a partition; ``created`` is 0 while the stream is not there yet."""
+    """The position of a query in a partition; ``created`` is 0 while there is no stream yet."""
 
     next: int
     created: int
@@ -126,11 +126,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line()
     def commit(self, end: dict[str, Any]) -> None:
-        """Let retention have what is done; does nothing without a ``groupId``."""
+        """Release what is done to retention; does nothing without a ``groupId``."""
         self._register(_load(end))
 
     def stop(self) -> None:
-        """End this process in silence when the query has ended: nobody listens any more."""
+        """End this process silently when the query has ended: nobody listens any more."""
         if isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)
 
@@ -147,19 +147,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if seen is not None and begin < min(stop, seen.first):
                 self.reading.lost(name, begin, min(stop, seen.first) - 1)
                 begin = min(stop, seen.first)
-            self.reading.tell_gaps(name, begin, stop)
+            self.reading.report_gaps(name, begin, stop)
             ranges.append(OffsetRange(name, place, begin, stop, created))
         return [*split(self.reading.target, ranges, self.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Hand over the rows of one task."""
+        """Yield the rows of one task."""
         if isinstance(partition, OffsetRange):
             yield from self.reading.read(partition)
 
     # ── What is known ────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> dict[int, Extent]:
-        """Return where each partition stands; a topic that is not there yet has none."""
+        """Return the extent of each partition; a topic that is not there yet has none."""
         target = self.reading.target
         self._streams = self._streams or target.streams()
         extents = target.extents(self._streams.values())
@@ -172,12 +172,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return target.hw.stream(self._streams.get(place, f"{target.name}/{place}"))
 
     def _known(self, start: dict[str, Any], extents: dict[int, Extent]) -> QueryPosition:
-        """Return where the query stands, also in what came into being since."""
+        """Return the position of the query, also in partitions that were made since."""
         places = _load(start)
         return {place: places.get(place, PartitionPosition(1, 0)) for place in (*extents, *places)}
 
     def _check(self, places: QueryPosition, extents: dict[int, Extent]) -> None:
-        """Refuse to go on where the log is no longer the one that was read."""
+        """Raise when the log is no longer the one that was read."""
         for partition, (begin, created) in places.items():
             name = self._stream(partition).name
             extent = extents.get(partition, Extent(1, 0, 0))
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.reading.lost(name, begin, extent.first - 1)
 
     def _register(self, places: QueryPosition) -> None:
-        """Tell the log what the query needs next, when it has a name to be known by."""
+        """Register what the query needs next with the log, when it has a ``groupId``."""
         if self.group is None:
             return
         for place, (needed, _) in places.items():

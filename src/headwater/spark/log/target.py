@@ -1,4 +1,4 @@
-"""What a query reads: a stream, or a topic with all its partitions."""
+"""Which stream is meant, or which topic, with all its partitions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StreamOrTopic:
         return UnknownTopic(self.name) if self.is_topic else UnknownStream(self.name)
 
     def extents(self, streams: Iterable[str]) -> list[Extent]:
-        """Return where streams stand now, with their archive; one round trip to each server."""
+        """Return the extents of streams with their archives; one round trip to each server."""
         names = list(streams)
 
         def look() -> list[Extent]:
@@ -84,3 +84,13 @@ def target_of(options: SourceOptions) -> StreamOrTopic:
         topic is not None,
         None if archive is None else absolute_place(archive),
     )
+
+
+def named_target(
+    url: str | None, stream: str | None, topic: str | None, purpose: str
+) -> StreamOrTopic:
+    """Return the stream or topic that a job was given; raises InvalidInput unless it is one."""
+    if (stream is None) == (topic is None):
+        raise InvalidInput(f"name either a stream or a topic {purpose}")
+    name = check_name(stream or topic or "", "stream" if stream else "topic")
+    return StreamOrTopic(absolute_url(url), name, topic is not None)

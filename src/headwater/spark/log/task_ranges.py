@@ -1,7 +1,8 @@
 """Ranges of offsets, cut into tasks of about the same work.
 
-A cut lies where a node ends, so that no node is fetched and opened twice, and what is counted is
-nodes: compaction makes many offsets empty, and a node of what it leaves is as full as any other.
+Ranges are cut where a node ends, so that no node is fetched and opened twice. Work is counted in
+nodes, not in offsets: compaction leaves many offsets empty, but packs what it leaves into full
+nodes.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def split(target: StreamOrTopic, ranges: Sequence[OffsetRange], least: int) -> l
 def _of_archive(
     target: StreamOrTopic, span: OffsetRange, least: int
 ) -> tuple[list[OffsetRange], OffsetRange]:
-    """Return what is read from the archive, cut into tasks, and what is left to the log."""
+    """Return the tasks that read from the archive, and the range that is left to the log."""
     manifest = target.manifest(span.stream)
     if manifest is None:
         return [], span
@@ -86,5 +87,5 @@ def _of_archive(
 
 
 def _even(span: OffsetRange, parts: int) -> list[int]:
-    """Cut by offsets: there are too few nodes to cut between them."""
+    """Return ends by offsets, for a range with too few nodes to cut between them."""
     return [span.start + span.size * part // parts - 1 for part in range(1, parts)]

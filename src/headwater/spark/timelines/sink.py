@@ -12,27 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-)
+from pyspark.sql.types import BooleanType
 
-from headwater.spark.engine.accepted_columns import AcceptedColumns
+from headwater.spark.engine.accepted_columns import BYTES, SCORE, AcceptedColumns
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
 
 ACCEPTED = AcceptedColumns(
     "timelines",
     {
-        "key": (StringType, BinaryType),
-        "score": (DoubleType, FloatType, LongType, IntegerType, ShortType),
-        "member": (StringType, BinaryType),
+        "key": BYTES,
+        "score": SCORE,
+        "member": BYTES,
         "deleted": (BooleanType,),
     },
     ["key", "score", "member"],

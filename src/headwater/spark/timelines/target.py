@@ -1,4 +1,4 @@
-"""Which farm is meant, and one of it for each process, kept as long as the process lives."""
+"""Which farm is meant, and one client of it per process, kept as long as the process lives."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FarmPlan:
 
 
 def absolute_farm(instances: str | None) -> str:
-    """Spell a farm so that every process of this machine understands it alike.
+    """Return a spelling of a farm that means the same in every process of this machine.
 
     None is ``$HEADWATER_INSTANCES``. Raises InvalidInput.
     """
@@ -97,6 +97,6 @@ def plan_of(options: SourceOptions) -> FarmPlan:
         options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
         options.text("quorum") or DEFAULT_QUORUM,
     )
-    # Tells now what is wrong with it; nothing is sent yet.
+    # Raises now if anything is wrong with it; nothing is sent yet.
     plan.open()
     return plan

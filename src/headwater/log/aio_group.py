@@ -1,0 +1,75 @@
+"""Groups for asyncio: the same names over the same operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.log import acks, dead_letters, grouping
+from headwater.log.acks import Offsets
+from headwater.log.handles import GroupHandle, Start
+from headwater.log.limits import MAX_READ
+from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven
+
+if TYPE_CHECKING:
+    from headwater.store.aio_store import AsyncStore
+
+
+class AsyncGroup:
+    """One member's view of a consumer group, for asyncio; see Group."""
+
+    def __init__(self, store: AsyncStore, handle: GroupHandle) -> None:
+        self._run = store.run
+        self._handle = handle
+        self.name = handle.name
+        self.member = handle.member
+
+    def __repr__(self) -> str:
+        return f"AsyncGroup({self.name!r} of {self._handle.stream.name!r})"
+
+    async def read(
+        self,
+        count: int,
+        *,
+        block_ms: float | None = None,
+        retry_ms: int | None = None,
+        expire_ms: int | None = None,
+    ) -> list[Message]:
+        """Take up to ``count`` messages that no other member has; see Group.read."""
+        return await self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+
+    async def ack(self, *offsets: Offsets) -> int:
+        """Acknowledge messages: offsets and (start, end) ranges; returns how many were pending."""
+        return await self._run(acks.ack(self._handle, offsets))
+
+    async def nack(self, *offsets: Offsets, delay_ms: int = 0) -> int:
+        """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
+        return await self._run(acks.nack(self._handle, offsets, delay_ms))
+
+    async def extend(self, *offsets: Offsets, retry_ms: int) -> int:
+        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
+        return await self._run(acks.extend(self._handle, offsets, retry_ms))
+
+    async def seek(self, offset: Start) -> int:
+        """Set where the group stands, and return it: all before is done, all from it on is new."""
+        return await self._run(grouping.seek(self._handle, offset))
+
+    async def info(self) -> GroupInfo:
+        """Return where the group stands; raises UnknownGroup before its first read."""
+        return await self._run(grouping.info(self._handle))
+
+    async def dead(self, count: int = 100) -> list[DeadLetter]:
+        """Return the oldest dead letters; they stay where they are."""
+        return await self._run(dead_letters.dead(self._handle, count))
+
+    async def redrive(self, count: int = MAX_READ) -> Redriven:
+        """Have dead letters redelivered, at once and as if they had never been tried."""
+        return await self._run(dead_letters.redrive(self._handle, count))
+
+    async def bury(self) -> int:
+        """Give up what has expired now; returns how many messages went to the dead letters."""
+        _, buried = await self._run(dead_letters.give_up(self._handle))
+        return buried
+
+    async def remove(self) -> bool:
+        """Remove the group; retention no longer waits for it. Returns whether it existed."""
+        return await self._run(grouping.remove(self._handle))

@@ -1,0 +1,151 @@
+"""Everything in a store at a glance: operations that ask for many objects in few round trips.
+
+Either client runs them: ``hw.store.run(overview())``, ``await hw.store.run(overview())``. A
+thousand objects of one kind cost as many round trips as one, on a cluster too. Nothing is changed,
+and no two objects are seen at the same moment. What is removed meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headwater.errors import UnknownGroup
+from headwater.ick import channels
+from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels
+from headwater.ick.types import ChannelStats
+from headwater.log import grouping, reading
+from headwater.log.extents import partitions_of
+from headwater.log.handles import GroupHandle, StreamHandle, list_streams, list_topics
+from headwater.log.types import GroupInfo, StreamInfo
+from headwater.queue import inspecting
+from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.types import QueueStats
+from headwater.store.call import Operation
+from headwater.store.many import together
+from headwater.views.icks import ChannelView
+from headwater.views.queues import QueueView
+from headwater.views.record import View
+from headwater.views.streams import GroupView, StreamView, TopicView
+
+# Nobody reads, pops or reserves by the handles of an overview, so their names are seen by nobody.
+_NOBODY = "overview"
+
+
+class StreamGroup(NamedTuple):
+    """Where a group of a stream stands."""
+
+    stream: str
+    group: GroupInfo
+
+
+class TopicStreams(NamedTuple):
+    """The streams behind a topic, in the order of its partitions."""
+
+    topic: str
+    partitions: list[StreamInfo]
+
+
+class Overview(NamedTuple):
+    """Everything that is in a store, each list sorted by name."""
+
+    streams: list[StreamInfo]
+    groups: list[StreamGroup]
+    topics: list[TopicStreams]
+    queues: list[QueueStats]
+    channels: list[ChannelStats]
+
+
+def overview() -> Operation[Overview]:
+    """Return everything that is in the store."""
+    streams = yield from all_streams()
+    return Overview(
+        streams=streams,
+        groups=(yield from groups_of(streams)),
+        topics=(yield from all_topics()),
+        queues=(yield from all_queues()),
+        channels=(yield from all_channels()),
+    )
+
+
+def all_streams() -> Operation[list[StreamInfo]]:
+    """Return where every stream stands; the streams behind topics are among them."""
+    return (yield from _streams((yield from list_streams())))
+
+
+def _streams(names: Iterable[str]) -> Operation[list[StreamInfo]]:
+    return (yield from together(reading.info(StreamHandle(name, set())) for name in names))
+
+
+def groups_of(streams: Iterable[StreamInfo]) -> Operation[list[StreamGroup]]:
+    """Return where every group of some streams stands."""
+    handles = [
+        GroupHandle(StreamHandle(stream.name, set()), group, _NOBODY)
+        for stream in streams
+        for group in sorted(stream.groups)
+    ]
+    found = yield from together(map(_group, handles))
+    return [
+        StreamGroup(handle.stream.name, facts)
+        for handle, facts in zip(handles, found, strict=True)
+        if facts is not None
+    ]
+
+
+def _group(handle: GroupHandle) -> Operation[GroupInfo | None]:
+    try:
+        return (yield from grouping.info(handle))
+    except UnknownGroup:
+        return None  # removed since the stream was asked
+
+
+def all_topics() -> Operation[list[TopicStreams]]:
+    """Return every topic and the streams behind it."""
+    names = yield from list_topics()
+    counts = yield from together(map(partitions_of, names))
+    partitions = [
+        [f"{name}/{place}" for place in range(count)]
+        for name, count in zip(names, counts, strict=True)
+    ]
+    facts = iter((yield from _streams(stream for streams in partitions for stream in streams)))
+    return [
+        TopicStreams(name, [next(facts) for _ in streams])
+        for name, streams in zip(names, partitions, strict=True)
+        if streams
+    ]
+
+
+def all_queues() -> Operation[list[QueueStats]]:
+    """Return how every queue stands."""
+    names = yield from list_queues()
+    handles = [QueueHandle(name, set(), _NOBODY) for name in names]
+    return (yield from together(map(inspecting.stats, handles)))
+
+
+def all_channels() -> Operation[list[ChannelStats]]:
+    """Return how every channel of dirty lists stands."""
+    names = yield from list_channels()
+    handles = [ChannelHandle(name, None, _NOBODY, LEASE_MS, set()) for name in names]
+    found = yield from channels.stats_of_many(handles)
+    return [facts for facts in found if facts is not None]
+
+
+class OverviewView(View, frozen=True, kw_only=True):
+    """Everything that is in a store."""
+
+    streams: list[StreamView]  # type: ignore[valid-type]  # mirror makes these at run time
+    groups: list[GroupView]  # type: ignore[valid-type]
+    topics: list[TopicView]
+    queues: list[QueueView]  # type: ignore[valid-type]
+    channels: list[ChannelView]
+
+    @classmethod
+    def of(cls, found: Overview) -> OverviewView:
+        """Return the view of an overview."""
+        return cls(
+            streams=[StreamView.of(stream) for stream in found.streams],
+            groups=[GroupView.of(row.group, stream=row.stream) for row in found.groups],
+            topics=[TopicView.of(*topic) for topic in found.topics],
+            queues=[QueueView.of(queue) for queue in found.queues],
+            channels=[ChannelView.of(channel) for channel in found.channels],
+        )
