@@ -1,9 +1,9 @@
-"""Gathers what many requests want at one moment, so that the farm is asked once for all of it.
+"""Batches what many requests ask for at one moment, so that the farm is called once for all of it.
 
-Whatever arrives while the event loop makes one round goes into one call, and so does what arrives
-while a call is under way, unless that takes long. Operations commute, so nobody can tell whether a
-request went alone. Should a common call fail, each of its requests is tried on its own: one whose
-keys can be served does not suffer for its neighbours.
+Whatever arrives during one round of the event loop goes into one call, and so does what arrives
+while a call is under way, unless that takes long. Operations commute, so no client can tell whether
+its request went alone. If a batch fails, each of its requests is retried alone: one whose keys can
+be served does not fail because of its neighbours.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SIDE_BY_SIDE: Final = 4
-# How long a call holds up those who come after it: most take less, and the next is larger for that.
+# How long a call delays what arrives after it: most calls take less, and the next batch is larger.
 PATIENCE_S: Final = 0.005
 MOST_ITEMS: Final = 2000
 
 
 @dataclass(slots=True)
-class Wish(Generic[T, R]):
-    """What a request wants, and who is told the result, or the error."""
+class BatchPart(Generic[T, R]):
+    """What one request adds to a batch; ``done`` is called with the result, or the error."""
 
     items: Sequence[T]
     done: Callable[[R | Exception], None]
 
 
-class Gathering(Generic[T, R]):
-    """One kind of call; ``serve`` makes it for the items of several wishes."""
+class Batcher(Generic[T, R]):
+    """Batches calls of one kind; ``call`` makes one for the items of several requests."""
 
-    def __init__(self, serve: Callable[[list[T]], Awaitable[R]]) -> None:
-        self._serve = serve
-        self._waiting: deque[Wish[T, R]] = deque()
+    def __init__(self, call: Callable[[list[T]], Awaitable[R]]) -> None:
+        self._call = call
+        self._waiting: deque[BatchPart[T, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._plan: asyncio.Handle | None = None
 
-    def add(self, wish: Wish[T, R]) -> None:
-        """Take a wish; it is told its result later, never before this returns."""
-        self._waiting.append(wish)
+    def add(self, part: BatchPart[T, R]) -> None:
+        """Add to the next batch; ``part.done`` is called later, never before this returns."""
+        self._waiting.append(part)
         if self._plan is None and len(self._tasks) < SIDE_BY_SIDE:
             loop = asyncio.get_running_loop()
             if self._tasks:
@@ -55,7 +55,7 @@ class Gathering(Generic[T, R]):
             self._plan.cancel()
             self._plan = None
         while self._waiting and len(self._tasks) < SIDE_BY_SIDE:
-            task = asyncio.get_running_loop().create_task(self._work(self._take()))
+            task = asyncio.get_running_loop().create_task(self._run(self._next_batch()))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
@@ -63,28 +63,28 @@ class Gathering(Generic[T, R]):
         self._tasks.discard(task)
         self._start()
 
-    def _take(self) -> list[Wish[T, R]]:
-        """Take the wishes of one call; a large one goes alone."""
-        taken = [self._waiting.popleft()]
-        count = len(taken[0].items)
+    def _next_batch(self) -> list[BatchPart[T, R]]:
+        """Take the parts of one call; a large one goes alone."""
+        batch = [self._waiting.popleft()]
+        count = len(batch[0].items)
         while self._waiting and count + len(self._waiting[0].items) <= MOST_ITEMS:
-            taken.append(self._waiting.popleft())
-            count += len(taken[-1].items)
-        return taken
+            batch.append(self._waiting.popleft())
+            count += len(batch[-1].items)
+        return batch
 
-    async def _work(self, wishes: list[Wish[T, R]]) -> None:
+    async def _run(self, batch: list[BatchPart[T, R]]) -> None:
         try:
-            result = await self._serve([item for wish in wishes for item in wish.items])
-        except Exception as error:  # noqa: BLE001  whatever it is, somebody waits to be told
-            if len(wishes) == 1:
-                wishes[0].done(error)
+            result = await self._call([item for part in batch for item in part.items])
+        except Exception as error:  # noqa: BLE001  whatever it is, a client waits for an answer
+            if len(batch) == 1:
+                batch[0].done(error)
             else:
-                await asyncio.gather(*(self._work([wish]) for wish in wishes))
+                await asyncio.gather(*(self._run([part]) for part in batch))
             return
-        for wish in wishes:
-            wish.done(result)
+        for part in batch:
+            part.done(result)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is wanted or under way."""
+        """Whether nothing waits and no call is under way."""
         return not self._tasks and not self._waiting

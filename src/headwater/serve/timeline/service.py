@@ -1,4 +1,4 @@
-"""What the server answers to a request: who may ask, what is asked, and what the farm says."""
+"""What the server answers to a request: its route, its token, and what the farm returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.serve.http.authorization import authorize
 from headwater.serve.http.parsing import Head, Refused, Request
 from headwater.serve.http.replies import Reply
 from headwater.serve.timeline import wire
-from headwater.serve.timeline.batching import Gathering, Wish
+from headwater.serve.timeline.batching import Batcher, BatchPart
 from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
@@ -24,7 +24,7 @@ from headwater.timeline.records import Spelled, Written
 
 log = logging.getLogger("headwater.timeline")
 
-Tell: TypeAlias = Callable[[Reply], None]
+Answered: TypeAlias = Callable[[Reply], None]
 
 _ROUTES: Final = {
     "/": {"GET": "select", "POST": "insert", "DELETE": "delete"},
@@ -50,13 +50,13 @@ class Service:
         self._farm = farm
         self._metrics = metrics
         self._tokens = tokens
-        self._writes: dict[str, Gathering[Spelled, Written]] = {
-            verb: Gathering(partial(farm.write, verb)) for verb in _WRITES
+        self._writes: dict[str, Batcher[Spelled, Written]] = {
+            verb: Batcher(partial(farm.write, verb)) for verb in _WRITES
         }
-        self._selects: dict[Window, Gathering[bytes, Answer]] = {}
+        self._selects: dict[Window, Batcher[bytes, Answer]] = {}
         self._background = Background()
 
-    def handle(self, request: Request, answer: Tell) -> None:
+    def handle(self, request: Request, answer: Answered) -> None:
         """Answer a request, at once or later."""
         try:
             action = _route(request.head)
@@ -69,14 +69,14 @@ class Service:
             elif action == "metrics":
                 answer(Reply(200, self._metrics.text().encode(), CONTENT_TYPE))
             else:
-                self._background.start(self._tell_health(answer))
+                self._background.start(self._answer_health(answer))
         except Refused as refused:
             answer(self.refuse(refused))
         except InvalidInput as error:
             answer(wire.failed(400, str(error)))
 
     def refuse(self, refused: Refused) -> Reply:
-        """Spell a refusal."""
+        """Return the reply to a request that is refused."""
         headers = f"Allow: {refused.allow}\r\n" if refused.allow else ""
         if refused.status == 401:
             headers += "WWW-Authenticate: Bearer\r\n"
@@ -86,7 +86,7 @@ class Service:
         """Count a request that is answered, whether or not its client is still there."""
         self._metrics.count_request(reply.status)
 
-    def _write(self, verb: str, request: Request, answer: Tell) -> None:
+    def _write(self, verb: str, request: Request, answer: Answered) -> None:
         began = time.perf_counter()
         tuples = wire.read_tuples(request.body)
 
@@ -96,9 +96,9 @@ class Service:
             else:
                 answer(wire.written(_WRITES[verb], len(tuples), time.perf_counter() - began))
 
-        self._writes[verb].add(Wish(tuples, done))
+        self._writes[verb].add(BatchPart(tuples, done))
 
-    def _select(self, request: Request, answer: Tell) -> None:
+    def _select(self, request: Request, answer: Answered) -> None:
         began = time.perf_counter()
         query = wire.read_query(request.head.query)
         keys = wire.read_keys(request.body, query)
@@ -109,20 +109,20 @@ class Service:
             else:
                 answer(wire.selected(query, keys, result, time.perf_counter() - began))
 
-        gathering = self._selects.get(query.window)
-        if gathering is None:
+        batcher = self._selects.get(query.window)
+        if batcher is None:
             self._forget_idle()
-            gathering = Gathering(partial(self._farm.read, window=query.window))
-            self._selects[query.window] = gathering
-        gathering.add(Wish(keys, done))
+            batcher = Batcher(partial(self._farm.read, window=query.window))
+            self._selects[query.window] = batcher
+        batcher.add(BatchPart(keys, done))
 
     def _forget_idle(self) -> None:
-        """Keep windows that nobody asks for any more from piling up."""
+        """Drop the batchers of windows that nobody asks for any more."""
         if len(self._selects) > 100:
             self._selects = {w: g for w, g in self._selects.items() if not g.idle}
 
-    async def _tell_health(self, answer: Tell) -> None:
-        """Say which instances serve; the server is of use as long as one of them does."""
+    async def _answer_health(self, answer: Answered) -> None:
+        """Answer which instances serve; the server is healthy as long as one of them does."""
         found = await self._farm.status()
         serving = sum(instance.up for instance in found)
         status = "ok" if serving == len(found) else "degraded" if serving else "down"
@@ -131,7 +131,7 @@ class Service:
 
 
 def _failed(error: Exception) -> Reply:
-    """Spell a failure; what nobody foresaw is told to who runs the server, not to who asks."""
+    """Return the reply to a failure; one that nobody foresaw is logged, not shown to clients."""
     if isinstance(error, HeadwaterError):
         return wire.failed(500, str(error))
     log.error("a request failed", exc_info=error)

@@ -3,7 +3,7 @@
 Tuples come as ``[{"key", "score", "member"}]``, keys to select as a JSON list or as parameters
 ``key`` of the query. Records go out by the raw key. JSON has text only, so a key that is not UTF-8
 stands there as ``base64:`` and its base64; so does one that begins with ``base64:`` itself, and
-hence no two keys fall together. Each record has its key in plain base64 all the same.
+hence no two keys become the same name. Each record has its key in plain base64 all the same.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _write = msgspec.json.Encoder().encode
 
 
 class SelectParameters(NamedTuple):
-    """What the query of a select says: the window of each key, which many requests may share.
+    """The parameters of a select: the window of each key, which many requests may share.
 
-    ``skip`` is how much of a coalesced list is passed over.
+    ``skip`` is how many elements of a coalesced list are left out at its beginning.
     """
 
     window: Window
@@ -144,7 +144,7 @@ def read_query(text: str) -> SelectParameters:
     start, stop = (Cursor.parse(given[n]) if given.get(n) else None for n in ("start", "stop"))
     if given.get("offset") and (start or stop):
         raise InvalidInput("offset goes with neither start nor stop; give one or the others")
-    # Of a merged list, any key may hold all that is passed over.
+    # Any key may hold all the elements that a merged list leaves out at its beginning.
     window = (
         Window(0, offset + limit, start, stop) if coalesce else Window(offset, limit, start, stop)
     )
@@ -178,14 +178,14 @@ def _bool(given: dict[str, str], name: str) -> bool:
 
 
 def written(verb: str, count: int, seconds: float) -> Reply:
-    """Spell the answer to an insert or delete."""
+    """Return the reply to an insert or delete."""
     return Reply(200, f'{{"{verb}":{count},"duration":"{duration(seconds)}"}}'.encode())
 
 
 def selected(
     query: SelectParameters, keys: Sequence[bytes], answer: Answer, seconds: float
 ) -> Reply:
-    """Spell the answer to a select: records by raw key, or one list of all when coalesced."""
+    """Return the reply to a select: records by raw key, or one list of all when coalesced."""
     spell_all = _pointed if query.cursors else _plain
     columns = answer.columns
     found = {raw_key(key): spell_all(key, *columns.get(key, _NOTHING)) for key in keys}
@@ -208,7 +208,7 @@ def _pointed(key: bytes, members: list[bytes], scores: list[float]) -> list[_Ele
 
 
 def raw_key(key: bytes) -> str:
-    """Spell a key as the name in a JSON object."""
+    """Return a key as a name in a JSON object."""
     try:
         text = key.decode()
     except UnicodeDecodeError:
@@ -217,18 +217,18 @@ def raw_key(key: bytes) -> str:
 
 
 def failed(status: int, message: str, headers: str = "") -> Reply:
-    """Spell an error."""
+    """Return the reply that reports an error."""
     body = {"error": message, "code": status, "description": http.HTTPStatus(status).phrase}
     return Reply(status, _write(body), headers=headers)
 
 
 def document(status: int, content: object) -> Reply:
-    """Spell any other answer."""
+    """Return a reply with any JSON document."""
     return Reply(status, _write(content))
 
 
 def duration(seconds: float) -> str:
-    """Spell a span of time as Go does: 12.5µs, 3.25ms, 1.5s."""
+    """Return a span of time as Go spells it: 12.5µs, 3.25ms, 1.5s."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.6g}{unit}"

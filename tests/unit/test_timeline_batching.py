@@ -1,4 +1,4 @@
-"""Wishes of one moment go into one call, and each is told its own result, whatever happens."""
+"""Requests of one moment go into one call, and each gets its own result, whatever happens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 from headwater.errors import StoreError
-from headwater.serve.timeline.batching import MOST_ITEMS, SIDE_BY_SIDE, Gathering, Wish
+from headwater.serve.timeline.batching import MOST_ITEMS, SIDE_BY_SIDE, Batcher, BatchPart
 
 
-def gather(wishes: list[list[int]], bad: dict[int, Exception]) -> tuple[list[list[int]], list[Any]]:
-    """Wish all at once; gives the calls that were made, and what each was told."""
+def run_batches(
+    parts: list[list[int]], bad: dict[int, Exception]
+) -> tuple[list[list[int]], list[Any]]:
+    """Add all at once; returns the calls that were made, and the result of each part."""
     calls: list[list[int]] = []
 
     async def serve(items: list[int]) -> int:
@@ -22,33 +24,33 @@ def gather(wishes: list[list[int]], bad: dict[int, Exception]) -> tuple[list[lis
         return len(calls)
 
     async def run() -> list[Any]:
-        gathering: Gathering[int, int] = Gathering(serve)
-        told = [asyncio.get_running_loop().create_future() for _ in wishes]
-        for items, future in zip(wishes, told, strict=True):
-            gathering.add(Wish(items, future.set_result))
+        batcher: Batcher[int, int] = Batcher(serve)
+        told = [asyncio.get_running_loop().create_future() for _ in parts]
+        for items, future in zip(parts, told, strict=True):
+            batcher.add(BatchPart(items, future.set_result))
         return await asyncio.gather(*told)
 
     results = asyncio.run(run())
     return calls, results
 
 
-def test_wishes_of_one_moment_are_one_call() -> None:
-    assert gather([[1], [2, 3], []], {}) == ([[1, 2, 3]], [1, 1, 1])
+def test_parts_of_one_moment_are_one_call() -> None:
+    assert run_batches([[1], [2, 3], []], {}) == ([[1, 2, 3]], [1, 1, 1])
 
 
-def test_a_large_wish_goes_alone() -> None:
+def test_a_large_request_goes_alone() -> None:
     large = list(range(MOST_ITEMS))
-    calls, _ = gather([[1], large, [2]], {})
+    calls, _ = run_batches([[1], large, [2]], {})
     assert calls == [[1], large, [2]]
 
 
 def test_what_does_not_fit_waits_until_a_call_ends() -> None:
     large = list(range(MOST_ITEMS))
-    calls, told = gather([large] * (SIDE_BY_SIDE + 2), {})
+    calls, told = run_batches([large] * (SIDE_BY_SIDE + 2), {})
     assert len(calls) == len(told) == SIDE_BY_SIDE + 2
 
 
-def test_what_comes_during_a_call_goes_together_and_does_not_wait_for_a_slow_one() -> None:
+def test_what_arrives_during_a_call_goes_together_and_does_not_wait_for_a_slow_one() -> None:
     calls: list[list[int]] = []
 
     async def run() -> None:
@@ -60,12 +62,12 @@ def test_what_comes_during_a_call_goes_together_and_does_not_wait_for_a_slow_one
                 begun.set()
                 await slow.wait()
 
-        gathering: Gathering[int, None] = Gathering(serve)
+        batcher: Batcher[int, None] = Batcher(serve)
         told = [loop.create_future() for _ in range(3)]
-        gathering.add(Wish([1], told[0].set_result))
+        batcher.add(BatchPart([1], told[0].set_result))
         await begun.wait()
         for number in (1, 2):
-            gathering.add(Wish([number + 1], told[number].set_result))
+            batcher.add(BatchPart([number + 1], told[number].set_result))
             await asyncio.sleep(0)
         await asyncio.gather(*told[1:])
         assert not told[0].done()
@@ -76,13 +78,13 @@ def test_what_comes_during_a_call_goes_together_and_does_not_wait_for_a_slow_one
     assert calls == [[1], [2, 3]]
 
 
-def test_of_a_call_that_fails_each_is_tried_alone() -> None:
+def test_each_request_of_a_call_that_fails_is_retried_alone() -> None:
     fault = StoreError("away")
-    calls, told = gather([[1], [2], [3]], {2: fault})
+    calls, told = run_batches([[1], [2], [3]], {2: fault})
     assert calls == [[1, 2, 3], [1], [2], [3]]
     assert [result is fault for result in told] == [False, True, False]
 
 
-def test_whoever_waits_is_told_of_faults_that_nobody_foresaw() -> None:
+def test_an_error_that_nobody_foresaw_is_a_result_too() -> None:
     bug = ZeroDivisionError()
-    assert gather([[1]], {1: bug})[1] == [bug]
+    assert run_batches([[1]], {1: bug})[1] == [bug]
