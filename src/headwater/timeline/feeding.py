@@ -1,13 +1,13 @@
-"""From messages of a log to operations on timelines, so that a farm can be thrown away.
+"""From messages of a log to operations on timelines, so that a farm can be rebuilt.
 
-Operations commute and may be repeated: messages can be read from anywhere on, twice, and by several
-at once, and the timelines are the same in the end. A message that holds operations has as its value
-a JSON document, or a list of them:
+Operations commute and may be repeated: messages can be read from any offset on, twice, and by
+several programs at once, and the timelines are the same in the end. The value of a message that
+holds operations is a JSON document, or a list of them:
 
     {"key": "ada", "score": 17.5, "member": "ride-1"}
     {"key": "ada", "score": 19, "member": "ride-1", "deleted": true}
 
-With ``key_encoding`` or ``member_encoding`` of ``base64`` these stand for any bytes.
+With a ``key_encoding`` or ``member_encoding`` of ``base64`` the key or member is any bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _read = msgspec.json.Decoder(list[_Document] | _Document).decode
 
 
 def operations(value: bytes) -> list[Operation]:
-    """Read the operations of a message; raises InvalidInput for a value that holds none."""
+    """Return the operations of a message; raises InvalidInput for a value that holds none."""
     try:
         found = _read(value)
         documents = found if isinstance(found, list) else [found]

@@ -8,7 +8,7 @@ falls out can never be part of a later result, and keeping commutes with merging
 
     kept(merge(kept(a), kept(b))) == kept(merge(a, b))
 
-The functions in the server mirror this law; unions of reads, repairs and tests use it from here.
+The functions in the server mirror this law; unions of reads, repairs and tests use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_HORIZON = -math.inf
 
 
 class State(NamedTuple):
-    """The newest operation on a member; of two states the greater is the truth."""
+    """The newest operation on a member; of two states the greater one is true."""
 
     score: float
     deleted: bool
@@ -34,7 +34,7 @@ States: TypeAlias = "dict[bytes, State]"
 
 
 def newest(states: Iterable[State | None]) -> State | None:
-    """Merge what several replicas know of a member; None is not knowing it."""
+    """Merge what several replicas know of a member; None stands for one that does not know it."""
     return max((state for state in states if state is not None), default=None)
 
 
@@ -50,12 +50,12 @@ def merge(replicas: Iterable[Mapping[bytes, State]]) -> States:
 
 
 def kept(states: Mapping[bytes, State], max_size: int, horizon: float = NO_HORIZON) -> States:
-    """Give what a key keeps of states that were merged into it."""
+    """Return what a key keeps of states that were merged into it."""
     living = [item for item in states.items() if item[1].score >= horizon]
     living.sort(key=lambda item: (item[1].score, item[0]), reverse=True)
     return dict(living[:max_size])
 
 
 def behind(replica: Mapping[bytes, State], truth: Mapping[bytes, State]) -> States:
-    """Give the states that a replica must be told of to know all that is true."""
+    """Return the states that a replica lacks, or has in an older version."""
     return {member: state for member, state in truth.items() if replica.get(member) != state}

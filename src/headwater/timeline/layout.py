@@ -1,13 +1,13 @@
-"""How a farm lies while it is moved to other instances, as every instance of it knows.
+"""The layout of a farm, which every instance knows while the farm is moved to other instances.
 
-    copying     writes go to the old clusters and to the new ones, reads to the old; what is there
-                already is copied
+    copying     writes go to the old clusters and to the new ones, reads to the old; existing
+                timelines are copied
     switching   writes go to both, reads to the new
     settled     the old clusters are no longer used
 
-Each change raises the epoch, and an instance refuses whoever knows of an older one: so nobody
-writes by a layout that is over, however long it slept. A farm that was never moved has no layout,
-and its epoch is 0.
+Each change raises the epoch, and an instance refuses calls of an older epoch: so no program writes
+by a layout that is over, however long it slept. A farm that was never moved has no layout, and its
+epoch is 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FarmLayout(NamedTuple):
 
     @property
     def safe(self) -> FarmLayout:
-        """The same without passwords, to be shown or noted."""
+        """The same without passwords, to be shown or stored in a file."""
         return self._replace(old=safe_farm(self.old), new=safe_farm(self.new))
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class FarmLayout(NamedTuple):
 
 
 def read_layout(fields: Sequence[bytes | None]) -> FarmLayout | None:
-    """Read what an instance says; None when it knows of no layout."""
+    """Return the layout that an instance answered; None when it knows of none."""
     if fields[0] is None:
         return None
     phase, old, new = ((field or b"").decode() for field in fields[1:])

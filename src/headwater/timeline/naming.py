@@ -1,7 +1,7 @@
-"""How instances and farms are named: the URL that a name stands for, and what may be shown of it.
+"""The names of instances and farms: the URL that a name stands for, and what may be shown of it.
 
-A farm's text holds the passwords of its instances. Whatever is shown, logged or noted in a file is
-the text that ``safe_farm`` gives.
+A farm's text holds the passwords of its instances. Whatever is shown, logged or stored in a file is
+what ``safe_farm`` returns.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ WRITE_ONLY: Final = "writeonly"
 
 
 def instance_url(text: str) -> str:
-    """Give the URL of an instance, which may be named by host:port."""
+    """Return the URL of an instance, which may be named by host:port."""
     return text if "://" in text or text.startswith("embedded:") else f"redis://{text}"
 
 
 def safe_farm(farm: str) -> str:
-    """Spell a farm without users and passwords; what is no instance is not shown at all."""
+    """Return a farm's text without users and passwords; what is no instance becomes "?"."""
     return re.sub("[^;,]+", lambda word: _safe(word[0]), "".join(farm.split()))
 
 

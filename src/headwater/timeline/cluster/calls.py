@@ -1,7 +1,7 @@
-"""How a cluster's work is spelled as calls of server functions, and their replies are read.
+"""The calls of server functions that a cluster makes, and how their replies are read.
 
-A batch goes in as few calls as its size allows: each is bounded, so that no server stands still for
-long. What concerns one key stays together in one call up to MOST_OPERATIONS and MOST_BYTES.
+A batch goes in as few calls as its size allows: each is bounded, so that no server is blocked for
+long. The operations on one key stay together in one call, up to MOST_OPERATIONS and MOST_BYTES.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Changes: TypeAlias = "dict[bytes, Change]"
 
 
 class Window(NamedTuple):
-    """Which part of a timeline is asked for: behind the start, before the stop."""
+    """The part of a timeline that is asked for: behind the start, before the stop."""
 
     offset: int
     limit: int
@@ -63,11 +63,11 @@ class TimelinePage(NamedTuple):
         return list(zip(*columns_of(self.raw), strict=True))
 
     def plus(self, further: TimelinePage) -> TimelinePage:
-        """Add the page that follows this one."""
+        """Return this page and the one that follows it as one."""
         return TimelinePage(self.raw + further.raw, whole=further.whole)
 
     def above(self, horizon: float) -> TimelinePage:
-        """Leave out what is below the horizon; nothing that counts comes after it."""
+        """Return the page without what is below the horizon, which is whole then."""
         if horizon == NO_HORIZON or not self.raw or float(self.raw[-1]) >= horizon:
             return self
         kept = sum(score >= horizon for score in columns_of(self.raw)[1])
@@ -75,18 +75,18 @@ class TimelinePage(NamedTuple):
 
 
 def columns_of(raw: list[bytes]) -> Columns:
-    """Read member, score, member, score, ...; gives members, and their scores."""
+    """Read member, score, member, score, ...; returns the members, and their scores."""
     scores = raw[1::2]
     try:
-        # Numbers are spelled as in JSON, and this reads them several times as fast.
+        # Scores are spelled as numbers of JSON, which this reads several times as fast as float().
         return raw[::2], _read_numbers(b"[%b]" % b",".join(scores))
     except msgspec.DecodeError:
-        # But for those that somebody else made infinite.
+        # An infinite score is no JSON. We write none, but other programs may.
         return raw[::2], list(map(float, scores))
 
 
 class Found:
-    """The pages that a cluster has of keys, by their raw contents, and why it gave none of others.
+    """The pages that a cluster has of keys, as raw replies, and the errors of the other keys.
 
     Most answers are compared and counted as a whole, so a page is made when it is looked at.
     """
@@ -103,7 +103,7 @@ class Found:
         )
 
     def pages(self) -> Iterator[tuple[bytes, TimelinePage]]:
-        """Give the pages, by key."""
+        """Return the pages, by key."""
         for key, raw in self.raw.items():
             yield key, TimelinePage(raw, whole=len(raw) < 2 * self._limit)
 
@@ -119,12 +119,12 @@ class Known(NamedTuple):
 
 
 def sets_of(key: bytes) -> tuple[bytes, bytes]:
-    """Name the two sorted sets of a timeline: inserted, deleted."""
+    """Return the names of the two sorted sets of a timeline: inserted, deleted."""
     return key + b"+", key + b"-"
 
 
 class WriteBatch:
-    """Operations to be written, spelled once for all clusters that spread their keys alike."""
+    """Operations to write, packed once for all clusters that spread their keys alike."""
 
     def __init__(self, changes: Changes, horizon: float) -> None:
         self.changes = changes
@@ -132,7 +132,7 @@ class WriteBatch:
         self._spelled: dict[tuple[int, int, tuple[bytes, ...]], list[PackedCall]] = {}
 
     def calls(self, keys: Sequence[bytes], max_size: int, epoch: int) -> list[PackedCall]:
-        """Spell what concerns some keys; of those without operations only size and horizon do."""
+        """Return the calls that write some keys; one without operations is only trimmed."""
         share = (max_size, epoch, tuple(keys))
         if share not in self._spelled:
             calls = self._spell(keys, max_size, epoch)
@@ -162,7 +162,7 @@ class WriteBatch:
 
 
 def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
-    """Cut what is too large for one call, which most is not; tells operations and bytes of each."""
+    """Cut what is too large for one call; returns parts with their operations and bytes."""
     inserts, deletes = change
     count = (len(inserts) + len(deletes)) // 2
     size = sum(map(len, inserts[1::2])) + sum(map(len, deletes[1::2]))
@@ -182,9 +182,9 @@ def _parts(change: Change) -> Iterator[tuple[Change, int, int]]:
 
 
 class ReadBatch:
-    """Keys to be read in a window, spelled once for all clusters that spread them alike.
+    """Keys to read in a window, packed once for all clusters that spread them alike.
 
-    Their tombstones are read when ``deleted``.
+    Tombstones are read when ``deleted``.
     """
 
     def __init__(self, keys: Sequence[bytes], window: Window, *, deleted: bool = False) -> None:
@@ -194,7 +194,7 @@ class ReadBatch:
         self._spelled: dict[tuple[int, tuple[bytes, ...]], list[PackedCall]] = {}
 
     def calls(self, keys: Sequence[bytes], epoch: int) -> list[PackedCall]:
-        """Spell the request for a page of each of some keys."""
+        """Return the calls that read a page of each of some keys."""
         share = (epoch, tuple(keys))
         if share not in self._spelled:
             sets = [sets_of(key)[self._deleted] for key in keys]
@@ -203,7 +203,7 @@ class ReadBatch:
 
 
 def _select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator[PackedCall]:
-    """Spell the request for a page of each of some sets, which all are of one moment."""
+    """Return the calls that read a page of each of some sets, each call at one moment."""
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
@@ -218,17 +218,17 @@ def _select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator
 
 
 def _plain_call(call: Call, sets: Sequence[bytes], window: Window, epoch: int) -> PackedCall:
-    """Read a page of each set by its rank, with plain commands, which do it for less.
+    """Return a call that reads a page of each set by plain commands, which cost the server less.
 
-    They ask for the layout after the pages: epochs only rise, so if the last one is known, the
-    pages were read by it or by one before.
+    They read the epoch after the pages: epochs only rise, so if the caller knows that epoch, the
+    pages were read by it or by an older one.
     """
 
     def read(replies: list[Any]) -> list[list[bytes]] | None:
         *pages, layout = replies if len(sets) == 1 else replies[-1]
         if layout is not None and int(layout) > epoch:
             return None
-        # What fails among several fails by itself; the call can tell why.
+        # One failed command among several says little; the call reports the reason.
         return pages if all(type(page) is list for page in pages) else None
 
     commands = [*_pages(sets, window), _EPOCH]
@@ -252,7 +252,7 @@ def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
 def score_calls(
     asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int
 ) -> Iterator[PackedCall]:
-    """Spell the question what is known of members; a key is never cut in two."""
+    """Return the calls that ask what is known of members; a key is never cut in two."""
     keys: list[bytes] = []
     args: list[Argument] = [max_size]
     for key, members in asked.items():
@@ -266,7 +266,7 @@ def score_calls(
 
 
 def read_known(found: list[bytes]) -> Known:
-    """Read what the server said of the members of one key."""
+    """Read the reply for the members of one key."""
     score, member, *scores = found
     states = [
         max(
@@ -279,7 +279,7 @@ def read_known(found: list[bytes]) -> Known:
 
 
 def layout_call(layout: FarmLayout) -> PackedCall:
-    """Spell what tells an instance of a layout."""
+    """Return the call that announces a layout to an instance."""
     return PackedCall.of(Call("hw_timeline_layout", LAYOUT_KEY, tuple(layout), repeatable=True))
 
 

@@ -1,7 +1,8 @@
 """A cluster: insert, delete, select and score over the instances of a pool, one copy of the data.
 
-Every change is one atomic call for each instance that is concerned (several when a batch is large),
-and may be repeated. Instances are asked side by side; one that fails takes only its own keys along.
+Every change is one atomic call for each instance that has some of the keys (several when a batch is
+large), and may be repeated. Instances are called in parallel; the failure of one concerns only the
+keys that it has.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FIELDS: Final = ("epoch", "phase", "old", "new")
 
 
 class WriteOutcome(NamedTuple):
-    """What became of a write: the figures of what was done, and the keys for which it failed."""
+    """What became of a write: the counts of what was done, and the keys for which it failed."""
 
     written: Written
     failed: dict[bytes, StoreError]
@@ -45,7 +46,7 @@ class Cluster:
         self.pool = pool
         self._max_size = max_size
         self._epoch = epoch
-        # Whether an instance has refused us for knowing of an old layout only.
+        # Whether an instance has refused a call because there is a newer layout.
         self.outdated = False
 
     @classmethod
@@ -56,7 +57,7 @@ class Cluster:
         return cls(Pool(urls, hash_name, timeout_ms), max_size, epoch)
 
     async def write(self, batch: WriteBatch) -> WriteOutcome:
-        """Merge operations into their keys; below the horizon nothing is kept or taken."""
+        """Merge operations into their keys; below the horizon nothing is kept or accepted."""
         written, failed = Written(), {}
         for keys, replies in await self._spread(
             batch.changes, lambda share: batch.calls(share, self._max_size, self._epoch)
@@ -69,7 +70,7 @@ class Cluster:
         return WriteOutcome(written, failed)
 
     async def select(self, reading: ReadBatch) -> Found:
-        """Give a page of each key, or why there is none."""
+        """Return a page of each key, or the error of its instance."""
         found = Found(reading.window.limit)
         for keys, replies in await self._spread(
             reading.keys, lambda share: reading.calls(share, self._epoch)
@@ -83,7 +84,7 @@ class Cluster:
     async def score(
         self, asked: Mapping[bytes, Sequence[bytes]]
     ) -> dict[bytes, Known | StoreError]:
-        """Tell what is known of members, by key, or why that cannot be told."""
+        """Return what is known of members, by key, or the error of its instance."""
 
         def spell(keys: list[bytes]) -> Iterable[PackedCall]:
             return score_calls({key: asked[key] for key in keys}, self._max_size, self._epoch)
@@ -100,7 +101,7 @@ class Cluster:
     async def _spread(
         self, keys: Iterable[bytes], spell: Callable[[list[bytes]], Iterable[PackedCall]]
     ) -> list[tuple[list[bytes], list[Any] | StoreError]]:
-        """Ask each instance for its share; gives the keys of each with its replies or failure."""
+        """Call each instance for its share; returns the keys of each with its replies or error."""
 
         async def attempt(instance: Instance, share: list[bytes]) -> list[Any] | StoreError:
             try:
@@ -120,15 +121,15 @@ class Cluster:
     async def scan(self, place: int, cursor: int, count: int) -> tuple[int, list[bytes]]:
         """Take a step through the sets of one instance, in the server's own order.
 
-        Gives where to go on, 0 at the end, and the sets' names. What is there all the while is met
-        at least once. Raises StoreError.
+        Returns the next cursor, 0 at the end, and the names of sets. A set that exists during the
+        whole scan is returned at least once. Raises StoreError.
         """
         words = ("SCAN", cursor, "COUNT", count, "TYPE", "zset")
         found, names = await self.pool.instances[place].command(*words)
         return int(found), [name for name in names if name[-1:] in (b"+", b"-")]
 
     async def generation(self, place: int) -> str:
-        """Name the process of an instance: what a scan gave holds for it alone.
+        """Return the id of an instance's process: cursors of scans are valid for it alone.
 
         Raises StoreError.
         """
@@ -136,7 +137,7 @@ class Cluster:
         return parse_info(info)["run_id"]
 
     async def layouts(self) -> list[FarmLayout | StoreError | None]:
-        """Ask each instance how the farm lies; None of one that knows of nothing."""
+        """Return the layout that each instance knows, None for none, or its error."""
 
         async def ask(instance: Instance) -> FarmLayout | StoreError | None:
             try:
@@ -147,7 +148,7 @@ class Cluster:
         return list(await asyncio.gather(*map(ask, self.pool.instances)))
 
     async def announce(self, layout: FarmLayout) -> list[FarmLayout]:
-        """Tell every instance of a layout; gives what each knows then. Raises StoreError."""
+        """Announce a layout to every instance; returns what each knows then. Raises StoreError."""
         call = layout_call(layout)
         replies = [await instance.call(call) for instance in self.pool.instances]
         return [found for reply in replies if (found := read_layout(reply)) is not None]
@@ -158,7 +159,7 @@ class Cluster:
         await self.pool.instances[place].command("UNLINK", *names)
 
     async def look(self) -> list[InstanceStatus]:
-        """Tell how each instance is; one that does not serve is no error."""
+        """Return the status of each instance; one that does not serve is no error."""
         return list(await asyncio.gather(*map(_look, self.pool.instances)))
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Repair of whole keys: everything that any cluster has of them, tombstones too, on all of them.
+"""Repair of whole keys: all that any cluster has of them, tombstones too, goes to all clusters.
 
 Reads notice only differences among what they show. This compares all of a key, and brings every
 cluster to the same state: what the merge law says of all that the clusters hold together.
@@ -29,7 +29,7 @@ _PAGE: Final = 1000
 
 
 def add_change(changes: Changes, key: bytes, member: bytes, state: State) -> None:
-    """Add to changes what makes a state known."""
+    """Add to changes the operation that leads to a state."""
     change = changes.setdefault(key, Change([], []))
     change[state.deleted].extend((repr(state.score), member))
 
@@ -40,7 +40,7 @@ def size_of(change: Change) -> int:
 
 
 class KeyComparison(NamedTuple):
-    """What each cluster must be told to be in the one true state, and the figures of that."""
+    """What each cluster lacks to be in the one true state, and the counts of that."""
 
     changes: list[Changes]
     figures: Repaired
@@ -73,7 +73,7 @@ async def compare_whole(
             for member, state in lacking.items():
                 add_change(changes[place], key, member, state)
             if not states.keys() <= truth.keys():
-                # It holds what is no longer kept: a write of nothing sheds that.
+                # It holds what is no longer kept: a write of nothing trims that.
                 changes[place].setdefault(key, Change([], []))
             differing.update(lacking)
         done = done.plus((0, len(truth), len(differing), 0, unread))

@@ -1,7 +1,7 @@
-"""From a key to a number of 32 bits, by the hashes of Roshi, so that both find a key in one place.
+"""Roshi's hashes of 32 bits, so that Roshi and Headwater find a key on the same instance.
 
-An instance is found by the remainder of that number by how many instances there are; their number
-and order decide where keys lie.
+The instance is the hash modulo the number of instances; their number and order decide where keys
+are. HASHES has them by name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ HASHES: Final[dict[str, Hash]] = {"murmur3": murmur3, "fnv": fnv, "fnva": fnva}
 
 
 def find_hash(name: str) -> Hash:
-    """Give a hash by its name."""
+    """Return a hash by its name, in any case; raises InvalidInput."""
     if not isinstance(name, str) or name.lower() not in HASHES:
         raise InvalidInput(f"hash must be one of {', '.join(HASHES)}, not {name!r}")
     return HASHES[name.lower()]

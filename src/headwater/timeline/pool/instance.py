@@ -1,8 +1,8 @@
-"""One server of a cluster, asked with little patience: a farm has others that can answer.
+"""One server of a cluster, called with short timeouts: a farm has others that can answer.
 
 It is connected with its first use, so that a farm opens although servers are down. A call that gets
-no answer within ``timeout_ms`` fails, and for a short while after a failure calls fail at once, but
-for one that tries again: a dead server costs a farm one slow call now and then, not each of them.
+no answer within ``timeout_ms`` fails. For a short while after a failure calls fail at once, but for
+one that retries: a dead server costs a farm one slow call now and then, not each of them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headwater.store.faults import Refusal
 from headwater.store.url import resolve
 from headwater.timeline.naming import instance_url
 
-# Time to replace a connection that broke, by a server that is there again; no more.
+# Enough to replace a connection that broke, when the server serves again; no more.
 PATIENCE_S: Final = 0.02
 REST_S: Final = 0.25
 
 
 def check_url(text: str) -> str:
-    """Accept host:port or the URL of one server; gives the URL."""
+    """Return the URL of one server, which may be named by host:port; raises InvalidInput."""
     url = instance_url(text)
     if resolve(url, default_directory()).kind == "cluster":
         raise InvalidInput(
@@ -48,9 +48,10 @@ def check_url(text: str) -> str:
 
 
 class PackedCall(NamedTuple):
-    """A call, and what is sent for it: packed commands, perhaps others, that do the same for less.
+    """A call, and the packed commands that are sent for it: the call, or others that cost less.
 
-    ``read`` makes the reply of theirs, or gives None when the call itself must answer.
+    ``read`` turns their replies into the reply of the call, or returns None when the call itself
+    must be made.
     """
 
     call: Call
@@ -59,7 +60,7 @@ class PackedCall(NamedTuple):
 
     @classmethod
     def of(cls, call: Call) -> PackedCall:
-        """Send a call as it is."""
+        """Return a call that is sent as it is."""
         return cls(call, PackedCommands.of(call), itemgetter(0))
 
 
@@ -82,7 +83,7 @@ class Instance:
         self._closed = False
 
     async def call(self, call: PackedCall) -> Any:
-        """Run a call that may be repeated; raises StoreError when it did not surely happen."""
+        """Run a call that may be repeated; raises StoreError when it may not have happened."""
         if self._pipe and self._pipe.is_open and not self._rests_until:
             try:
                 reply = call.read(await self._pipe.send(call.packed))
@@ -97,7 +98,7 @@ class Instance:
             await self._lay_pipe(store)
             return await store.ask(call.call, PATIENCE_S)
 
-        # Whatever it was, the store can tell it, and do something about it.
+        # Whatever failed, the store reports it, and recovers where that is possible.
         return await self._attempt(send)
 
     async def command(self, *words: Argument) -> Any:
@@ -116,11 +117,11 @@ class Instance:
         if now < self._rests_until:
             raise StoreUnreachable(self.where, "it did not serve a moment ago")
         if self._rests_until:
-            # Others wait for what this one finds.
+            # One call retries; the others fail until it is over.
             self._rests_until = now + self._timeout_s
         try:
             if self._embedded:
-                # To start a server takes longer than to ask one.
+                # Starting a server takes longer than calling one.
                 await self._open()
             async with asyncio.timeout(self._timeout_s):
                 store = self._store or await self._open()
@@ -131,11 +132,11 @@ class Instance:
             self._rests_until = self._clock() + REST_S
             raise
         except Refusal as refusal:
-            # No function of timelines refuses for another reason.
+            # The functions of timelines refuse for no other reason.
             self._rests_until = 0.0
             raise FarmMoved(self.where, int(refusal.words[0])) from None
         except StoreError:
-            # It answered, though not as wished: other calls may fare better.
+            # The server answered, with an error: other calls may succeed.
             self._rests_until = 0.0
             raise
         self._rests_until = 0.0
@@ -150,14 +151,14 @@ class Instance:
             return self._store
 
     async def _lay_pipe(self, store: AsyncStore) -> None:
-        """Open a pipe for the calls to come; where that fails, there is still the store."""
+        """Open a pipe for the next calls; when that fails, they go through the store."""
         async with self._opening:
             if not self._closed and not (self._pipe and self._pipe.is_open):
                 with contextlib.suppress(redis.RedisError, OSError):
                     self._pipe = await store.pipe(self._timeout_s)
 
     def _rest(self) -> StoreUnreachable:
-        """Ask nothing for a while of a server that did not answer in time."""
+        """Let calls fail at once for a while, after one that was not answered in time."""
         self._rests_until = self._clock() + REST_S
         return StoreUnreachable(self.where, f"no answer within {self._timeout_s * 1000:.0f} ms")
 

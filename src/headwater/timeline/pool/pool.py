@@ -11,7 +11,7 @@ from headwater.timeline.pool.instance import Instance
 
 
 class Pool:
-    """Instances in a fixed order; the hash of a key, by their number, tells which has it."""
+    """Instances in a fixed order; the hash of a key modulo their number is the one that has it."""
 
     def __init__(self, urls: Sequence[str], hash_name: str, timeout_ms: int) -> None:
         if not urls:
@@ -20,12 +20,12 @@ class Pool:
         self._hash = lru_cache(maxsize=65536)(find_hash(hash_name))
 
     def index(self, key: bytes) -> int:
-        """Say which instance has a key."""
+        """Return the place of the instance that has a key."""
         count = len(self.instances)
         return self._hash(key) % count if count > 1 else 0
 
     def split(self, keys: Iterable[bytes]) -> list[tuple[Instance, list[bytes]]]:
-        """Sort keys by the instances that have them."""
+        """Return each instance that has some of the keys, with those keys."""
         if len(self.instances) == 1:
             return [(self.instances[0], list(keys))]
         shares: dict[int, list[bytes]] = {}

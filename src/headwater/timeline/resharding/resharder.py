@@ -1,15 +1,16 @@
 """Live resharding: write to both, copy what is there, switch, and clean up.
 
-    1  every instance, old and new, is told: copying. From then on all writes go to both.
+    1  the layout "copying" is announced to every instance, old and new. From then on all writes go
+       to both
     2  every timeline of the old clusters is compared on old and new, and copied by the merge law
-    3  every instance is told: switching. Reads go to the new clusters, writes still to both
-    4  every instance is told: settled. The old clusters are no longer used
-    5  timelines are removed from instances that stay, but have them no longer
+    3  "switching" is announced. Reads go to the new clusters, writes still to both
+    4  "settled" is announced. The old clusters are no longer used
+    5  timelines are removed from instances that stay, but no longer have them
 
-Reads and writes are served all the while: a farm that asks by an old layout is refused by the
-instance, learns the new one and asks again. Each step may be repeated, so whoever dies is followed
-by another who goes on; what is copied twice is the same. Nothing is lost, since a step begins only
-when every instance has heard of the one before it.
+Reads and writes are served all the while: a farm that calls by an old layout is refused by the
+instance, learns the new one and retries. Each step may be repeated, so when the program dies,
+another run continues; what is copied twice is the same. Nothing is lost, since a step begins only
+when every instance knows the layout of the one before it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SAMPLED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a move would cost: timelines in all, those that must be copied, and how long it takes.
+    """What a move would cost: timelines in all, those to be copied, and how long it takes.
 
     ``share`` is of a sample; ``seconds`` is at the rate of the walk, over all timelines.
     """
@@ -50,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ReshardResult:
-    """What a move did: what was compared and copied, and the timelines that were cleaned away.
+    """What a move did: what was compared and copied, and how many timelines were removed.
 
     ``left`` are instances that are no longer used; they still hold what they held.
     """
@@ -79,14 +80,14 @@ class Resharder:
         self._state_file = WalkStateFile(state)
         self._tell = tell
         self._old = AsyncFarm.open(old, **words)
-        # Only to reach its instances before the farm knows of them; never read or written by.
+        # Only to reach its instances before the farm knows of them; never read or written.
         self._target = AsyncFarm.open(new, **words)
 
     async def run(self, stop: asyncio.Event | None = None) -> ReshardResult | None:
-        """Move, or go on with a move; None when ``stop`` was set, and it is to be gone on with.
+        """Move, or continue a move; returns None when ``stop`` was set, and it can be continued.
 
-        Raises ReshardRefused when another move is under way, when an instance is away, and when a
-        new one is not empty; InvalidInput when ``state`` is another file.
+        Raises ReshardRefused when another move is under way, when an instance is unreachable, and
+        when a new one is not empty; InvalidInput when ``state`` holds something else.
         """
         layout = await self._present()
         self._state_file.read(layout)
@@ -110,13 +111,13 @@ class Resharder:
         return ReshardResult(repaired, cleaned, left)
 
     async def abort(self) -> ReshardResult:
-        """Go back to the old farm, as long as nobody reads the new one; raises as run does."""
+        """Return to the old farm, as long as nobody reads the new one; raises as run does."""
         layout = await self._present()
         self._state_file.read(layout)
         before = self._names()
         if layout.phase != COPYING:
             raise ReshardRefused(
-                f"there is no move that could be given up: the farm is {layout.phase}; run the "
+                f"there is no move to give up: the farm is {layout.phase}; run the "
                 "reshard without --abort to finish one"
             )
         await self._announce(FarmLayout(layout.epoch + 1, SETTLED, layout.new, layout.old))
@@ -125,7 +126,7 @@ class Resharder:
         return ReshardResult(Repaired(), cleaned, left)
 
     async def estimate(self) -> Estimate:
-        """Say what a move would cost, by a sample of timelines; changes nothing."""
+        """Return what a move would cost, by a sample of timelines; changes nothing."""
         layout = await self._present()
         old, new = self._old.source, self._target.clusters
         sets = [sum(one.keys for one in await cluster.look()) for cluster in old]
@@ -144,7 +145,7 @@ class Resharder:
         await self._target.close()
 
     async def _present(self) -> FarmLayout:
-        """Find how the farm lies, by all instances of both; raises ReshardRefused."""
+        """Return the present layout, by all instances of both; raises ReshardRefused."""
         await self._old.follow()
         clusters = (*self._old.clusters, *self._target.clusters)
         found = [known for cluster in clusters for known in await cluster.layouts()]
@@ -170,14 +171,14 @@ class Resharder:
                     )
 
     async def _announce(self, layout: FarmLayout) -> None:
-        """Tell every instance, and be sure that it knows no other; raises ReshardRefused."""
+        """Announce a layout to every instance; raises ReshardRefused when one knows another."""
         for cluster in (*self._old.clusters, *self._target.clusters):
             try:
                 known = await cluster.announce(layout)
             except StoreError as error:
                 raise ReshardRefused(
-                    f"an instance could not be told of the move: {error}; nothing is lost, run "
-                    "the same reshard again when it serves"
+                    f"the move could not be announced to an instance: {error}; nothing is lost: "
+                    "run the same reshard again when it serves"
                 ) from error
             if any(one != layout for one in known):
                 raise ReshardRefused(
@@ -205,7 +206,7 @@ class Resharder:
         return walked.repaired
 
     async def _clean(self, before: set[str]) -> tuple[int, list[str]]:
-        """Remove timelines from instances that are not theirs; name the instances not used."""
+        """Remove timelines from instances that are not theirs; returns the instances not used."""
         await self._old.follow()
         homes: dict[str, list[tuple[Cluster, int]]] = {}
         for cluster in self._old.clusters:
@@ -217,7 +218,7 @@ class Resharder:
         return cleaned, sorted(before - homes.keys())
 
     def _names(self) -> set[str]:
-        """Name all instances, old and new."""
+        """Return the names of all instances, old and new."""
         clusters = (*self._old.clusters, *self._target.clusters)
         return {instance.where for cluster in clusters for instance in cluster.pool.instances}
 
@@ -231,9 +232,9 @@ class Resharder:
 
 
 async def _clean_instance(roles: list[tuple[Cluster, int]]) -> int:
-    """Remove from an instance what it has in none of its roles; says how many timelines.
+    """Remove from an instance what it has in none of its roles; returns how many timelines.
 
-    Nobody writes them there any more: who would is refused.
+    Nobody writes them there any more: such calls are refused.
     """
     scanner, place = roles[0]
     cleaned = cursor = 0

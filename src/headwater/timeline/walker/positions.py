@@ -1,8 +1,8 @@
-"""How far a walk is: for each instance the place in its scan; kept in a file, if so wished.
+"""The progress of a walk: the cursor of each instance's scan, kept in a file if one is given.
 
-A place holds for one process of a server only, since the order of its keys is its own; for one that
-was started anew the scan begins from the start. All of them hold for one layout of one farm only:
-what was compared with some clusters is not yet compared with others.
+A cursor is valid for one process of a server only, since the order of keys is its own; the scan of
+a server that was restarted begins from the start. All of them are valid for one layout of one farm
+only: what was compared on some clusters is not yet compared on others.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ END: Final = -1
 
 
 class ScanPosition(msgspec.Struct):
-    """Where the scan of one instance goes on; END when it is through."""
+    """The cursor at which the scan of one instance continues; END when it is complete."""
 
     generation: str
     cursor: int = 0
 
 
 class WalkPositions(msgspec.Struct):
-    """The places of a round, by cluster and instance, and what it has done so far.
+    """The positions of a round, by cluster and instance, and what it has done so far.
 
-    ``layout`` is that of the farm which is walked, without passwords.
+    ``layout`` is that of the walked farm, without passwords.
     """
 
     layout: FarmLayout | None = None
@@ -39,15 +39,15 @@ class WalkPositions(msgspec.Struct):
 
 
 class WalkStateFile:
-    """Keeps positions in a file, each time as a whole; without a file it keeps nothing."""
+    """Keeps positions in a file, which is replaced as a whole; without a file it keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def read(self, layout: FarmLayout) -> WalkPositions:
-        """Give what was noted last of a walk by this layout, or the beginning.
+        """Return the last positions of a walk by this layout, or those of the beginning.
 
-        Raises InvalidInput for a file that is something else.
+        Raises InvalidInput for a file that holds something else.
         """
         beginning = WalkPositions(layout.safe)
         if self._path is None or not self._path.exists():
@@ -61,7 +61,7 @@ class WalkStateFile:
         return noted if noted.layout == beginning.layout else beginning
 
     def note(self, positions: WalkPositions) -> None:
-        """Replace what was noted, so that a crash leaves the old or the new."""
+        """Write positions so that a crash leaves the old ones or the new."""
         if self._path is not None:
             new = self._path.with_name(f"{self._path.name}.new")
             with new.open("wb") as file:
@@ -71,6 +71,6 @@ class WalkStateFile:
             new.replace(self._path)
 
     def forget(self) -> None:
-        """Begin anew next time."""
+        """Remove the file, so that the next walk begins from the start."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

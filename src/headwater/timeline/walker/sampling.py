@@ -1,4 +1,4 @@
-"""How far the instances of a farm are apart, told by a sample of their timelines."""
+"""How far each instance of a farm is behind, estimated by a sample of timelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
 class Sample(NamedTuple):
-    """Of one instance: timelines looked at, and elements of them that it lacks or has wrong."""
+    """Of one instance: timelines compared, and elements of them that it lacks or has outdated."""
 
     keys: int = 0
     behind: int = 0
@@ -21,9 +21,9 @@ class Sample(NamedTuple):
 async def sample(
     farm: AsyncFarm, count: int, chance: random.Random
 ) -> dict[tuple[int, str], Sample]:
-    """Compare about ``count`` timelines of each instance, found by chance, on all clusters.
+    """Compare about ``count`` random timelines of each instance on all clusters.
 
-    Gives a sample by number of the cluster, from 1 on, and instance. Changes nothing.
+    Returns a sample by number of the cluster, from 1 on, and instance. Changes nothing.
     """
     places = [(c, p) for c in farm.clusters for p in range(len(c.pool.instances))]
     picked = await asyncio.gather(*(_pick(c, p, count, chance) for c, p in places))
@@ -38,7 +38,7 @@ async def sample(
 
 
 async def _pick(cluster: Cluster, place: int, count: int, chance: random.Random) -> list[bytes]:
-    """Scan from anywhere, and go on at the start if that was near the end."""
+    """Scan from a random place, and continue at the start if that was near the end."""
     found: dict[bytes, None] = {}
     cursor = chance.getrandbits(32)
     for _ in range(4):

@@ -1,9 +1,8 @@
-"""Meets every timeline of some clusters once, in random order, wherever a copy of it lies.
+"""Returns every timeline of some clusters once, in random order, wherever a copy of it is.
 
-Instances are scanned side by side, the next one by lot, and what they give is shuffled: so no
+Instances are scanned in turn, the next one chosen at random, and their keys are shuffled: so no
 server has all the work at a time, and keys that were made together are far apart. A timeline is two
-sets on each cluster; it counts as met at the first of them that exists, and is passed over at the
-others.
+sets on each cluster; it is returned at the first of them that exists, and skipped at the others.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.walker.positions import END, ScanPosition, WalkPositions
 
 STEP: Final = 500
-# Keys that are shuffled with each other; what a crash makes walk again.
+# Keys that are shuffled with each other; after a crash at most so many are walked again.
 POOL: Final = 2000
 _ONE: Final = Window(0, 1)
 
 
 class ScannedKeys(NamedTuple):
-    """Timelines met, and how many sets were passed to meet them."""
+    """Timelines, and how many sets were scanned to find them."""
 
     keys: list[bytes]
     sets: int
 
 
 class Scan:
-    """One pass over the instances of clusters, from where ``positions`` say.
+    """One pass over the instances of clusters, which continues at ``positions``.
 
     With ``only``, a cluster and an instance by their places, over that one alone: passes over each
-    of them, side by side, meet each timeline once, too.
+    of them, in parallel, return each timeline once, too.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Scan:
         self.failed: dict[str, StoreError] = {}
 
     async def batches(self) -> AsyncIterator[ScannedKeys]:
-        """Give pools of keys; the positions are behind one once the next is asked for.
+        """Yield pools of keys; the positions move behind one when the next is asked for.
 
         An instance that cannot be scanned is left out, and named in ``failed``.
         """
@@ -83,7 +82,7 @@ class Scan:
                 self._positions.places[name].cursor = cursor
 
     async def _open(self) -> dict[str, tuple[int, int]]:
-        """Find the instances that are not through yet."""
+        """Return the instances whose scan is not complete yet."""
         found: dict[str, tuple[int, int]] = {}
         for number, cluster in enumerate(self._clusters):
             for place, instance in enumerate(cluster.pool.instances):
@@ -103,7 +102,7 @@ class Scan:
         return found
 
     async def _new(self, number: int, sets: list[bytes]) -> list[bytes]:
-        """Give the keys of sets that do not exist in a set that comes before theirs."""
+        """Return the keys of sets that do not exist in a set that comes before theirs."""
         inserted = dict.fromkeys(name[:-1] for name in sets if name.endswith(b"+"))
         deleted = dict.fromkeys(name[:-1] for name in sets if name.endswith(b"-"))
         doubtful = [key for key in deleted if key not in inserted]
@@ -118,7 +117,7 @@ class Scan:
         return [key for key in candidates if key not in elsewhere]
 
     async def _existing(self, cluster: Cluster, keys: list[bytes], *, deleted: bool) -> set[bytes]:
-        """Say which keys have elements; of one that cannot be asked, nothing is known."""
+        """Return which keys have elements; those of an instance that fails count as without."""
         if not keys:
             return set()
         found = await cluster.select(ReadBatch(keys, _ONE, deleted=deleted))

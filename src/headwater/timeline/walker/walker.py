@@ -1,4 +1,4 @@
-"""The walker: every timeline of a farm, at a limited rate, compared as a whole and repaired."""
+"""The walker: compares every timeline of a farm as a whole and repairs it, at a limited rate."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headwater.timeline.walker.positions import WalkStateFile
 from headwater.timeline.walker.scanning import Scan
 
 MAX_RATE: Final = 1_000_000
-# Keys that are compared in one go; few, since each may be large.
+# Keys that are compared at once; few, since each may be large.
 AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What a round did: its figures, and the instances that could not be scanned, with the reason.
+    """What a round did: its counts, and the instances that could not be scanned, with the error.
 
     ``whole`` says that every timeline was compared on every cluster.
     """
@@ -41,7 +41,7 @@ class Walked:
 
 @dataclass(frozen=True, slots=True)
 class WalkProgress:
-    """How far a round is: sets passed since it was begun or resumed, and how many there are."""
+    """The progress of a round: sets passed since it began or continued, and sets in all."""
 
     passed: int
     total: int
@@ -51,9 +51,9 @@ class WalkProgress:
 class Walker:
     """Walks a farm's timelines, ``rate`` keys a second at most.
 
-    With ``state``, a file, a round that was interrupted is gone on with where it was, but for up to
-    2000 keys that are compared again; one of another farm, or before a move, is begun anew. Looks
-    for timelines ``over`` some of the clusters, or over all that the farm has when a round begins.
+    With ``state``, a file, an interrupted round continues where it was, but for up to 2000 keys
+    that are compared again; one of another farm, or before a move, begins from the start. Timelines
+    are found ``over`` some of the clusters, or over all that the farm has when a round begins.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Walker:
 
 
 class WalkPace:
-    """Holds work to a rate: whoever comes too early waits."""
+    """Limits work to a rate: what comes too early waits."""
 
     def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
