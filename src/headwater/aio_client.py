@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.client import member_name
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels, settle
+from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
 from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
 from headwater.log import housekeeping
@@ -108,7 +108,7 @@ class AsyncHeadwater:
         found = []
         for name in channels or await self.ick_channels():
             handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
-            layout = await self.store.run(settle(handle))
+            layout = await self.store.run(finish_change(handle))
             if layout is not None:
                 found.append(KeptChannel(name, layout.settled, layout.leases))
         return found

@@ -8,7 +8,7 @@ import socket
 from types import TracebackType
 
 from headwater.ick.ick import Ick, IckChannel
-from headwater.ick.layout import LEASE_MS, ChannelHandle, list_channels, settle
+from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
 from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
 from headwater.log import housekeeping
@@ -130,7 +130,7 @@ class Headwater:
         found = []
         for name in channels or self.ick_channels():
             handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
-            layout = self.store.run(settle(handle))
+            layout = self.store.run(finish_change(handle))
             if layout is not None:
                 found.append(KeptChannel(name, layout.settled, layout.leases))
         return found

@@ -252,7 +252,7 @@ def test_changes_adds_and_reserves_may_take_turns_in_any_order(
                 lambda: layout.reshard(handle(name), chance.randrange(1, 5)),
                 lambda: layout.reshard(handle(name), chance.randrange(1, 5)),
                 lambda more=more: channels.add(handle(name), more, None),  # type: ignore[misc]
-                lambda: layout.settle(handle(name)),
+                lambda: layout.finish_change(handle(name)),
             ]
             steppers = [Stepper(store, make()) for make in makes]
             while steppers:

@@ -28,29 +28,29 @@ class AsyncIck:
         return f"AsyncIck({self.key!r})"
 
     async def add(self, scores: Scores) -> Added:
-        """See Ick.add."""
+        """Mark members as dirty; returns how many were new, and how many scores fell."""
         return await self._run(single.add(self._handle, scores))
 
     async def reserve(self, n: int, backwash: bool = False) -> list[tuple[Member, float]]:
-        """See Ick.reserve."""
+        """Fill the consumer set up to ``n`` members, and return it; see Ick.reserve."""
         return (await self._run(single.exchange(self._handle, n, (), backwash)))[1]
 
     async def commit(self, *members: Member) -> int:
-        """See Ick.commit."""
+        """Mark members as clean; returns how many were in the consumer set."""
         return (await self._run(single.exchange(self._handle, 0, members, False)))[0]
 
     async def exchange(
         self, n: int, *members: Member, backwash: bool = False
     ) -> list[tuple[Member, float]]:
-        """See Ick.exchange."""
+        """Commit members, then reserve, in one call; see Ick.exchange."""
         return (await self._run(single.exchange(self._handle, n, members, backwash)))[1]
 
     async def stats(self) -> dict[str, Any] | None:
-        """See Ick.stats."""
+        """Return how large the sets are and between which scores; None without an Ick."""
         return await self._run(single.stats(self._handle))
 
     async def scan(self) -> AsyncIterator[Listed]:
-        """See Ick.scan."""
+        """Yield all members, in no order, without changing anything; see Ick.scan."""
         for place in single.PLACES:
             cursor = ""
             while cursor != "0":
@@ -59,7 +59,7 @@ class AsyncIck:
                     yield found
 
     async def delete(self) -> int:
-        """See Ick.delete."""
+        """Remove the Ick; returns how many keys there were."""
         return await self._run(single.delete(self._handle))
 
 
@@ -76,35 +76,35 @@ class AsyncIckChannel:
         return f"AsyncIckChannel({self.name!r})"
 
     async def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
-        """See IckChannel.add."""
+        """Mark members as dirty, from a time on if one is given; see IckChannel.add."""
         return await self._run(channels.add(self._handle, scores, not_before))
 
     async def reserve(self, n: int) -> Batch:
-        """See IckChannel.reserve."""
+        """Lease a shard that has something, and take up to ``n`` of its members."""
         return await self._run(channels.reserve(self._handle, n))
 
     async def commit(self, batch: Batch, *members: Member) -> int:
-        """See IckChannel.commit."""
+        """Mark members of a batch, or all of it, as clean; returns how many."""
         return await self._run(channels.commit(self._handle, batch, members))
 
     async def release(self, batch: Batch, *members: Member, delay_ms: int = 0) -> int:
-        """See IckChannel.release."""
+        """Give members of a batch, or all of it, back undone; returns how many."""
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
     async def renew(self, batch: Batch, *, lease_ms: int | None = None) -> int:
-        """See IckChannel.renew."""
+        """Renew the lease of a batch; returns until when, in ms since 1970."""
         return await self._run(channels.renew(self._handle, batch, lease_ms))
 
     async def consumers(self) -> list[Lease]:
-        """See IckChannel.consumers."""
+        """Return who holds which shard until when."""
         return await self._run(channels.consumers(self._handle))
 
     async def stats(self) -> ChannelStats | None:
-        """See IckChannel.stats."""
+        """Return how many members are where; None when there is no channel."""
         return await self._run(channels.stats(self._handle))
 
     async def scan(self, shard: int | None = None) -> AsyncIterator[Listed]:
-        """See IckChannel.scan."""
+        """Yield all members, or those of a shard, in no order; see IckChannel.scan."""
         for epoch, number, place in await self._run(channels.parts(self._handle, shard)):
             cursor = ""
             while cursor != "0":
@@ -115,9 +115,9 @@ class AsyncIckChannel:
                     yield found
 
     async def reshard(self, shards: int) -> Layout:
-        """See IckChannel.reshard."""
+        """Change the number of shards while in use; see IckChannel.reshard."""
         return await self._run(layout.reshard(self._handle, shards))
 
     async def delete(self) -> bool:
-        """See IckChannel.delete."""
+        """Remove the channel with all its members; returns whether there was one."""
         return await self._run(layout.delete(self._handle))

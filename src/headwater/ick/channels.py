@@ -1,7 +1,7 @@
-"""What one does with a channel, without I/O: add, reserve, commit, release, renew, look.
+"""The operations of a channel, without I/O: add, reserve, commit, release, renew, stats, scan.
 
-Every call on a shard may be sent again after a lost answer: an add folds, a reserve gives its
-holder the same members, and a commit names the generation that it means.
+Every call on a shard may be sent again after a lost answer: an add folds, a reserve returns the
+same members to its holder, and a commit names the generation that it means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from headwater.errors import InvalidInput, LeaseLost
-from headwater.ick.layout import ChannelHandle, Closed, Patience, View, advance, shard_of
+from headwater.ick.layout import ChannelHandle, Closed, Patience, advance, shard_of
 from headwater.ick.limits import (
     SCAN_MEMBERS,
     Member,
@@ -22,7 +22,7 @@ from headwater.ick.limits import (
     encode,
     spell_pairs,
 )
-from headwater.ick.single import pairs_of
+from headwater.ick.replies import ReserveReply, ScanReply, SeenLayout, facts_of, pairs_of
 from headwater.ick.types import (
     Added,
     Batch,
@@ -47,7 +47,7 @@ def add(
     scores: Scores,
     not_before: int | dt.datetime | None,
 ) -> Operation[Added]:
-    """Say that members are dirty, each in its shard; atomic within a shard."""
+    """Mark members as dirty, each in its shard; atomic within a shard."""
     words = spell_pairs(scores)
     when: Argument = "" if not_before is None else to_ms(not_before, "not_before")
     patience = Patience(handle)
@@ -57,13 +57,17 @@ def add(
         refused: list[Argument] = []
         for shard, some in _spread(words, view.shards).items():
             try:
-                reply = yield from handle.on_shard(
-                    "hw_channel_add", view.epoch, shard, (when, *some)
+                added = Added(
+                    *(
+                        yield from handle.on_shard(
+                            "hw_channel_add", view.epoch, shard, (when, *some)
+                        )
+                    )
                 )
             except Closed:
                 refused += some
             else:
-                new, lowered = new + reply[0], lowered + reply[1]
+                new, lowered = new + added.new, lowered + added.lowered
         words = refused
         if words:
             view = yield from patience.again()
@@ -86,7 +90,7 @@ def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
     view = yield from handle.open()
     while n:
         if view.phase:
-            # Bring the change forward by a page; nothing is handed out while a lease of the old
+            # Go on with the change by a page; nothing is handed out while a lease of the old
             # layout is in force, because its members may be anybody's by now.
             layout = yield from advance(handle, view, pages=1)
             if layout.leases:
@@ -102,24 +106,25 @@ def reserve(handle: ChannelHandle, n: int) -> Operation[Batch]:
     return Batch(handle.name)
 
 
-def _reserve_in_turn(handle: ChannelHandle, view: View, n: int) -> Operation[Batch | None]:
+def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operation[Batch | None]:
     first = (handle.turn + 1) % view.shards
     args = (handle.consumer, handle.lease_ms, n)
     for shard in (*range(first, view.shards), *range(first)):
-        reply = yield from handle.on_shard("hw_channel_reserve", view.epoch, shard, args)
-        token, until_ms, rows, generations, _ = reply
-        if token:
+        reply = ReserveReply(
+            *(yield from handle.on_shard("hw_channel_reserve", view.epoch, shard, args))
+        )
+        if reply.token:
             handle.turn = shard
+            pairs = zip(pairs_of(reply.rows), reply.generations, strict=True)
             reserved = tuple(
-                Reserved(member, score, int(generation))
-                for (member, score), generation in zip(pairs_of(rows), generations, strict=True)
+                Reserved(member, score, int(generation)) for (member, score), generation in pairs
             )
-            return Batch(handle.name, view.epoch, shard, token, until_ms, reserved)
+            return Batch(handle.name, view.epoch, shard, reply.token, reply.until_ms, reserved)
     return None
 
 
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
-    """Say that members of a batch are clean; returns how many are so, and not dirty again."""
+    """Mark members of a batch as clean; return how many are so, and not dirty again."""
     _check_batch(handle, batch)
     args = (batch.token, handle.lease_ms, *_named(batch, members))
     done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args)
@@ -129,7 +134,7 @@ def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Op
 def release(
     handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: int
 ) -> Operation[int]:
-    """Give members of a batch back undone; returns how many were reserved until now."""
+    """Give members of a batch back undone; return how many were reserved until now."""
     _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
     args = (batch.token, handle.lease_ms, delay, *_named(batch, members))
@@ -138,7 +143,7 @@ def release(
 
 
 def renew(handle: ChannelHandle, batch: Batch, lease_ms: int | None) -> Operation[int]:
-    """Take more time for a batch; returns until when, or 0 when nothing of it is reserved."""
+    """Renew the lease of a batch; return until when, or 0 when nothing of it is reserved."""
     _check_batch(handle, batch)
     span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, "lease_ms", 1)
     until_ms: int = yield from _on_batch(handle, "hw_channel_renew", batch, (batch.token, span))
@@ -148,12 +153,12 @@ def renew(handle: ChannelHandle, batch: Batch, lease_ms: int | None) -> Operatio
 def _check_batch(handle: ChannelHandle, batch: Batch) -> None:
     if not isinstance(batch, Batch) or batch.channel != handle.name:
         raise InvalidInput(
-            f"that is no batch of channel {handle.name!r}: {batch!r}; give what reserve() gave"
+            f"that is no batch of channel {handle.name!r}: {batch!r}; give what reserve() returned"
         )
 
 
 def _named(batch: Batch, members: Iterable[Member]) -> list[Argument]:
-    """Give the members with the generations of the batch: those named, or all."""
+    """Return the members with the generations of the batch: those named, or all."""
     chosen = [encode(member) for member in members]
     generations = {encode(row.member): row.generation for row in batch.reserved}
     for member in chosen:
@@ -204,18 +209,24 @@ def stats_of_many(handles: Sequence[ChannelHandle]) -> Operation[list[ChannelSta
 
 
 def _shard(handle: ChannelHandle, epoch: int, shard: int) -> Operation[ShardStats]:
-    reply = yield Call("hw_channel_shard", handle.shard_key(epoch, shard), read_only=True)
-    ready, later, reserved, token, holder, until_ms, now, since, closed = reply
-    lease = None
-    if holder:
-        left_ms = max(0, until_ms - now)
-        lease = Lease(shard, holder.decode(), token, until_ms, left_ms, reserved)
-    waited_ms = max(0, now - since) if since else 0
-    return ShardStats(shard, ready, later, reserved, waited_ms, lease, bool(closed))
+    call = Call("hw_channel_shard", handle.shard_key(epoch, shard), read_only=True)
+    facts = facts_of((yield call))
+    facts["shard"] = shard
+    facts["closed"] = bool(facts["closed"])
+    facts["waited_ms"] = max(0, facts["now"] - facts["since"]) if facts["since"] else 0
+    facts["lease"] = _lease(facts) if facts["holder"] else None
+    return ShardStats(**{name: facts[name] for name in ShardStats._fields})
+
+
+def _lease(facts: dict[str, Any]) -> Lease:
+    until_ms = facts["until"]
+    left_ms = max(0, until_ms - facts["now"])
+    holder = facts["holder"].decode()
+    return Lease(facts["shard"], holder, facts["token"], until_ms, left_ms, facts["reserved"])
 
 
 def consumers(handle: ChannelHandle) -> Operation[list[Lease]]:
-    """Name who holds which shard; one whose time is over has 0 ms left and can be taken over."""
+    """Return the leases of all shards; one that has run out has 0 ms left and can be taken over."""
     facts = yield from stats(handle)
     if facts is None:
         return []
@@ -229,12 +240,12 @@ def scan_page(
     """Read a page of one shard, and the cursor of the next, which is '0' at the end."""
     args = (_SETS[place], cursor, SCAN_MEMBERS)
     key = handle.shard_key(epoch, shard)
-    following, rows = yield Call("hw_channel_scan", key, args, read_only=True)
-    return [Listed(*pair, place, shard) for pair in pairs_of(rows)], following.decode()
+    reply = ScanReply(*(yield Call("hw_channel_scan", key, args, read_only=True)))
+    return [Listed(*pair, place, shard) for pair in pairs_of(reply.rows)], reply.cursor.decode()
 
 
 def parts(handle: ChannelHandle, shard: int | None) -> Operation[list[tuple[int, int, Place]]]:
-    """Name what a scan goes over: epoch, shard and place, what is left behind first."""
+    """Return what a scan goes over: epoch, shard and place, what is left behind first."""
     view = yield from handle.look()
     if view is None:
         return []

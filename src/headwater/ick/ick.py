@@ -33,7 +33,7 @@ class Ick:
         return f"Ick({self.key!r})"
 
     def add(self, scores: Scores) -> Added:
-        """Say that members are dirty; one that is in the producer set takes the lower score.
+        """Mark members as dirty; one that is in the producer set takes the lower score.
 
         Returns how many were not in the producer set and how many scores fell. A member that is
         reserved becomes dirty again. The Ick is there afterwards, also when no member was given.
@@ -43,13 +43,14 @@ class Ick:
     def reserve(self, n: int, backwash: bool = False) -> list[tuple[Member, float]]:
         """Fill the consumer set up to ``n`` from the lowest of the producer set, and return it.
 
-        The n lowest come, ties by member, and come again until they are committed. With
-        ``backwash`` the consumer set is first folded back, so that they are the lowest of all.
+        Those are the n lowest, ties by member; each reserve returns them again until they are
+        committed. With ``backwash`` the consumer set is first folded back, so that they are the
+        lowest of all.
         """
         return self._run(single.exchange(self._handle, n, (), backwash))[1]
 
     def commit(self, *members: Member) -> int:
-        """Say that members are clean: remove them from the consumer set; returns how many were."""
+        """Mark members as clean: remove them from the consumer set; returns how many were in it."""
         return self._run(single.exchange(self._handle, 0, members, False))[0]
 
     def exchange(
@@ -62,11 +63,11 @@ class Ick:
         return self._run(single.exchange(self._handle, n, members, backwash))[1]
 
     def stats(self) -> dict[str, Any] | None:
-        """Say how large the sets are and between which scores; None when there is no Ick. O(1)."""
+        """Return how large the sets are and between which scores; None without an Ick. O(1)."""
         return self._run(single.stats(self._handle))
 
     def scan(self) -> Iterator[Listed]:
-        """Go over all members, in no order, a page of about 1000 at a time; changes nothing.
+        """Yield all members, in no order, in pages of about 1000; changes nothing.
 
         What stays where it is comes at least once; what moves meanwhile may come twice or not.
         """
@@ -98,7 +99,7 @@ class IckChannel:
         return f"IckChannel({self.name!r})"
 
     def add(self, scores: Scores, *, not_before: int | dt.datetime | None = None) -> Added:
-        """Say that members are dirty; one that waits already takes the lower score.
+        """Mark members as dirty; one that waits already takes the lower score.
 
         Returns how many did not wait and how many scores fell. Members are not handed out before
         ``not_before`` (ms since 1970, or a datetime with its zone); of two times the earlier holds.
@@ -110,7 +111,7 @@ class IckChannel:
     def reserve(self, n: int) -> Batch:
         """Lease a shard that has something, and take up to ``n`` of its members.
 
-        They come again, in this consumer's turn, until they are committed or released; when the
+        This consumer gets them again, in turn, until they are committed or released; when the
         lease runs out they go to another consumer. The lowest scores come first, but one place in
         eight goes to who has waited longest. Falsy when there is nothing. One round trip for each
         shard that is looked at.
@@ -118,7 +119,7 @@ class IckChannel:
         return self._run(channels.reserve(self._handle, n))
 
     def commit(self, batch: Batch, *members: Member) -> int:
-        """Say that members of a batch, or all of it, are clean; returns how many.
+        """Mark members of a batch, or all of it, as clean; returns how many.
 
         What became dirty after it was reserved stays dirty. Raises LeaseLost, and changes nothing,
         when another consumer has taken the shard over. The lease goes on for what is left.
@@ -133,22 +134,22 @@ class IckChannel:
         return self._run(channels.release(self._handle, batch, members, delay_ms))
 
     def renew(self, batch: Batch, *, lease_ms: int | None = None) -> int:
-        """Take more time for a batch; returns until when, in ms since 1970.
+        """Renew the lease of a batch; returns until when, in ms since 1970.
 
         0 when nothing of it is reserved any more. Raises LeaseLost as commit does.
         """
         return self._run(channels.renew(self._handle, batch, lease_ms))
 
     def consumers(self) -> list[Lease]:
-        """Name who holds which shard until when."""
+        """Return who holds which shard until when."""
         return self._run(channels.consumers(self._handle))
 
     def stats(self) -> ChannelStats | None:
-        """Say how many members are where; None when there is no channel. O(shards)."""
+        """Return how many members are where; None when there is no channel. O(shards)."""
         return self._run(channels.stats(self._handle))
 
     def scan(self, shard: int | None = None) -> Iterator[Listed]:
-        """Go over all members, or those of a shard, in no order, in pages; changes nothing.
+        """Yield all members, or those of a shard, in no order, in pages; changes nothing.
 
         What stays where it is comes at least once; what moves meanwhile may come twice or not.
         """

@@ -4,9 +4,9 @@ A change of the number of shards is done in steps of one atomic call each, by wh
 caller, consumers as they reserve, the housekeeper. A crash anywhere leaves it to the next.
 
 1. *begin*: the channel names a new layout, under a new epoch. From now on it is `closing`.
-2. *closing*: each shard of the old layout is closed: it takes nothing more, and whoever comes with
-   the old layout in mind is told. Leases that are in force run to their end, and until the last has
-   ended nothing is handed out: so no member is ever with two consumers.
+2. *closing*: each shard of the old layout is closed: it takes nothing more, and refuses whoever
+   comes with the old layout in mind. Leases that are in force run to their end, and until the last
+   has ended nothing is handed out: so no member is ever with two consumers.
 3. *moving*: members go page by page: into their new shard, then out of the old. A page that is put
    twice is folded, as any add is. Consumers work on the new shards meanwhile.
 4. *settled*: the old shards are empty, and leave a mark for a week.
@@ -14,12 +14,13 @@ caller, consumers as they reserve, the housekeeper. A crash anywhere leaves it t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from headwater.errors import LayoutLost
 from headwater.ick.keys import CHANNELS, channel_key, shard_key
 from headwater.ick.limits import MOVE_MEMBERS, check_shards
+from headwater.ick.replies import MovedRow, SeenLayout
 from headwater.ick.types import Layout
 from headwater.inputs import check_ms, check_name
 from headwater.store.call import Argument, Call, Operation
@@ -27,25 +28,9 @@ from headwater.store.faults import Refusal
 
 DEFAULT_SHARDS = 8
 LEASE_MS = 30_000
-# So often a call goes after a layout that changes under it; each time it has changed once more.
+# So often a call follows a layout that changes under it; each time it has changed once more.
 _PATIENCE = 20
 _ALL_PAGES = 2**31
-
-
-class View(NamedTuple):
-    """The layout of a channel, as it was when somebody looked."""
-
-    epoch: int
-    shards: int
-    old_epoch: int
-    old_shards: int
-    phase: str
-
-    @classmethod
-    def read(cls, reply: list[Any]) -> View:
-        """Understand the server's answer."""
-        epoch, shards, old_epoch, old_shards, phase = reply
-        return cls(epoch, shards, old_epoch, old_shards, phase.decode())
 
 
 class ChannelHandle:
@@ -64,23 +49,23 @@ class ChannelHandle:
         self.lease_ms = check_ms(lease_ms, "lease_ms", 1)
         self.turn = -1
         self._registered = registered
-        self._view: View | None = None
+        self._view: SeenLayout | None = None
 
-    def open(self) -> Operation[View]:
-        """Give the layout as last seen; the first to open a channel decides how many shards."""
+    def open(self) -> Operation[SeenLayout]:
+        """Return the layout as last seen; the first to open a channel decides how many shards."""
         if self._view is not None:
             return self._view
         return (yield from self.renew_view())
 
-    def renew_view(self) -> Operation[View]:
+    def renew_view(self) -> Operation[SeenLayout]:
         """Look at the layout again; a channel that is half deleted is deleted first."""
         while True:
             reply = yield Call("hw_channel_open", self.key, (self.wanted,), repeatable=True)
-            view = View.read(reply)
+            view = SeenLayout.of(reply)
             if view.phase != "deleting":
                 break
             yield from _delete_all(self, view)
-        # A channel is named apart from streams in what this client has told the registry.
+        # A channel may have the name of a stream, which this client has registered, too.
         if (mark := f"channel {self.name}") not in self._registered:
             yield Call("hw_registry_add", CHANNELS, (self.name,), repeatable=True)
             self._registered.add(mark)
@@ -88,18 +73,18 @@ class ChannelHandle:
         self._view = None if view.phase else view
         return view
 
-    def look(self) -> Operation[View | None]:
-        """Give the layout as it is now, without making a channel."""
+    def look(self) -> Operation[SeenLayout | None]:
+        """Return the layout as it is now, without making a channel."""
         reply = yield Call("hw_channel_view", self.key, read_only=True)
-        return None if reply is None else View.read(reply)
+        return None if reply is None else SeenLayout.of(reply)
 
     def forget(self) -> None:
-        """Look again at the next use, and tell the registry again."""
+        """Read the layout again at the next use, and register the channel again."""
         self._view = None
         self._registered.discard(f"channel {self.name}")
 
     def shard_key(self, epoch: int, shard: int) -> str:
-        """Give the key of a shard."""
+        """Return the key of a shard."""
         return shard_key(self.name, epoch, shard)
 
     def on_shard(
@@ -126,7 +111,7 @@ class Patience:
         self._handle = handle
         self._left = _PATIENCE
 
-    def again(self) -> Operation[View]:
+    def again(self) -> Operation[SeenLayout]:
         """Look at the layout again; raises LayoutLost when that leads nowhere."""
         self._left -= 1
         if not self._left:
@@ -135,12 +120,12 @@ class Patience:
 
 
 def shard_of(member: bytes, shards: int) -> int:
-    """Give the shard of a member."""
+    """Return the shard of a member."""
     return crc32(member) % shards
 
 
-def advance(handle: ChannelHandle, view: View, pages: int = _ALL_PAGES) -> Operation[Layout]:
-    """Bring a change of layout forward, by so many pages of members at most."""
+def advance(handle: ChannelHandle, view: SeenLayout, pages: int = _ALL_PAGES) -> Operation[Layout]:
+    """Go on with a change of layout, moving so many pages of members at most."""
     if view.phase == "closing":
         leased = yield from _close_all(handle, view)
         if leased:
@@ -156,24 +141,25 @@ def advance(handle: ChannelHandle, view: View, pages: int = _ALL_PAGES) -> Opera
     return Layout(view.shards, True, 0)
 
 
-def _reached(handle: ChannelHandle, view: View, phase: str) -> Operation[None]:
+def _reached(handle: ChannelHandle, view: SeenLayout, phase: str) -> Operation[None]:
     args = (view.epoch, view.phase, phase)
     yield Call("hw_channel_advance", handle.key, args, repeatable=True)
 
 
-def _close_all(handle: ChannelHandle, view: View) -> Operation[int]:
+def _close_all(handle: ChannelHandle, view: SeenLayout) -> Operation[int]:
     leased = 0
     for shard in range(view.old_shards):
         leased += bool((yield from handle.on_shard("hw_channel_close", view.old_epoch, shard)))
     return leased
 
 
-def _move_pages(handle: ChannelHandle, view: View, pages: int) -> Operation[bool]:
-    """Move members to their new shards; says whether some may be left."""
+def _move_pages(handle: ChannelHandle, view: SeenLayout, pages: int) -> Operation[bool]:
+    """Move members to their new shards; return whether some may be left."""
     for shard in range(view.old_shards):
         key = handle.shard_key(view.old_epoch, shard)
         while True:
-            rows = yield Call("hw_channel_page", key, (MOVE_MEMBERS,), read_only=True)
+            call = Call("hw_channel_page", key, (MOVE_MEMBERS,), read_only=True)
+            rows = MovedRow.all_of((yield call))
             if not rows:
                 break
             if not pages:
@@ -187,13 +173,16 @@ def _move_pages(handle: ChannelHandle, view: View, pages: int) -> Operation[bool
     return False
 
 
-def _move_page(handle: ChannelHandle, view: View, shard: int, rows: list[bytes]) -> Operation[None]:
+def _move_page(
+    handle: ChannelHandle, view: SeenLayout, shard: int, rows: list[MovedRow]
+) -> Operation[None]:
     places: dict[int, list[bytes]] = {}
-    for at in range(0, len(rows), 4):
-        places.setdefault(shard_of(rows[at], view.shards), []).extend(rows[at : at + 4])
+    for row in rows:
+        places.setdefault(shard_of(row.member, view.shards), []).extend(row)
     for place, found in places.items():
         yield from handle.on_shard("hw_channel_put", view.epoch, place, tuple(found))
-    yield from handle.on_shard("hw_channel_forget", view.old_epoch, shard, tuple(rows[::4]))
+    members = tuple(row.member for row in rows)
+    yield from handle.on_shard("hw_channel_forget", view.old_epoch, shard, members)
 
 
 def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:
@@ -209,11 +198,11 @@ def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:
     handle.forget()
     if reply is None:
         return Layout(shards, False, 0)
-    return (yield from advance(handle, View.read(reply)))
+    return (yield from advance(handle, SeenLayout.of(reply)))
 
 
-def settle(handle: ChannelHandle) -> Operation[Layout | None]:
-    """Bring an unfinished change forward; None when there is none."""
+def finish_change(handle: ChannelHandle) -> Operation[Layout | None]:
+    """Go on with a change that somebody began, as far as can be done now; None without one."""
     view = yield from handle.look()
     if view is None or not view.phase:
         return None
@@ -224,11 +213,11 @@ def settle(handle: ChannelHandle) -> Operation[Layout | None]:
 
 
 def delete(handle: ChannelHandle) -> Operation[bool]:
-    """Remove a channel with all its members; returns whether there was one."""
+    """Remove a channel with all its members; return whether there was one."""
     view = yield from handle.look()
     while view is not None and view.phase != "deleting":
         reply = yield Call("hw_channel_begin", handle.key, (view.epoch, 0), repeatable=True)
-        view = None if reply is None else View.read(reply)
+        view = None if reply is None else SeenLayout.of(reply)
     if view is not None:
         yield from _delete_all(handle, view)
     handle.forget()
@@ -236,7 +225,7 @@ def delete(handle: ChannelHandle) -> Operation[bool]:
     return view is not None
 
 
-def _delete_all(handle: ChannelHandle, view: View) -> Operation[None]:
+def _delete_all(handle: ChannelHandle, view: SeenLayout) -> Operation[None]:
     layouts = ((view.epoch, view.shards), (view.old_epoch, view.old_shards))
     for epoch, shards in layouts:
         for shard in range(shards):

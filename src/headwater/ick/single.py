@@ -1,4 +1,4 @@
-"""What one does with an Ick, without I/O: add, reserve, commit, exchange, look, delete."""
+"""The operations of an Ick, without I/O: add, reserve, commit, exchange, stats, scan, delete."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headwater.ick.limits import (
     Member,
     Scores,
     check_reserve,
-    decode,
     spell_members,
     spell_pairs,
 )
+from headwater.ick.replies import ExchangeReply, ScanReply, facts_of, pairs_of
 from headwater.ick.types import Added, Listed, Place
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
@@ -51,38 +51,32 @@ class IckHandle:
 
 
 def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
-    """Say that members are dirty; one that is in the producer set takes the lower score."""
+    """Mark members as dirty; one that is in the producer set takes the lower score."""
     args = spell_pairs(scores)
     # Sent twice, it does no more than make dirty again what was cleaned in between.
-    new, lowered = yield from ick.call("hw_ick_add", args, repeatable=True)
-    return Added(new, lowered)
+    return Added(*(yield from ick.call("hw_ick_add", args, repeatable=True)))
 
 
 def exchange(
     ick: IckHandle, n: int, members: Iterable[Member], backwash: bool
 ) -> Operation[tuple[int, list[tuple[Member, float]]]]:
-    """Commit, then reserve; gives how many were committed, and what is reserved."""
+    """Commit, then reserve; return how many were committed, and what is reserved."""
     done = spell_members(members)
     args = (check_reserve(n), "1" if backwash else "0", *done)
     # A repeat of both could commit what the first reserved. Each alone may be sent again.
     repeatable = not (n and done)
-    committed, rows = yield from ick.call("hw_ick_exchange", args, repeatable=repeatable)
-    return committed, pairs_of(rows)
-
-
-def pairs_of(rows: list[bytes]) -> list[tuple[Member, float]]:
-    """Read member, score, member, score, ..."""
-    return list(zip(map(decode, rows[::2]), map(float, rows[1::2]), strict=True))
+    reply = ExchangeReply(*(yield from ick.call("hw_ick_exchange", args, repeatable=repeatable)))
+    return reply.committed, pairs_of(reply.rows)
 
 
 def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
-    """Say how an Ick stands, by the names of redis-ick; None when there is no Ick."""
+    """Return how an Ick stands, by the names of redis-ick; None when there is no Ick."""
     reply = yield from ick.call("hw_ick_stats", read_only=True)
     if reply is None:
         return None
-    psize, csize, *found = reply
+    facts = facts_of(reply)
     names = ("pset_min", "pset_max", "cset_min", "cset_max")
-    scores = {name: float(score) for name, score in zip(names, found, strict=True) if score}
+    scores = {name: float(facts[name]) for name in names if facts[name]}
     lowest = [scores[name] for name in ("pset_min", "cset_min") if name in scores]
     highest = [scores[name] for name in ("pset_max", "cset_max") if name in scores]
     if lowest:
@@ -92,9 +86,9 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
         "pset_key": ick.pset,
         "cset_key": ick.cset,
         "ver": _VERSION,
-        "cset_size": csize,
-        "pset_size": psize,
-        "total_size": csize + psize,
+        "cset_size": facts["cset_size"],
+        "pset_size": facts["pset_size"],
+        "total_size": facts["cset_size"] + facts["pset_size"],
         **scores,
     }
 
@@ -102,11 +96,11 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
 def scan_page(ick: IckHandle, place: Place, cursor: str) -> Operation[tuple[list[Listed], str]]:
     """Read a page of one set, and the cursor of the next, which is '0' at the end."""
     args = (place, cursor, SCAN_MEMBERS)
-    following, rows = yield from ick.call("hw_ick_scan", args, read_only=True)
-    return [Listed(*pair, place) for pair in pairs_of(rows)], following.decode()
+    reply = ScanReply(*(yield from ick.call("hw_ick_scan", args, read_only=True)))
+    return [Listed(*pair, place) for pair in pairs_of(reply.rows)], reply.cursor.decode()
 
 
 def delete(ick: IckHandle) -> Operation[int]:
-    """Remove an Ick; returns how many keys there were, which is 0 when there was none."""
+    """Remove an Ick; return how many keys there were, which is 0 when there was none."""
     gone: int = yield from ick.call("hw_ick_delete", repeatable=True)
     return gone

@@ -48,7 +48,7 @@ class AsyncQueue:
         dedupe: str | bytes | None = None,
         dedupe_ms: int = DEDUPE_MS,
     ) -> str:
-        """See Queue.push."""
+        """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
             pushing.push(self._handle, value, delay_ms, priority, ttl_ms, dedupe, dedupe_ms)
         )
@@ -65,7 +65,7 @@ class AsyncQueue:
         producer: str | None = None,
         sequence: int | None = None,
     ) -> list[str]:
-        """See Queue.push_many."""
+        """Put messages into the queue, all or none, and return their ids; see Queue.push_many."""
         return await self._run(
             pushing.push_many(
                 self._handle,
@@ -83,35 +83,35 @@ class AsyncQueue:
     async def pop(
         self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
     ) -> list[Delivery]:
-        """See Queue.pop."""
+        """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
         return await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
 
     async def ack(self, *deliveries: Delivery) -> int:
-        """See Queue.ack."""
+        """Acknowledge messages; returns how many were still this consumer's."""
         return await self._run(acks.ack(self._handle, deliveries))
 
     async def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
-        """See Queue.nack."""
+        """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     async def release(self, *deliveries: Delivery) -> int:
-        """See Queue.release."""
+        """Give messages back untried: they are redelivered at once; see Queue.release."""
         return await self._run(acks.release(self._handle, deliveries))
 
     async def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
-        """See Queue.extend."""
+        """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return await self._run(acks.extend(self._handle, deliveries, ack_ms))
 
     async def stats(self) -> QueueStats:
-        """See Queue.stats."""
+        """Return how the queue stands: counts, rates, settings."""
         return await self._run(inspecting.stats(self._handle))
 
     async def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
-        """Show the messages of a state that come first, without taking them."""
+        """Return the messages of a state that come first, without taking them; see Queue.peek."""
         return await self._run(inspecting.peek(self._handle, count, state))
 
     async def scan(self, *states: State) -> AsyncIterator[QueueItem]:
-        """See Queue.scan."""
+        """Yield all messages, or those of some states, without taking them; see Queue.scan."""
         rest = await self._run(inspecting.spots_of(self._handle, states))
         while rest:
             items, rest = await self._run(inspecting.page(self._handle, rest))
@@ -127,47 +127,47 @@ class AsyncQueue:
         backoff_ms: int | None = None,
         longest_backoff_ms: int | None = None,
     ) -> QueueSettings:
-        """See Queue.configure."""
+        """Set how often messages are tried and how long they rest; see Queue.configure."""
         return await self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
 
     async def pause(self) -> bool:
-        """See Queue.pause."""
+        """Hand out nothing until ``resume``; returns whether that changed anything."""
         return await self._run(upkeep.pause(self._handle, True))
 
     async def resume(self) -> bool:
-        """See Queue.resume."""
+        """Hand out messages again; returns whether the queue was paused."""
         return await self._run(upkeep.pause(self._handle, False))
 
     async def dead(self, count: int = 100) -> list[QueueItem]:
-        """See Queue.dead."""
+        """Return the messages that were given up, the oldest first."""
         return await self._run(upkeep.dead(self._handle, count))
 
     async def redrive(
         self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
     ) -> int:
-        """See Queue.redrive."""
+        """Bring dead letters back, all or those given; returns how many."""
         return await self._run(upkeep.redrive(self._handle, letters, count))
 
     async def discard(
         self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
     ) -> int:
-        """See Queue.discard."""
+        """Forget dead letters, all or those given; returns how many."""
         return await self._run(upkeep.discard(self._handle, letters, count))
 
     async def purge(self) -> int:
-        """See Queue.purge."""
+        """Forget all messages, dead letters too; returns how many. Settings stay."""
         return await self._run(upkeep.purge(self._handle))
 
     async def delete(self) -> bool:
-        """See Queue.delete."""
+        """Remove the queue with all that belongs to it; returns whether it existed."""
         return await self._run(upkeep.delete(self._handle))
 
     def worker(
         self, **options: Unpack[WorkerOptions]
     ) -> Callable[[AsyncHandler], AsyncQueueWorker]:
-        """See Queue.worker."""
+        """Make a worker of the async function below it, which gets one Delivery at a time."""
         from headwater.workers.aio_queue_worker import AsyncQueueWorker
 
         return lambda handler: AsyncQueueWorker(self, handler, **options)

@@ -93,39 +93,39 @@ class Queue:
     ) -> list[Delivery]:
         """Take up to ``count`` messages.
 
-        With ``ack_ms`` each must be acknowledged within that time, or it comes again, with a higher
-        ``attempt`` (at least once). Without, it is gone when it is handed out (at most once).
-        ``block_ms`` waits for a first message; who waits longest is served first. One round trip
-        for up to 4096 messages or 4 MiB.
+        With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
+        higher ``attempt`` (at least once). Without, it is gone when it is handed out (at most
+        once). ``block_ms`` waits for a first message; who waits longest is served first. One round
+        trip for up to 4096 messages or 4 MiB.
         """
         return self._run(popping.pop(self._handle, count, ack_ms, block_ms))
 
     def ack(self, *deliveries: Delivery) -> int:
-        """Say that messages are done; returns how many were still this consumer's.
+        """Acknowledge messages; returns how many were still this consumer's.
 
-        A delivery whose deadline is over, or that was settled before, counts 0 and changes nothing,
-        whoever has the message by now.
+        A delivery whose deadline is over, or that was acknowledged or given back before, counts 0
+        and changes nothing, whoever has the message by now.
         """
         return self._run(acks.ack(self._handle, deliveries))
 
     def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
         """Give messages back as failed; returns how many were still this consumer's.
 
-        They come again after ``delay_ms`` or the queue's back-off, whichever is longer; or become
-        dead letters, when that was their last attempt.
+        They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
+        become dead letters, when that was their last attempt.
         """
         return self._run(acks.nack(self._handle, deliveries, delay_ms))
 
     def release(self, *deliveries: Delivery) -> int:
-        """Give messages back untried: they come again at once, and the attempt does not count."""
+        """Give messages back untried: they are redelivered at once; the attempt does not count."""
         return self._run(acks.release(self._handle, deliveries))
 
     def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
-        """Take more time: the deadline is ``ack_ms`` from now; returns for how many."""
+        """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return self._run(acks.extend(self._handle, deliveries, ack_ms))
 
     def stats(self) -> QueueStats:
-        """Say how the queue stands."""
+        """Return how the queue stands: counts, rates, settings."""
         return self._run(inspecting.stats(self._handle))
 
     def peek(self, count: int = 10, *, state: State = "ready") -> list[QueueItem]:
@@ -165,7 +165,7 @@ class Queue:
         )
 
     def pause(self) -> bool:
-        """Hand out nothing until ``resume``; pushes and acks go on. Says whether it changed."""
+        """Hand out nothing until ``resume``; pushes and acks go on. Returns whether it changed."""
         return self._run(upkeep.pause(self._handle, True))
 
     def resume(self) -> bool:
@@ -173,7 +173,7 @@ class Queue:
         return self._run(upkeep.pause(self._handle, False))
 
     def dead(self, count: int = 100) -> list[QueueItem]:
-        """Look at the messages that were given up, the oldest first."""
+        """Return the messages that were given up, the oldest first."""
         return self._run(upkeep.dead(self._handle, count))
 
     def redrive(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from headwater.errors import LibraryTooNew
 
 NAME = "headwater"
-VERSION = 3
+VERSION = 4
 
 
 class Library(NamedTuple):

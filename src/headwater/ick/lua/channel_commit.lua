@@ -6,9 +6,9 @@
   Reply  how many were reserved under that generation until now
          error HW_LEASE <token> <holder> when another token is in force; nothing is changed then
 ]]
--- Take members out of what is reserved, where the generation is the one named; returns score, member,
+-- Takes members out of what is reserved, where the generation is the one named; returns score, member,
 -- score, member, ... of those.
-local function settle(S, args, first)
+local function take_reserved(S, args, first)
   local rows, gone, made = {}, {}, made_of(S, args, first)
   for i, generation in ipairs(made) do
     if generation == args[first + 2 * i - 1] then gone[#gone + 1] = args[first + 2 * i - 2] end
@@ -24,7 +24,7 @@ local function settle(S, args, first)
   return rows
 end
 
--- Whoever settles something is alive: the lease goes on for what is left, and ends with the last.
+-- Whoever commits or releases is alive: the lease goes on for what is left, and ends with the last.
 local function renew_lease(S, token, till)
   redis.call('HSET', S, 'until', till)
   end_lease_if_idle(S, token)
@@ -36,7 +36,7 @@ redis.register_function{
     local S, token, lease_ms = keys[1], tonumber(args[1]), tonumber(args[2])
     local shard, fault = check_token(S, token)
     if not shard then return fault or 0 end
-    local rows = settle(S, args, 3)
+    local rows = take_reserved(S, args, 3)
     renew_lease(S, token, server_ms() + lease_ms)
     return #rows / 2
   end,
@@ -57,7 +57,7 @@ redis.register_function{
     local now = server_ms()
     local shard, fault = check_token(S, token)
     if not shard then return fault or 0 end
-    local rows = settle(S, args, 4)
+    local rows = take_reserved(S, args, 4)
     if #rows > 0 then
       if delay_ms > 0 then
         add_rows(S, rows, 1, now + delay_ms)

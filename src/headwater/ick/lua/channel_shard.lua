@@ -1,8 +1,9 @@
 --[[
   hw_channel_shard: how a shard stands.
   KEYS   1 the shard
-  Reply  { ready, later, reserved, token, holder, until, now, the ms since which the longest waiting
-           member is dirty or 0, 1 when the shard is closed }
+  Reply  { name, value, ... }: ready, later, reserved (how many members are where), token, holder,
+         until (the lease), now, since (ms in which the longest waiting member became dirty, or 0),
+         closed (1 when it is)
 ]]
 redis.register_function{
   function_name = 'hw_channel_shard',
@@ -11,9 +12,10 @@ redis.register_function{
     local shard = load_shard(S)
     local oldest = redis.call('ZRANGE', S .. ':since', 0, 0, 'WITHSCORES')[2]
     return {
-      redis.call('ZCARD', S .. ':ready'), redis.call('ZCARD', S .. ':later'),
-      redis.call('ZCARD', S .. ':held'), shard.token, shard.holder, shard.till, server_ms(),
-      tonumber(oldest or 0), shard.closed and 1 or 0,
+      'ready', redis.call('ZCARD', S .. ':ready'), 'later', redis.call('ZCARD', S .. ':later'),
+      'reserved', redis.call('ZCARD', S .. ':held'), 'token', shard.token, 'holder', shard.holder,
+      'until', shard.till, 'now', server_ms(), 'since', tonumber(oldest or 0),
+      'closed', shard.closed and 1 or 0,
     }
   end,
   flags = { 'no-writes' },

@@ -1,8 +1,8 @@
 --[[
   hw_ick_stats: how large the sets of an Ick are, and their lowest and highest scores.
   KEYS   1 the Ick   2 its pset   3 its cset
-  Reply  nothing when there is no Ick; else { pset size, cset size,
-         lowest of the pset, highest, lowest of the cset, highest }, where an empty set has ''
+  Reply  nothing when there is no Ick; else { name, value, ... }: pset_size, cset_size, and pset_min,
+         pset_max, cset_min, cset_max, which are '' for an empty set
          error HW_ICK <part> <found>
 ]]
 local function ick_score_at(key, rank)
@@ -16,8 +16,9 @@ redis.register_function{
     if fault then return fault end
     if not ick.exists then return nil end
     return {
-      ick.psize, ick.csize, ick_score_at(keys[2], 0), ick_score_at(keys[2], -1),
-      ick_score_at(keys[3], 0), ick_score_at(keys[3], -1),
+      'pset_size', ick.psize, 'cset_size', ick.csize,
+      'pset_min', ick_score_at(keys[2], 0), 'pset_max', ick_score_at(keys[2], -1),
+      'cset_min', ick_score_at(keys[3], 0), 'cset_max', ick_score_at(keys[3], -1),
     }
   end,
   flags = { 'no-writes' },

@@ -1,0 +1,86 @@
+"""What the functions of dirty lists reply: one type per reply, its fields in the header's order.
+
+Replies that say how something stands are name, value, name, value, ...: a new number needs a line
+in Lua and a field of the type that users get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from headwater.ick.limits import Member, decode
+
+Reply: TypeAlias = Sequence[Any]
+
+
+class ExchangeReply(NamedTuple):
+    """hw_ick_exchange. ``rows`` are member, score, ... of what is reserved."""
+
+    committed: int
+    rows: list[bytes]
+
+
+class ScanReply(NamedTuple):
+    """hw_ick_scan and hw_channel_scan. ``cursor`` is 0 at the end."""
+
+    cursor: bytes
+    rows: list[bytes]
+
+
+class SeenLayout(NamedTuple):
+    """The layout of a channel, as it was when somebody looked; hw_channel_open and others."""
+
+    epoch: int
+    shards: int
+    old_epoch: int
+    old_shards: int
+    phase: str
+
+    @classmethod
+    def of(cls, reply: Reply) -> SeenLayout:
+        """Read the reply."""
+        epoch, shards, old_epoch, old_shards, phase = reply
+        return cls(epoch, shards, old_epoch, old_shards, phase.decode())
+
+
+class ReserveReply(NamedTuple):
+    """hw_channel_reserve. Without a token there is nothing, or another consumer has the shard."""
+
+    token: int
+    until_ms: int
+    rows: list[bytes]
+    generations: list[bytes]
+    due_ms: int
+
+
+class MovedRow(NamedTuple):
+    """A member that moves to another shard: hw_channel_page shows it, hw_channel_put takes it.
+
+    ``not_before`` and ``since`` are ms: before which it must not be handed out, since when it is
+    dirty.
+    """
+
+    member: bytes
+    score: bytes
+    not_before: bytes
+    since: bytes
+
+    @classmethod
+    def all_of(cls, reply: Reply) -> list[MovedRow]:
+        """Read the reply."""
+        return [cls._make(row) for row in _rows(reply, 4)]
+
+
+def pairs_of(rows: Reply) -> list[tuple[Member, float]]:
+    """Read member, score, member, score, ..."""
+    return [(decode(member), float(score)) for member, score in _rows(rows, 2)]
+
+
+def facts_of(reply: Reply) -> dict[str, Any]:
+    """Read name, value, name, value, ..."""
+    return {name.decode(): value for name, value in _rows(reply, 2)}
+
+
+def _rows(flat: Reply, size: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*(iter(flat),) * size, strict=True)
