@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import pytest
 
 import headwater
+from headwater.log import node
 from headwater.outbox import Outbox, Streamer
 from headwater.timeline import Farm
 from tests.support import blocking
@@ -113,3 +115,16 @@ def hw_stream(stores: Stores, name: str) -> Iterator[StreamCommands]:
     url = stores.url("embedded")
     with headwater.connect(url) as hw:
         yield StreamCommands(url, hw.stream(name))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for those that block."""
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+@pytest.fixture
+def nodes_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of two messages, so that a few hundred messages take several steps."""
+    monkeypatch.setattr(node, "NODE_MESSAGES", 2)

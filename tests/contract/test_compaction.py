@@ -9,9 +9,8 @@ import pytest
 
 from headwater import Headwater, Stream
 from tests.support.entries import entries, offsets, pairs
+from tests.support.groups import FAR
 from tests.support.watch import server_ms
-
-FAR = 10**9
 
 
 def last_of_tags(rows: list[tuple[str, bytes]]) -> dict[int, tuple[str, bytes]]:

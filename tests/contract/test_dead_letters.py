@@ -8,9 +8,8 @@ from headwater import Group, Headwater, InvalidInput, Stream
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
 from tests.support.entries import entries, offsets, pairs
+from tests.support.groups import FAR
 from tests.support.watch import let_pass
-
-FAR = 10**9
 
 
 def let_expire(client: Headwater, group: Group, count: int) -> list[int]:

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 
 from headwater import Headwater, InvalidInput, Message
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.groups import FAR
 from tests.support.watch import let_pass
 
-FAR = 10**9
 ALL = 10**5
 SIZES = st.sampled_from([1, 3, 9, 40, 600])
 TAGS = st.sampled_from([3, 50, 5000])

@@ -7,9 +7,8 @@ import pytest
 from headwater import Headwater, Stream
 from headwater.log.keys import stream_key
 from tests.support.entries import entries, offsets, pairs
+from tests.support.groups import FAR
 from tests.support.servers import Server
-
-FAR = 10**9
 
 
 def far_along(server: Server, hw: Headwater, name: str, last: int) -> Stream:

@@ -7,9 +7,8 @@ import pytest
 
 from headwater import Headwater, Stream
 from tests.support.entries import entries, offsets
+from tests.support.groups import FAR
 from tests.support.watch import let_pass, server_ms
-
-FAR = 10**9
 
 
 def test_backlog_keeps_at_least_n(stream: Stream) -> None:

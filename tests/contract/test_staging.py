@@ -1,47 +1,19 @@
-"""What is staged is seen by nobody; what is published is in the stream once, in the order named."""
+"""What is staged is seen by nobody; what is published is in the stream once, in order."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
 import pyarrow as pa
 import pytest
 
 from headwater import Headwater, InvalidInput, Published, StagingGone, StaleSequence, Stream
-from headwater.log import housekeeping, node, staging
-from headwater.log.handles import StreamHandle
-from headwater.store.call import Operation
-from tests.support.entries import entries, pairs
+from tests.support.entries import entries
 from tests.support.servers import until
+from tests.support.stagings import all_of, left_behind, table
 from tests.support.watch import blocked, let_pass
 
-Rows = Iterable[tuple[str, bytes]]
 DAY_MS = 24 * 3600 * 1000
-
-
-def table(rows: Rows) -> pa.Table:
-    tags, values = zip(*rows, strict=True) if rows else ((), ())
-    return pa.table({"tag": pa.array(tags, pa.string()), "value": pa.array(values, pa.binary())})
-
-
-def all_of(stream: Stream) -> list[tuple[str, bytes] | None]:
-    return pairs(stream.read(1, 100_000))
-
-
-@pytest.fixture
-def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes of two messages, so that a few hundred messages take several steps."""
-    monkeypatch.setattr(node, "NODE_MESSAGES", 2)
-
-
-def left_behind(client: Headwater, name: str) -> set[str]:
-    """Name the keys of a stream that staging and publishing have made and not removed."""
-    parts = (f"{{{name}}}:staged:", f"{{{name}}}:publish")
-    found = set()
-    for page in client.store.command("KEYS", "*"):
-        found |= {key.decode() for key in page if any(part in key.decode() for part in parts)}
-    return found
 
 
 # ── Staging ──────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +218,7 @@ def test_a_staging_is_named_once(stream: Stream) -> None:
         stream.publish("a", "a", producer="p", sequence=1)
 
 
-@pytest.mark.usefixtures("small_nodes")
+@pytest.mark.usefixtures("nodes_of_two")
 def test_a_publish_of_many_nodes_goes_in_steps_and_keeps_its_order(
     client: Headwater, stream: Stream
 ) -> None:
@@ -298,108 +270,3 @@ def test_publishers_at_once_publish_once(client: Headwater, stream: Stream) -> N
         thread.join(20)
     assert answers == [Published(1, 1200)] * 4
     assert all_of(stream) == entries(1200)
-
-
-# ── What was begun and left ──────────────────────────────────────────────────────────────────
-
-
-def begin(client: Headwater, name: str, *stagings: str, sequence: int) -> None:
-    """Do the first call of a publish, and no more."""
-    operation = staging.publish(StreamHandle(name, set()), stagings, "p", sequence)
-    call = operation.send(None)
-
-    def one_call() -> Operation[None]:
-        yield call
-
-    client.store.run(one_call())
-
-
-def half_published(client: Headwater, stream: Stream, sequence: int = 1) -> None:
-    """Leave a publish of 1400 messages after its first step."""
-    for number in range(2):
-        stream.stage(table(entries(700, 1 + number * 700)), f"s{sequence}t{number}")
-    names = [f"s{sequence}t{number}" for number in range(2)]
-    begin(client, stream.name, *names, sequence=sequence)
-    assert 0 < stream.info().last % 1400 < 1400
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_whoever_repeats_a_publish_that_was_left_finishes_it(
-    client: Headwater, stream: Stream
-) -> None:
-    half_published(client, stream)
-    stream.stage(table(entries(1400)), "second-attempt")
-    at = stream.publish("second-attempt", producer="p", sequence=1)
-    assert at == Published(1, 1400)
-    assert all_of(stream) == entries(1400)
-    assert left_behind(client, stream.name) == set()
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_the_next_publish_finishes_the_one_before_first(client: Headwater, stream: Stream) -> None:
-    half_published(client, stream)
-    stream.write("other", b"between")
-    stream.stage(table(entries(5, 1401)), "next")
-    at = stream.publish("next", producer="p", sequence=2)
-    assert at == Published(1402, 1406)
-    found = [row for row in all_of(stream) if row and row[0] != "other"]
-    assert found == entries(1405)
-    assert stream.publish(producer="p", sequence=1) == Published(1, 1401)
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_what_a_publish_has_begun_with_stays_with_it(client: Headwater, stream: Stream) -> None:
-    half_published(client, stream)
-    assert stream.unstage("s1t0", "s1t1") == 0
-    with pytest.raises(StagingGone):
-        stream.stage(table(entries(1)), "s1t1", place=0)
-    with pytest.raises(StagingGone):
-        stream.publish("s1t1", producer="q", sequence=1)
-    stream.publish(producer="p", sequence=1)
-    assert all_of(stream) == entries(1400)
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_what_a_publish_has_begun_with_does_not_expire(client: Headwater, stream: Stream) -> None:
-    for number in range(2):
-        rows = table(entries(700, 1 + number * 700))
-        stream.stage(rows, f"t{number}", keep_ms=1000)
-    begin(client, stream.name, "t0", "t1", sequence=1)
-    let_pass(client, 1100)
-    stream.publish(producer="p", sequence=1)
-    assert all_of(stream) == entries(1400)
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_the_housekeeper_finishes_a_publish_that_was_left(
-    client: Headwater, stream: Stream
-) -> None:
-    half_published(client, stream)
-    (kept,) = client.keep(stream.name)
-    assert kept.published == 0, "it may be under way"
-    kept = client.store.run(housekeeping.keep(StreamHandle(stream.name, set()), left_ms=0))
-    assert kept.published == 1
-    assert kept.changed
-    assert all_of(stream) == entries(1400)
-    assert client.keep(stream.name)[0].published == 0
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_a_stream_that_is_deleted_takes_its_unfinished_publish_along(
-    client: Headwater, stream: Stream
-) -> None:
-    half_published(client, stream)
-    assert stream.delete()
-    assert left_behind(client, stream.name) == set()
-    stream.write("new", b"1")
-    assert all_of(stream) == [("new", b"1")]
-
-
-@pytest.mark.usefixtures("small_nodes")
-def test_a_write_with_a_later_sequence_stays_the_newest(client: Headwater, stream: Stream) -> None:
-    half_published(client, stream, sequence=5)
-    at = stream.write_many(entries(1), producer="p", sequence=6)
-    stream.publish(producer="p", sequence=5)
-    assert stream.write_many(entries(1), producer="p", sequence=6) == at
-    with pytest.raises(StaleSequence):
-        stream.publish(producer="p", sequence=4)

@@ -18,9 +18,8 @@ from headwater import (
     UnknownGroup,
 )
 from tests.support.entries import entries
+from tests.support.groups import FAR
 from tests.support.watch import let_pass
-
-FAR = 10**9
 
 
 def rows_by_partition(

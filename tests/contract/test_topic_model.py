@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 
 from headwater import Headwater, TopicMessage
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.groups import FAR
 
-FAR = 10**9
 PARTITIONS = 3
 SIZES = st.sampled_from([1, 5, 30, 400])
 TAGS = st.sampled_from([1, 4, 60])
