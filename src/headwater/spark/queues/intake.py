@@ -40,7 +40,7 @@ from headwater.spark.queues.target import QueueAddress
 # What one push takes at most: enough to be quick, and milliseconds for the server.
 PUSH_ROWS = 5000
 PUSH_BYTES = 8 * 1024 * 1024
-# What tells an intake from another one of its name: a colon and microseconds.
+# What distinguishes an intake from another one of its name: a colon and microseconds.
 _STAMP_BYTES = 17
 _BOUNDS = {
     "priority": (-MAX_PRIORITY, MAX_PRIORITY),

@@ -1,12 +1,12 @@
 /*
- * A scan of one of our Python sources that gives Spark columns instead of rows.
+ * A scan of one of our Python sources that returns columns to Spark instead of rows.
  *
- * Python hands over Arrow. Spark 4.3 makes a row of its own of each Arrow row as it arrives, counts
- * it, and makes another row of that one, with all its columns, whatever the query needs. Given
+ * Python returns Arrow. Spark 4.3 makes a row of its own of each Arrow row as it arrives, counts it,
+ * and makes another row of that one, with all its columns, whatever the query needs. When it gets
  * columns, it makes one row at the end, in generated code, of the columns that are used.
  *
- * The log goes further: to what a task of it is asked for, a column is added in which whole nodes
- * come as they lie in the store, and Nodes opens them here.
+ * The log goes further: its tasks are asked for one more column, in which they return whole nodes as
+ * they lie in the store, and Nodes opens them here.
  */
 package headwater;
 
@@ -23,7 +23,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public class ColumnScan extends PythonScan {
-  // As headwater.spark.log.columns has it.
+  // The name that headwater.spark.log.columns has for it.
   private static final String NODE = "__node";
 
   private final PythonDataSourceV2 source;
@@ -43,7 +43,7 @@ public class ColumnScan extends PythonScan {
     this.name = name;
     this.schema = schema;
     this.options = options;
-    // Filters that were handed down are applied in Python, to what is in the nodes.
+    // Filters that were pushed down are applied in Python, to what is in the nodes.
     this.nodes = name.equals("headwater") && filters.length == 0;
   }
 

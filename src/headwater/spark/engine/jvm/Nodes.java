@@ -53,7 +53,7 @@ public class Nodes {
   private int at;
   private int count;
   private ZstdDecompressCtx zstd;
-  // One for all nodes, so that it stays in the processor's caches: a batch counts until the next.
+  // One for all nodes, so that it stays in the processor's caches: a batch is valid until the next.
   private byte[] opened = new byte[0];
 
   public Nodes(StructType schema) {
@@ -75,7 +75,7 @@ public class Nodes {
     if (bytes[0] == 0) {
       facts = numbers(bytes);
       facts.position(1);
-      // Spark may be told to cut batches: what follows can come with the next one.
+      // A setting of Spark may cut batches: the nodes can be in the next one.
       if (++at == count) return null;
       bytes = packed.getBinary(at);
     }
@@ -194,7 +194,7 @@ public class Nodes {
     Opened(ByteBuffer message) {
       bytes = message.array();
       int start = message.position();
-      // Four bytes that mark the beginning, four that tell the size of what describes the batch.
+      // Four bytes that mark the beginning, four with the size of the batch's description.
       body = start + 8 + message.getInt(start + 4);
       message.position(start + 8);
       batch = (RecordBatch) Message.getRootAsMessage(message).header(new RecordBatch());

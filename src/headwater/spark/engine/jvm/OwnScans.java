@@ -7,7 +7,7 @@
  * end of the optimizer, when each scan knows the filters that it pushed, and plans each anew; those
  * of our own formats as a ColumnScan.
  *
- * Compiled when a session is made ready, by the compiler that Spark brings for its own code.
+ * It is compiled when a session is made, by the compiler that Spark brings for its own code.
  */
 package headwater;
 
