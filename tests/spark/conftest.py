@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrameReader, SparkSession
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import headwater
 from headwater.spark import session
+from headwater.spark.engine.failures import translating_errors
 from tests.support.entries import entries
+from tests.support.spark.sql_sinks import Table
 from tests.support.spark.standalone import Standalone
+from tests.support.spark.table_reads import Read
 from tests.support.stores import Stores
 
 SMALL = {
@@ -132,3 +136,37 @@ def source(spark: SparkSession, store_url: str) -> Callable[..., DataFrameReader
         return reader
 
     return source
+
+
+@pytest.fixture
+def read_table(spark: SparkSession, database_url: str) -> Read:
+    """Read a table or query of the database by Spark."""
+
+    def read_table(schema: str | None = None, **options: object) -> DataFrame:
+        reader = spark.read.format("headwater_table").option("url", database_url)
+        for key, value in options.items():
+            reader = reader.option(key, str(value))
+        with translating_errors():
+            return (reader.schema(schema) if schema else reader).load()
+
+    return read_table
+
+
+@pytest.fixture
+def run_sql(engine: sa.Engine) -> Callable[..., None]:
+    """Run statements in one transaction of the database."""
+
+    def run_sql(*statements: str) -> None:
+        with engine.begin() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    return run_sql
+
+
+@pytest.fixture
+def table(database_url: str, engine: sa.Engine) -> Table:
+    """A table of the database, for the SQL sink to write to."""
+    table = Table(database_url, engine)
+    table.make("CREATE TABLE totals (ride varchar(20) PRIMARY KEY, distance bigint, note text)")
+    return table

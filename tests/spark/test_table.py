@@ -1,4 +1,4 @@
-"""Tables of SQLite and Postgres come into Spark exactly, cut into ranges, filtered at the source.
+"""Tables of SQLite and Postgres come into Spark exactly, cut into ranges.
 
 Most tests read in this process, by the reader that Spark would ship to its tasks; those that are
 about Spark's part take the session.
@@ -10,60 +10,21 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
 import psycopg
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import datasource as ds
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import Filter
 
-from headwater.errors import HeadwaterError, InvalidInput, QueryRefused, ValueMisfit
-from headwater.spark.engine.failures import translating_errors
-from headwater.spark.tables.source import TableSource
+from headwater.errors import ValueMisfit
 from tests.support.postgres import Postgres
+from tests.support.spark.table_reads import Read, read_here
 
-Read: TypeAlias = Callable[..., DataFrame]
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
 
 
-@pytest.fixture
-def read(spark: SparkSession, database_url: str) -> Read:
-    def read(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("headwater_table").option("url", database_url)
-        for key, value in options.items():
-            reader = reader.option(key, str(value))
-        with translating_errors():
-            return (reader.schema(schema) if schema else reader).load()
-
-    return read
-
-
-def read_here(url: str, *filters: Filter, **options: object) -> list[list[tuple[Any, ...]]]:
-    """Give the rows of each task, without Spark; every filter must be taken by the database."""
-    source = TableSource({"url": url} | {key: str(value) for key, value in options.items()})
-    reader = source.reader(source.schema())
-    assert list(reader.pushFilters(list(filters))) == []
-    parts = []
-    for part in reader.partitions():
-        columns = [batch.to_pydict().values() for batch in cast(Any, reader.read(part))]
-        parts.append([row for batch in columns for row in zip(*batch, strict=True)])
-    return parts
-
-
-@pytest.fixture
-def run(engine: sa.Engine) -> Callable[..., None]:
-    def run(*statements: str) -> None:
-        with engine.begin() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-
-    return run
-
-
-def test_every_type_keeps_its_value(read: Read, engine: sa.Engine) -> None:
+def test_every_type_keeps_its_value(read_table: Read, engine: sa.Engine) -> None:
     table = sa.Table(
         "kinds",
         sa.MetaData(),
@@ -91,7 +52,7 @@ def test_every_type_keeps_its_value(read: Read, engine: sa.Engine) -> None:
     }
     with engine.begin() as connection:
         connection.execute(table.insert(), [row, dict.fromkeys(row) | {"id": 1}])
-    frame = read(table="kinds")
+    frame = read_table(table="kinds")
     assert [kind for _, kind in frame.dtypes] == [
         "bigint",
         "string",
@@ -143,9 +104,11 @@ def test_every_row_comes_once_whatever_the_ranges(
 
 
 def test_bounds_say_where_to_cut_not_what_to_leave_out(
-    database_url: str, run: Callable[..., None]
+    database_url: str, run_sql: Callable[..., None]
 ) -> None:
-    run("CREATE TABLE t (id BIGINT)", "INSERT INTO t VALUES (-5), (0), (10), (20), (999), (NULL)")
+    run_sql(
+        "CREATE TABLE t (id BIGINT)", "INSERT INTO t VALUES (-5), (0), (10), (20), (999), (NULL)"
+    )
     where = {"partitionColumn": "id", "lowerBound": 0, "upperBound": 20, "numPartitions": 3}
     parts = read_here(database_url, table="t", **where)
     assert [sorted((n for (n,) in part), key=str) for part in parts] == [
@@ -155,120 +118,31 @@ def test_bounds_say_where_to_cut_not_what_to_leave_out(
     ]
 
 
-def test_empty_tables_have_their_columns(read: Read, run: Callable[..., None]) -> None:
-    run("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
-    frame = read(table="t", numPartitions=4)
+def test_empty_tables_have_their_columns(read_table: Read, run_sql: Callable[..., None]) -> None:
+    run_sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
+    frame = read_table(table="t", numPartitions=4)
     assert frame.dtypes == [("id", "bigint"), ("name", "string")]
     assert frame.collect() == []
     assert frame.where("id > 5 and name = 'x'").collect() == []
 
 
-def test_names_are_taken_as_they_are(read: Read, run: Callable[..., None]) -> None:
-    run('CREATE TABLE "Odd "".t; DROP" ("sel""ect" BIGINT, "B" TEXT)')
-    run("""INSERT INTO "Odd "".t; DROP" VALUES (1, 'x'), (2, 'y')""")
-    frame = read(table='"Odd "".t; DROP"', partitionColumn='sel"ect', numPartitions=2)
+def test_names_are_taken_as_they_are(read_table: Read, run_sql: Callable[..., None]) -> None:
+    run_sql('CREATE TABLE "Odd "".t; DROP" ("sel""ect" BIGINT, "B" TEXT)')
+    run_sql("""INSERT INTO "Odd "".t; DROP" VALUES (1, 'x'), (2, 'y')""")
+    frame = read_table(table='"Odd "".t; DROP"', partitionColumn='sel"ect', numPartitions=2)
     assert sorted(map(tuple, frame.collect())) == [(1, "x"), (2, "y")]
     assert [row.B for row in frame.where(f.col('sel"ect') == 2).collect()] == ["y"]
 
 
-def test_a_query_and_fewer_columns(read: Read, run: Callable[..., None]) -> None:
-    run("CREATE TABLE t (id BIGINT, name TEXT)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    frame = read(query="SELECT id * 2 AS twice, name FROM t ORDER BY id DESC;")
+def test_a_query_and_fewer_columns(read_table: Read, run_sql: Callable[..., None]) -> None:
+    run_sql("CREATE TABLE t (id BIGINT, name TEXT)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    frame = read_table(query="SELECT id * 2 AS twice, name FROM t ORDER BY id DESC;")
     assert sorted(map(tuple, frame.collect())) == [(2, "a"), (4, "b")]
-    assert sorted(map(tuple, read(table="t", columns="name").collect())) == [("a",), ("b",)]
-    assert read("name string, id int", table="t").dtypes == [("name", "string"), ("id", "int")]
-
-
-FILTERS: list[tuple[Filter, list[int]]] = [
-    (ds.GreaterThan(("n",), 3), [4, 5]),
-    (ds.LessThanOrEqual(("n",), 2), [0, 1, 2]),
-    (ds.IsNull(("n",)), [6]),
-    (ds.In(("n",), (1, 5, 77)), [1, 5]),
-    (ds.Not(ds.EqualTo(("n",), 3)), [0, 1, 2, 4, 5]),
-    (ds.EqualTo(("word",), "o'k \\ %"), [0, 5]),
-    (ds.GreaterThan(("word",), "B"), [0, 1, 2, 5]),
-    (ds.StringStartsWith(("word",), "aé"), [2]),
-    (ds.EqualTo(("free",), False), [1, 3, 5]),
-    (ds.LessThan(("ratio",), 0.25), [0, 1, 2]),
-]
-
-
-@pytest.fixture
-def mixed(engine: sa.Engine) -> None:
-    """A table ``t`` of seven rows; the last is all nulls. Texts are sorted as people do."""
-    collation = "NOCASE"
-    if engine.dialect.name == "postgresql":
-        with engine.connect() as connection:
-            found = "SELECT collname FROM pg_collation WHERE collprovider = 'i'"
-            collation = connection.exec_driver_sql(found).scalars().first() or "C"
-    table = sa.Table(
-        "t",
-        sa.MetaData(),
-        sa.Column("n", sa.Integer),
-        sa.Column("word", sa.Text(collation=collation)),
-        sa.Column("free", sa.Boolean),
-        sa.Column("ratio", sa.Double),
-        sa.Column("day", sa.Date),
-        sa.Column("at", sa.DateTime(timezone=True)),
-        sa.Column("fare", sa.Numeric(8, 2)),
-    )
-    table.create(engine)
-    rows = [
-        {
-            "n": n,
-            "word": word,
-            "free": n % 2 == 0,
-            "ratio": n / 10,
-            "day": dt.date(2024, 1, 1 + n),
-            "at": dt.datetime(2024, 1, 1 + n, 1, tzinfo=dt.UTC),
-            "fare": Decimal(n) / 2,
-        }
-        for n, word in enumerate(["o'k \\ %", "a", "aé", "A", "B", "o'k \\ %"])
+    assert sorted(map(tuple, read_table(table="t", columns="name").collect())) == [("a",), ("b",)]
+    assert read_table("name string, id int", table="t").dtypes == [
+        ("name", "string"),
+        ("id", "int"),
     ]
-    with engine.begin() as connection:
-        connection.execute(table.insert(), [*rows, dict.fromkeys(rows[0])])
-
-
-@pytest.mark.usefixtures("mixed")
-def test_the_database_filters_as_spark_would(database_url: str) -> None:
-    for one, kept in FILTERS:
-        (rows,) = read_here(database_url, one, table="t")
-        assert sorted(6 if row[0] is None else row[0] for row in rows) == kept, one
-
-
-@pytest.mark.usefixtures("mixed")
-def test_filters_on_times_and_decimals_are_decided_right(read: Read) -> None:
-    """Pushed down by Postgres; SQLite holds texts, so that Spark decides."""
-    condition = "day > date'2024-01-02' and at <= timestamp'2024-01-05 01:00:00' and fare > 1.00"
-    assert sorted(row.n for row in read(table="t").where(condition).collect()) == [3, 4]
-
-
-def test_what_cannot_be_is_refused_in_one_line(
-    read: Read, database_url: str, run: Callable[..., None]
-) -> None:
-    run("CREATE TABLE t (id BIGINT, raw TEXT)")
-    with pytest.raises(QueryRefused, match="nope"):
-        read(table="nope")
-    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({}, InvalidInput, "'table' and 'query'"),
-        ({"table": "a..b"}, InvalidInput, "schema.name"),
-        ({"query": "SELECT nope FROM t"}, QueryRefused, "nope"),
-        ({"table": "t", "columns": "nope"}, InvalidInput, "it has id, raw"),
-        ({"table": "t", "numpartition": 3}, InvalidInput, "did you mean 'numPartitions'"),
-        ({"table": "t", "numPartitions": 3}, InvalidInput, "no primary key of one column"),
-        ({"table": "t", "partitionColumn": "nope"}, InvalidInput, "it has id, raw"),
-        ({"table": "t", "lowerBound": 1}, InvalidInput, "need the option 'partitionColumn'"),
-    ]
-    where = {"table": "t", "partitionColumn": "id"}
-    refused += [
-        (where | {"lowerBound": "x"}, InvalidInput, "'lowerBound' is 'x'"),
-        (where | {"lowerBound": 9, "upperBound": 2}, InvalidInput, "exchange them"),
-        (where | {"partitionColumn": "raw", "lowerBound": "a"}, InvalidInput, "leave them out"),
-    ]
-    for options, error, words in refused:
-        with pytest.raises(error, match=words) as told:
-            read_here(database_url, **options)
-        assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -349,23 +223,10 @@ def test_what_spark_does_not_know_comes_as_text_and_infinity_is_refused(
                 read_here(url, query=f"SELECT {value} AS v")
 
 
-def test_passwords_are_in_no_message() -> None:
-    secret = "hunter2secret"
-    for url in (
-        f"postgresql+psycopg://u:{secret}@127.0.0.1:1/x",
-        f"postgresql://u@127.0.0.1:1/x?password={secret}",
-        f"mysql://u:{secret}@h/x",
-        f"postgresql://u:{secret}@h:port/x",
-    ):
-        with pytest.raises(HeadwaterError) as told:
-            read_here(url, table="t")
-        assert secret not in str(told.value)
-
-
 def test_skewed_texts_are_cut_into_equal_counts(
-    database_url: str, run: Callable[..., None]
+    database_url: str, run_sql: Callable[..., None]
 ) -> None:
-    run("CREATE TABLE t (word TEXT)")
-    run("INSERT INTO t VALUES " + ", ".join(f"('a{i:03}')" for i in range(100)))
+    run_sql("CREATE TABLE t (word TEXT)")
+    run_sql("INSERT INTO t VALUES " + ", ".join(f"('a{i:03}')" for i in range(100)))
     parts = read_here(database_url, table="t", partitionColumn="word", numPartitions=4)
     assert [len(part) for part in parts] == [25, 25, 25, 25]

@@ -30,8 +30,6 @@ STILL_LARGE = {
     "tests/fault/test_embedded_server.py",
     # Spark.
     "tests/spark/test_queue_format.py",
-    "tests/spark/test_sql_sink.py",
-    "tests/spark/test_table.py",
 }
 # Names of classes that still stand in more than one module; nothing is added here.
 STILL_SHARED = {
