@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import sys
 from typing import Annotated, Any
@@ -47,6 +48,19 @@ app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify)
 app.add_typer(store.app, name="store")
+
+
+def _let_help_flow(group: typer.Typer) -> None:
+    """Join the lines of each paragraph of help: the terminal decides where they break."""
+    for command in group.registered_commands:
+        paragraphs = inspect.cleandoc(getattr(command.callback, "__doc__", "")).split("\n\n")
+        command.help = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _let_help_flow(inner.typer_instance)
+
+
+_let_help_flow(app)
 
 
 def _version(wanted: bool) -> None:

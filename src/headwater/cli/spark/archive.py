@@ -8,58 +8,46 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl
-from headwater.cli.spark.running import (
-    Conf,
-    DryRun,
-    IsTopic,
-    Master,
-    Name,
-    named_log,
-    show_summary,
-    spark_session,
-)
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import AsJson, DryRun
+from headwater.cli.spark.running import LogJobFlags
 
 _PLACE = "A directory, or a URI such as s3://bucket/folder; it may hold archives of many streams."
 
 
+@grouped
 def archive(
-    name: Name,
     to: Annotated[
-        str, typer.Option(metavar="PLACE", help=f"Where to. {_PLACE}", show_default=False)
+        str, typer.Option(metavar="PLACE", help=f"The archive. {_PLACE}", show_default=False)
     ],
-    topic: IsTopic = False,
+    *,
     evict: Annotated[
         bool,
-        typer.Option("--evict", help="Let the log forget what is archived and needed by nobody."),
+        typer.Option("--evict", help="Then evict what is archived and nobody needs any more."),
     ] = False,
     dry_run: DryRun = False,
-    store: StoreUrl = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    job: LogJobFlags,
 ) -> None:
-    """Archive what is new in a stream as Parquet. May be run again after a crash, and regularly.
+    """Archive what is new in a stream as Parquet, regularly, and again after a crash.
 
     Retention waits for the archive from the first run on.
     """
-    with spark_session("archive", master, conf) as spark:
+    with job.session("archive") as spark:
         from headwater.spark.jobs.archive import archive as run
-        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
-            **named_log(name, topic, store),
+            **job.log(),
             to=to,
             evict=evict,
             dry_run=dry_run,
-            report=JobReport.of_command(quiet=as_json),
+            report=job.report(),
         )
-    show_summary(done, as_json)
+    job.show(done)
 
 
+@grouped
 def restore(
-    name: Name,
     place: Annotated[
         str, typer.Option("--from", metavar="PLACE", help="The archive.", show_default=False)
     ],
@@ -67,50 +55,46 @@ def restore(
         str,
         typer.Option(metavar="NAME", help="The stream or topic to write to.", show_default=False),
     ],
-    topic: IsTopic = False,
+    *,
     first: Annotated[
-        int | None, typer.Option(min=1, metavar="OFFSET", help="Begin here, not at the first.")
+        int | None, typer.Option(min=1, metavar="OFFSET", help="The first offset to restore.")
     ] = None,
     last: Annotated[
-        int | None, typer.Option(min=1, metavar="OFFSET", help="End here, not at the last.")
+        int | None, typer.Option(min=1, metavar="OFFSET", help="The last offset to restore.")
     ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Write behind the messages that the target has.")
+        bool, typer.Option("--append", help="Write after the messages that the target has.")
     ] = False,
     dry_run: DryRun = False,
-    store: StoreUrl = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    job: LogJobFlags,
 ) -> None:
-    """Bring a stream's archive, or a range of it, into a stream; each message once.
+    """Write a stream's archive, or a range of it, to a stream; each message once.
 
-    May be run again after a crash: it goes on where it stood. Tags, values and times stay; offsets
-    stay when the target is empty, the range begins at 1, and nothing is missing in it.
+    Run it again after a crash: it goes on where it was. Tags, values and times stay; offsets stay
+    when the target is empty, the range begins at 1, and nothing is missing in it.
     """
-    with spark_session("restore", master, conf) as spark:
-        from headwater.spark.jobs.progress import JobReport
+    with job.session("restore") as spark:
         from headwater.spark.jobs.restore import restore as run
 
         done = run(
             spark,
-            **named_log(name, topic, store),
+            **job.log(),
             archive=place,
             into=into,
             first=first,
             last=last,
             append=append,
             dry_run=dry_run,
-            report=JobReport.of_command(quiet=as_json),
+            report=job.report(),
         )
-    show_summary(done, as_json)
+    job.show(done)
 
 
 def archives(
     place: Annotated[str, typer.Argument(metavar="PLACE", help=_PLACE, show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """List the archives at a place, and what each holds. Needs no Spark."""
+    """List the archives at a place, and what each holds. It needs no Spark."""
     from headwater.spark.archives.manifest import Archive
     from headwater.spark.archives.place import absolute_place, archived_streams
 

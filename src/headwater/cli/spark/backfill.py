@@ -6,17 +6,22 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import AsJson, StoreUrl
-from headwater.cli.spark.running import Conf, DryRun, Master, show_summary, spark_session
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import DryRun
+from headwater.cli.spark.running import StoreJobFlags, pairs
 
 
+@grouped
 def backfill(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="What it goes on by after a crash.", show_default=False
+            metavar="NAME",
+            help="The name of this backfill, by which it goes on after a crash.",
+            show_default=False,
         ),
     ],
+    *,
     db: Annotated[
         str | None,
         typer.Option(
@@ -31,21 +36,21 @@ def backfill(
     files: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="Read these files; may be given several times.", show_default=False
+            metavar="PATH", help="Read this file or folder; may be repeated.", show_default=False
         ),
     ] = None,
     file_format: Annotated[
-        str, typer.Option("--format", help="Of what kind they are: parquet, csv, json, orc.")
+        str, typer.Option("--format", help="The format of the files: parquet, csv, json, orc.")
     ] = "parquet",
     schema: Annotated[
         str | None,
-        typer.Option(metavar="DDL", help="Their columns, as in 'id bigint, name string'."),
+        typer.Option(metavar="DDL", help="The columns of the files: 'id bigint, name string'."),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="An option of Spark's reader, as header=true; may be given several times.",
+            help="An option of Spark's reader, as header=true; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -62,39 +67,36 @@ def backfill(
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column that is the tag; in a list, the member."),
+        typer.Option(metavar="COLUMN", help="The column of the tag, or of a list's member."),
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column that is the value; else the row as JSON."),
+        typer.Option(metavar="COLUMN", help="The column of the value. Default: the row as JSON."),
     ] = None,
     score: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column of a member's score; else it is 0."),
+        typer.Option(metavar="COLUMN", help="The column of a member's score. Default: it is 0."),
     ] = None,
     order_by: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="Write in this order; a table's else by its primary key."
+            metavar="COLUMN",
+            help="The column to sort by. Default: the primary key of a table.",
         ),
     ] = None,
     chunk_rows: Annotated[
-        int, typer.Option(min=1, help="About so many rows arrive at once.")
+        int, typer.Option(min=1, metavar="N", help="Write about N rows at once.")
     ] = 500_000,
     dry_run: DryRun = False,
-    store: StoreUrl = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    job: StoreJobFlags,
 ) -> None:
     """Write the rows of a table, a query or files to one place, each once.
 
-    Run it again under the same name after a crash, and it goes on; what is done stays done.
+    Run it again under the same name after a crash: it goes on, and writes no row twice.
     """
-    options = _pairs(option)
-    with spark_session("backfill", master, conf) as spark:
+    options = pairs(option, "--option", "an option like header=true")
+    with job.session("backfill") as spark:
         from headwater.spark.jobs.backfill import backfill as run
-        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
@@ -112,25 +114,13 @@ def backfill(
             ick=ick,
             channel=channel,
             timelines=timelines,
-            url=store,
+            url=job.store,
             tag=tag,
             value=value,
             score=score,
             order_by=order_by,
             chunk_rows=chunk_rows,
             dry_run=dry_run,
-            report=JobReport.of_command(quiet=as_json),
+            report=job.report(),
         )
-    show_summary(done, as_json)
-
-
-def _pairs(words: list[str] | None) -> dict[str, str]:
-    found = {}
-    for word in words or ():
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(
-                f"{word!r} is not an option like header=true", param_hint="--option"
-            )
-        found[key] = value
-    return found
+    job.show(done)

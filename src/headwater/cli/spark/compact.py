@@ -6,50 +6,39 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import AsJson, StoreUrl, duration_ms
-from headwater.cli.spark.running import (
-    Conf,
-    DryRun,
-    IsTopic,
-    Master,
-    Name,
-    named_log,
-    show_summary,
-    spark_session,
-)
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import DryRun, duration_ms
+from headwater.cli.spark.running import LogJobFlags
 
 
+@grouped
 def compact(
-    name: Name,
-    topic: IsTopic = False,
+    *,
     markers: Annotated[
         str,
         typer.Option(
             metavar="SPAN",
-            help="Delete markers older than this go too, once every reader is past them.",
+            help="The age after which delete markers go, too, once every reader is past them.",
         ),
     ] = "24h",
     dry_run: DryRun = False,
-    store: StoreUrl = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    job: LogJobFlags,
 ) -> None:
-    """Keep the last message of every tag; offsets stay. May be run again after a crash.
+    """Keep the last message of every tag; offsets stay. It may be run again after a crash.
 
-    Exit 1 when others changed parts of the log at the same moment, which are left as they are.
+    The exit code is 1 when others changed parts of the log at the same moment; these parts are left
+    as they are.
     """
     marker_ms = duration_ms(markers)
-    with spark_session("compact", master, conf) as spark:
+    with job.session("compact") as spark:
         from headwater.spark.jobs.compact import compact as run
-        from headwater.spark.jobs.progress import JobReport
 
         done = run(
             spark,
-            **named_log(name, topic, store),
+            **job.log(),
             marker_ms=marker_ms,
             dry_run=dry_run,
-            report=JobReport.of_command(quiet=as_json),
+            report=job.report(),
         )
-    show_summary(done, as_json)
+    job.show(done)
     raise typer.Exit(1 if done.left else 0)

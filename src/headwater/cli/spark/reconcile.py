@@ -8,16 +8,9 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl
-from headwater.cli.spark.running import (
-    Conf,
-    DryRun,
-    IsTopic,
-    Master,
-    Name,
-    named_log,
-    spark_session,
-)
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import DatabaseUrl, DryRun
+from headwater.cli.spark.running import LogJobFlags
 
 if TYPE_CHECKING:
     from headwater.spark.jobs.reconcile import AccountVerdict, Reconciled
@@ -25,76 +18,81 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
+@grouped
 def reconcile(
-    name: Name,
     db: DatabaseUrl,
     table: Annotated[
-        str, typer.Option(help="The table that is right, with a row per event.", show_default=False)
+        str,
+        typer.Option(help="The canonical table, with a row for each event.", show_default=False),
     ],
-    per: Annotated[str, typer.Option(help="Its column that sums are kept by.", show_default=False)],
-    value: Annotated[str, typer.Option(help="Its column that is added up.", show_default=False)],
+    per: Annotated[str, typer.Option(help="The column that sums are kept by.", show_default=False)],
+    value: Annotated[str, typer.Option(help="The column that is added up.", show_default=False)],
     state: Annotated[
         str,
-        typer.Option(metavar="TABLE", help="Where consumers keep sums by key.", show_default=False),
+        typer.Option(
+            metavar="TABLE", help="The table where consumers keep sums by key.", show_default=False
+        ),
     ],
-    topic: IsTopic = False,
-    key: Annotated[str, typer.Option(help="Its column that tells rows apart.")] = "id",
+    *,
+    key: Annotated[str, typer.Option(help="The column that identifies a row.")] = "id",
     record_key: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", help="The key in a record; as --key if not said.", show_default=False
+            metavar="FIELD", help="The key in a record. Default: as --key.", show_default=False
         ),
     ] = None,
     whole: Annotated[
         str | None,
         typer.Option(
-            metavar="TABLE", help="Where they keep the sum of all, if anywhere.", show_default=False
+            metavar="TABLE",
+            help="The table where consumers keep the sum of all, if they do.",
+            show_default=False,
         ),
     ] = None,
     records: Annotated[
-        str, typer.Option(metavar="COLUMN", help="The number of records there.")
+        str, typer.Option(metavar="COLUMN", help="The number of records in both tables.")
     ] = "records",
     total: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The sum there; as --value if not said."),
+        typer.Option(
+            metavar="COLUMN",
+            help="The sum in both tables. Default: as --value.",
+            show_default=False,
+        ),
     ] = None,
     consumer: Annotated[
         list[str] | None,
-        typer.Option(help="Compare only this one; may be given several times.", show_default=False),
+        typer.Option(help="Compare only this consumer; may be repeated.", show_default=False),
     ] = None,
     consumers_db: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The consumers' database, if it is another."),
+        typer.Option(metavar="URL", help="The database of the consumers, if it is another."),
     ] = None,
     archive: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="An archive of the stream, for what it lost since."),
+        typer.Option(metavar="PLACE", help="An archive of the stream, for evicted messages."),
     ] = None,
     partitions: Annotated[
-        int, typer.Option(min=1, help="Read the table in so many tasks, cut by its key.")
+        int, typer.Option(min=1, metavar="N", help="Read the table by N tasks, cut by its key.")
     ] = 1,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write reset records for consumers that drifted.")
     ] = False,
     dry_run: DryRun = False,
-    store: StoreUrl = None,
-    master: Master = None,
-    conf: Conf = None,
-    as_json: AsJson = False,
+    job: LogJobFlags,
 ) -> None:
-    """Compare consumers with the table, each at its own position; exit 1 if any has drifted.
+    """Compare consumers with the canonical table, each at its own position.
 
-    With --fix, exit 0 when a reset is on its way to everybody who has.
+    The exit code is 1 when any has drifted; with --fix only when no reset could be written for it.
     """
-    with spark_session("reconcile", master, conf) as spark:
+    with job.session("reconcile") as spark:
         from headwater.spark.jobs.accounts import Keeping
-        from headwater.spark.jobs.progress import JobReport
         from headwater.spark.jobs.reconcile import reconcile as compare
         from headwater.spark.jobs.row_matching import Canon
 
         found = compare(
             spark,
-            **named_log(name, topic, store),
+            **job.log(),
             db=db,
             canon=Canon(table, key=key, per=per, value=value, record_key=record_key),
             keeping=Keeping(state, whole, per=per, records=records, total=total or value),
@@ -104,9 +102,9 @@ def reconcile(
             partitions=partitions,
             fix=fix,
             dry_run=dry_run,
-            report=JobReport.of_command(quiet=as_json),
+            report=job.report(),
         )
-    if as_json:
+    if job.as_json:
         output.show_json(views.jobs.job_view(found))
     else:
         show(found)
@@ -158,25 +156,25 @@ def _verdict(verdict: AccountVerdict) -> str:
 
 
 def _findings(found: Reconciled) -> list[str]:
-    """Say what was found beside drift, in words."""
+    """Return what was found beside drift, a sentence each."""
     lines = []
     if found.lost:
         keys = ", ".join(found.lost_keys)
         what = (
-            "rows that no record tells of"
+            "rows without a record"
             if found.complete
-            else "rows whose records are gone, or never were there (give --archive to tell)"
+            else "rows whose records were evicted or never written (--archive shows which)"
         )
         lines.append(f"{found.lost} {what}: {keys}")
     if found.phantoms:
         some = ", ".join(f"{key} at {offset}" for key, offset in found.phantom_records)
-        lines.append(f"{found.phantoms} records that tell of no row: {some}")
+        lines.append(f"{found.phantoms} records without a row: {some}")
     if found.doubles:
         some = ", ".join(f"{key} at {a} and {b}" for key, a, b in found.double_records)
-        lines.append(f"{found.doubles} rows that are told of twice: {some}")
+        lines.append(f"{found.doubles} rows with two records: {some}")
     if found.unreadable:
         lines.append(f"{found.unreadable} messages without a key")
     for stream, first in found.first.items():
         if first > 1:
-            lines.append(f"offsets 1 to {first - 1} of {stream} could not be looked at")
+            lines.append(f"offsets 1 to {first - 1} of {stream} could not be read")
     return lines

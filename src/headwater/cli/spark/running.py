@@ -1,13 +1,14 @@
 """What the commands of a job share: their options, the Spark session, and the summary.
 
 A job is a function of headwater.spark.jobs; its command parses the options, opens a session by
-``spark_session``, calls the job, and prints the summary that it returns.
+``JobFlags.session``, calls the job, and prints the summary that it returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -15,11 +16,13 @@ import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.option_groups import OptionGroup
+from headwater.cli.options import AsJson, StoreUrl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.spark.jobs.progress import Summary
+    from headwater.spark.jobs.progress import JobReport, Summary
 
 Name = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
@@ -29,7 +32,7 @@ Master = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Where Spark runs: local[4], spark://host:7077, yarn. Without it what spark-submit "
+        help="Where Spark runs: local[4], spark://host:7077, yarn. Default: what spark-submit "
         "or Spark's own settings say, else every core of this machine.",
         show_default=False,
     ),
@@ -37,13 +40,66 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE",
-        help="A setting of Spark; may be given several times.",
-        show_default=False,
+        metavar="KEY=VALUE", help="A setting of Spark; may be repeated.", show_default=False
     ),
 ]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+# What goes wrong is printed as one line, not as stacks of Java.
+_QUIET = {"spark.log.level": "FATAL"}
+
+
+@dataclass(frozen=True)
+class JobFlags(OptionGroup):
+    """The options of every job."""
+
+    master: Master = None
+    conf: Conf = None
+    as_json: AsJson = False
+
+    @contextmanager
+    def session(self, job: str) -> Iterator[SparkSession]:
+        """Open a session for the length of a job; raises SparkMissing when there is no Spark.
+
+        A session that was there before stays.
+        """
+        given = _QUIET | settings(self.conf)
+        from headwater.spark import session
+        from headwater.spark.engine.session import require_spark
+
+        require_spark()
+        from pyspark.sql import SparkSession
+
+        from headwater.spark.engine.failures import translating_errors
+
+        found = SparkSession.getActiveSession()
+        spark = found or session(self.master, app_name=f"headwater {job}", **given)
+        try:
+            with translating_errors():
+                yield spark
+        finally:
+            if found is None:
+                spark.stop()
+
+    def report(self) -> JobReport:
+        """Return what shows the progress of the job on standard error; --json shows none."""
+        from headwater.spark.jobs.progress import JobReport
+
+        return JobReport.of_command(quiet=self.as_json)
+
+    def show(self, summary: Summary) -> None:
+        """Print what the job has done."""
+        if self.as_json:
+            output.show_json(views.jobs.job_view(summary))
+            return
+        output.say(summary.headline())
+        output.show_facts(summary.facts())
+
+
+@dataclass(frozen=True)
+class StoreJobFlags(JobFlags):
+    """The options of a job that uses a store."""
+
+    store: StoreUrl = None
 
 
 class NamedLog(TypedDict):
@@ -54,68 +110,43 @@ class NamedLog(TypedDict):
     url: str | None
 
 
-# An error is one line, not stacks of Java.
-_QUIET = {"spark.log.level": "FATAL"}
+@dataclass(frozen=True, kw_only=True)
+class LogJobFlags(StoreJobFlags):
+    """The options of a job that works on one stream or topic."""
 
+    name: Name
+    topic: IsTopic = False
 
-def named_log(name: str, is_topic: bool, store: str | None) -> NamedLog:
-    """Return what a job works on: the stream or the topic of that name."""
-    return {
-        "stream": None if is_topic else name,
-        "topic": name if is_topic else None,
-        "url": store,
-    }
+    def log(self) -> NamedLog:
+        """Return what the job works on."""
+        stream, topic = (None, self.name) if self.topic else (self.name, None)
+        return {"stream": stream, "topic": topic, "url": self.store}
 
 
 def settings(words: list[str] | None) -> dict[str, str]:
-    """Understand settings of Spark, each as spark.some.key=value."""
+    """Parse settings of Spark, each as spark.some.key=value."""
+    found = pairs(words, "--conf", "a setting like spark.executor.memory=2g")
+    for key in found:
+        if not key.startswith("spark."):
+            raise typer.BadParameter(
+                f"{key!r} is not a setting like spark.executor.memory=2g", param_hint="--conf"
+            )
+    return found
+
+
+def pairs(words: list[str] | None, option: str, like: str) -> dict[str, str]:
+    """Parse words like key=value; ``like`` says what they are, for those that are not."""
     found = {}
     for word in words or ():
         key, equals, value = word.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise typer.BadParameter(
-                f"{word!r} is not a setting like spark.executor.memory=2g", param_hint="--conf"
-            )
+        if not equals or not key:
+            raise typer.BadParameter(f"{word!r} is not {like}", param_hint=option)
         found[key] = value
     return found
 
 
-@contextmanager
-def spark_session(job: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """Open a session for the length of a job; raises SparkMissing when there is no Spark.
-
-    One that was there before stays.
-    """
-    given = _QUIET | settings(conf)
-    from headwater.spark import session
-    from headwater.spark.engine.session import require_spark
-
-    require_spark()
-    from pyspark.sql import SparkSession
-
-    from headwater.spark.engine.failures import translating_errors
-
-    found = SparkSession.getActiveSession()
-    spark = found or session(master, app_name=f"headwater {job}", **given)
-    try:
-        with translating_errors():
-            yield spark
-    finally:
-        if found is None:
-            spark.stop()
-
-
-def show_summary(summary: Summary, as_json: bool) -> None:
-    """Print what a job has done."""
-    if as_json:
-        output.show_json(views.jobs.job_view(summary))
-        return
-    output.say(summary.headline())
-    output.show_facts(summary.facts())
-
-
 def entry() -> None:
-    """Print the file to hand to spark-submit, which takes the same commands.
+    """Print the file to give to spark-submit, which takes the same commands.
 
     spark-submit --master spark://host:7077 $(headwater spark entry) totals ...
     """
