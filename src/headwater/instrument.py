@@ -1,7 +1,7 @@
-"""What is told of every operation: the seam for metrics and traces.
+"""Instrumentation: the one interface by which metrics and traces learn of every operation.
 
 Stores, workers, streamers, consumers and farms report what they do to the installed ``Instrument``.
-None is installed by default; then an operation costs one look at ``current()``.
+None is installed by default; then an operation costs one call of ``observe``, which returns None.
 
     class Slow:
         def begin(self, name, object): ...
@@ -12,7 +12,25 @@ None is installed by default; then an operation costs one look at ``current()``.
         ...
 
 An operation is named by data type and verb ("stream.write", "queue.pop", "streamer.batch"), its
-object by its own name. Instruments never see a tag, a value, an offset or a member.
+object by its own name ("rides", of a group "rides/totals"). Where that would be data, as the key of
+a timeline is, the object is the address of the store, without its password. Instruments never see a
+tag, a value, an offset or a member.
+
+Who reports an operation:
+
+    observation = observe("streamer.batch", name)
+    try:
+        ...
+    except BaseException as error:
+        if observation is not None:
+            observation.end("retried", error)
+        raise
+    if observation is not None:
+        observation.messages = rows
+        observation.end()
+
+``begin`` and ``end`` are called in the thread or task that does the work, around it: an instrument
+may make a span current between them.
 """
 
 from __future__ import annotations
@@ -23,12 +41,15 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 # refused: the server or a rule said no, nothing changed; unknown: sent, and no answer came;
-# retried: this attempt failed and another one follows; failed: any other error.
+# retried: the first attempt failed, and another one has done it or will; failed: any other error.
 Outcome: TypeAlias = Literal["ok", "refused", "unknown", "retried", "failed"]
 
 
 class Event(NamedTuple):
-    """One operation that is over; ``error`` is the name of the error's class, '' without one."""
+    """One operation that is over; ``error`` is the name of the error's class, '' without one.
+
+    ``messages`` are those that it moved, ``bytes`` what was sent and received for it.
+    """
 
     name: str
     object: str
@@ -96,7 +117,18 @@ class Observation:
 
     def end(self, outcome: Outcome = "ok", error: BaseException | None = None) -> None:
         """Report that the operation is over."""
-        said = "" if error is None else type(error).__name__
+        kind = "" if error is None else type(error).__name__
         took = self._clock() - self._began
-        event = Event(self.name, self.object, outcome, took, self.messages, self.bytes, said)
+        event = Event(self.name, self.object, outcome, took, self.messages, self.bytes, kind)
         self._instrument.end(self._token, event)
+
+
+def observe(name: str, object: str) -> Observation | None:
+    """Begin to observe an operation; returns None when no instrument is installed."""
+    return None if _installed is None else Observation(_installed, name, object)
+
+
+def count(name: str, object: str, n: int = 1) -> None:
+    """Count something that takes no time of its own, if an instrument is installed."""
+    if _installed is not None:
+        _installed.count(name, object, n)

@@ -20,6 +20,7 @@ from tests.support.farms import OpenFarm, Replica, open_farm, replicas
 from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer
+from tests.support.workers import Crew
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
 
@@ -128,3 +129,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def nodes_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes of two messages, so that a few hundred messages take several steps."""
     monkeypatch.setattr(node, "NODE_MESSAGES", 2)
+
+
+@pytest.fixture(params=["sync", "async"])
+def crew(request: pytest.FixtureRequest, stores: Stores, loop: blocking.Loop) -> Iterator[Crew]:
+    """Make workers of both manners."""
+    with contextlib.closing(Crew(request.param, stores.url("plain"), loop)) as crew:
+        yield crew

@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from headwater import AccessDenied, Delivery, Headwater
+from headwater.instrument import installed
 from headwater.queue.popping import CALL_MESSAGES
-from headwater.store.call import Call, Clock, Wait
+from headwater.store.call import Call, Request
+from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
 from tests.support.watch import blocked
 
@@ -85,7 +87,7 @@ def test_what_a_pop_that_may_wait_took_reaches_its_caller_when_the_store_then_fa
         store = getattr(hw, "_target", hw).store
         ask, pops = store.ask, []
 
-        def refused_after_the_first(request: Call | Wait | Clock, *more: Any) -> Any:
+        def refused_after_the_first(request: Request, *more: Any) -> Any:
             if isinstance(request, Call):
                 pops.append(request)
             if len(pops) == 2:
@@ -102,24 +104,16 @@ def test_what_a_pop_that_may_wait_took_reaches_its_caller_when_the_store_then_fa
 
 
 def test_a_pop_that_waits_for_a_paused_queue_asks_no_more_often_than_for_an_empty_one(
-    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, name: str
 ) -> None:
     hw = connect("plain-sync")
     queue = hw.queue(name)
     queue.push_many([b"due", b"held"])
     queue.release(queue.pop(ack_ms=LONG_MS)[0])
     queue.pause()
-    ask, pops = hw.store.ask, []
-
-    def counted(request: Call | Wait | Clock, *more: Any) -> Any:
-        if not isinstance(request, Clock):
-            pops.append(request)
-        return ask(request, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(hw.store, "ask", counted)
+    with installed(recorder := Recorder()):
         assert queue.pop(block_ms=300) == []
-    assert len(pops) <= 4
+    assert len(recorder.events) <= 4
 
 
 def test_a_pop_that_waited_for_a_paused_queue_gets_what_comes_due_when_it_does(

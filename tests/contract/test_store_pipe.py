@@ -47,7 +47,7 @@ def play(
 
 
 def packed(*commands: tuple[Any, ...]) -> PackedCommands:
-    return PackedCommands(b"".join(map(pack_command, commands)), len(commands))
+    return PackedCommands(b"".join(map(pack_command, commands)), len(commands), "test")
 
 
 def echo(*texts: bytes) -> PackedCommands:

@@ -1,4 +1,4 @@
-"""Workers: every message until its handler succeeded, several at a time, whoever dies."""
+"""Workers of a group: each message until its handler succeeded, several at once, whoever dies."""
 
 from __future__ import annotations
 
@@ -8,63 +8,22 @@ import os
 import random
 import signal
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import headwater
-from headwater import Group, Message, Stream, aio
-from headwater.errors import InvalidInput, UnknownGroup
-from headwater.outbox import AsyncWorker, Worker
-from headwater.store.call import Call, Wait
-from headwater.workers.worker import Messages
-from tests.support.blocking import Blocking, Loop
-from tests.support.consumers import Running
+from headwater import Group, Message, Stream, Worker, aio
+from headwater.aio import AsyncWorker
+from headwater.instrument import installed
+from headwater.workers.group_messages import GroupMessages
+from tests.support.blocking import Loop
 from tests.support.entries import entries
+from tests.support.instruments import Recorder
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
+from tests.support.workers import Crew, Gate, all_done, at_work
 from tests.support.zygote import Zygote
-
-
-class Crew:
-    """Makes workers of one manner; the handlers of async ones run in threads all the same."""
-
-    def __init__(self, manner: str, url: str, loop: Loop) -> None:
-        self._end = ExitStack()
-        self.manner = manner
-        self.hw = self._end.enter_context(headwater.connect(url))
-        self._loop = loop
-        self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(url))
-        self._end.callback(lambda: loop.wait(self._async_hw.close()))
-        self._threads = self._end.enter_context(ThreadPoolExecutor(32))
-
-    def worker(
-        self, stream: Stream, handler: Callable[[Message], Any], group: str = "g", **options: Any
-    ) -> Worker:
-        """Make a worker of a group; ``dead_letters`` goes to the group."""
-        letters = {"dead_letters": options.pop("dead_letters", None)}
-        if self.manner == "sync":
-            return Worker(stream.group(group, **letters), handler, **options)
-
-        async def awaited(message: Message) -> None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, handler, message)
-
-        members = self._async_hw.stream(stream.name).group(group, **letters)
-        return cast("Worker", Blocking(self._loop, AsyncWorker(members, awaited, **options)))
-
-    def close(self) -> None:
-        self._end.close()
-
-
-@pytest.fixture(params=["sync", "async"])
-def crew(request: pytest.FixtureRequest, stores: Stores, loop: Loop) -> Iterator[Crew]:
-    crew = Crew(request.param, stores.url("plain"), loop)
-    yield crew
-    crew.close()
 
 
 @pytest.fixture
@@ -76,43 +35,6 @@ def stream(crew: Crew, name: str) -> Stream:
 def group(stream: Stream) -> Group:
     """Look at the group that the workers are members of."""
     return stream.group("g")
-
-
-@contextmanager
-def at_work(*workers: Worker) -> Iterator[list[Running]]:
-    runs = [Running(worker.run) for worker in workers]
-    try:
-        yield runs
-    finally:
-        for worker in workers:
-            worker.stop()
-    for run in runs:
-        run.result()
-
-
-def all_done(group: Group, count: int) -> Callable[[], bool]:
-    def done() -> bool:
-        try:
-            return group.info().ack_offset == count + 1
-        except UnknownGroup:
-            return False
-
-    return done
-
-
-class Gate:
-    """A handler that waits to be let through; says what it was given."""
-
-    def __init__(self) -> None:
-        self.begun: list[Message] = []
-        self._open = threading.Event()
-
-    def __call__(self, message: Message) -> None:
-        self.begun.append(message)
-        assert self._open.wait(20)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 # ── Handling ─────────────────────────────────────────────────────────────────────────────────
@@ -177,23 +99,14 @@ def test_a_worker_takes_no_more_than_it_can_soon_handle(
         until(all_done(group, 50))
 
 
-def test_what_is_done_is_told_in_few_calls(
-    stores: Stores, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_is_acknowledged_in_few_calls(stores: Stores, name: str) -> None:
     with headwater.connect(stores.url("plain")) as hw:
         hw.stream(name).write_many(entries(400))
-        calls: Counter[str] = Counter()
-        ask = hw.store.ask
-
-        def counted(request: Call | Wait, *more: Any) -> Any:
-            calls[request.function if isinstance(request, Call) else "wait"] += 1
-            return ask(request, *more)
-
-        monkeypatch.setattr(hw.store, "ask", counted)
         group = hw.stream(name).group("g")
-        with at_work(Worker(group, lambda _: None, concurrency=50)):
+        worker = Worker(group, lambda _: None, concurrency=50)
+        with installed(recorder := Recorder()), at_work(worker):
             until(all_done(group, 400))
-        assert calls["hw_group_ack"] < 200
+        assert len(recorder.named("group.ack")) < 200
 
 
 # ── Failing ──────────────────────────────────────────────────────────────────────────────────
@@ -216,8 +129,8 @@ def test_a_failed_message_comes_again_after_a_pause(
 
 
 def test_the_pause_grows_to_its_longest() -> None:
-    source = Messages("a group", 1000, None, 100, 1500)
-    pauses = [source.pause_ms(attempt) for attempt in (1, 2, 3, 4, 5, 6, 5000)]
+    source = GroupMessages("a group", "s/g", 1000, None, 100, 1500)
+    pauses = [source.delay_ms(attempt) for attempt in (1, 2, 3, 4, 5, 6, 5000)]
     assert pauses == [100, 200, 400, 800, 1500, 1500, 1500]
 
 
@@ -413,80 +326,3 @@ def test_workers_may_be_killed_at_any_moment(stores: Stores, name: str, tmp_path
         assert [zygote.end(pid) for pid in pids] == [0, 0]
         handled = [int(line) for line in page.read_text().split()]
     assert set(handled) == set(range(1, last + 1)), "nothing is lost"
-
-
-# ── What is refused ──────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"concurrency": 0}, {"retry_ms": 1}, {"expire_ms": 0}, {"backoff_ms": -1}],
-)
-def test_terms_that_cannot_be_meant_are_refused(
-    crew: Crew, stream: Stream, options: dict[str, Any]
-) -> None:
-    with pytest.raises(InvalidInput):
-        crew.worker(stream, print, **options)
-
-
-def test_an_async_handler_is_no_handler_for_a_sync_worker(stores: Stores, name: str) -> None:
-    async def handler(_: Message) -> None:
-        pass
-
-    class Handler:
-        async def __call__(self, _: Message) -> None:
-            pass
-
-    with headwater.connect(stores.url("plain")) as hw:
-        for each in (handler, Handler()):
-            with pytest.raises(InvalidInput, match="must not be async"):
-                Worker(hw.stream(name).group("g"), each)
-
-
-def test_a_promise_that_nobody_keeps_is_no_success(stores: Stores, name: str) -> None:
-    asked: list[int] = []
-
-    async def work() -> None:
-        pytest.fail("nobody awaits this")
-
-    def handler(message: Message) -> Any:
-        asked.append(message.attempt)
-        return work()
-
-    with headwater.connect(stores.url("plain")) as hw:
-        stream = hw.stream(name)
-        stream.write("a", b"1")
-        with at_work(Worker(stream.group("g"), handler, backoff_ms=0)):
-            until(lambda: len(asked) > 1)
-        assert stream.group("g").info().ack_offset == 1, "it is not done"
-
-
-def test_a_plain_function_is_no_handler_for_an_async_worker(
-    stores: Stores, name: str, loop: Loop
-) -> None:
-    async def work() -> None:
-        async with aio.connect(stores.url("plain")) as hw:
-            handler: Any = Gate().open
-            with pytest.raises(InvalidInput, match="async def"):
-                AsyncWorker(hw.stream(name).group("g"), handler)
-
-    loop.wait(work())
-
-
-def test_an_async_worker_ends_when_its_handler_turns_out_to_be_plain(
-    stores: Stores, name: str, loop: Loop
-) -> None:
-    async def work() -> tuple[list[int], list[int]]:
-        async with aio.connect(stores.url("plain")) as hw:
-            stream, seen = hw.stream(name), list[int]()
-            await stream.write_many(entries(5))
-            group = stream.group("g")
-            handler: Any = lambda message: seen.append(message.offset)  # noqa: E731
-            with pytest.raises(InvalidInput, match="async def"):
-                await AsyncWorker(group, handler, concurrency=2, retry_ms=60_000).run()
-            messages = await group.read(10, block_ms=20_000, retry_ms=60_000)
-            return seen, sorted(message.offset for message in messages)
-
-    seen, given_back = loop.wait(asyncio.wait_for(work(), 20))
-    assert seen == [1], "no other was begun"
-    assert given_back == [1, 2, 3, 4, 5]

@@ -26,7 +26,6 @@ STILL_LARGE = {
     # The store and workers.
     "tests/contract/test_connect.py",
     "tests/contract/test_recovery.py",
-    "tests/contract/test_worker.py",
     "tests/fault/test_embedded_server.py",
     # Spark.
     "tests/spark/test_queue_format.py",

@@ -22,7 +22,7 @@ from headwater.log.limits import (
     check_offset,
     to_ms,
 )
-from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
+from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, messages_read, record
 from headwater.log.runs import NOTHING_HELD, Run, open_entries, open_runs
 from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
@@ -225,7 +225,7 @@ def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
 
 def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
     args = (REPLY_BYTES, held, at, min(stop - 1, MAX_OFFSET))
-    return Call("hw_stream_read", stream.key, args, read_only=True)
+    return Call("hw_stream_read", stream.key, args, read_only=True, messages=messages_read)
 
 
 def _cut(runs: Iterable[Run], start: int, stop: int) -> list[tuple[int, pa.RecordBatch]]:

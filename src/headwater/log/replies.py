@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from headwater.log.types import GroupInfo, Retention, StreamInfo
+from headwater.store.call import Call
 
 Reply: TypeAlias = Sequence[Any]
 Record = TypeVar("Record", StreamInfo, GroupInfo, Retention)
@@ -61,6 +62,16 @@ class ReadReply(NamedTuple):
     covered: int
     nodes: list[Any]
     entries: list[Any]
+
+
+def messages_read(call: Call, reply: Reply) -> int:
+    """Count, for instruments, the offsets asked for that a reply of hw_stream_read covers."""
+    read = ReadReply(*reply)
+    ranges = zip(call.args[2::2], call.args[3::2], strict=True)
+    return sum(
+        max(0, min(int(last), read.covered) - max(int(first), read.first) + 1)
+        for first, last in ranges
+    )
 
 
 class SentNode(NamedTuple):

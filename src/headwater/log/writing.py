@@ -59,7 +59,8 @@ def write(
             f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
         )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
-    call = Call("hw_stream_write", stream.key, ("", "", keep, "plain", raw_tag, value))
+    args = ("", "", keep, "plain", raw_tag, value)
+    call = Call("hw_stream_write", stream.key, args, messages=1)
     reply = WriteReply(*(yield call))
     offset = reply.last
     note_new(stream, offset)
@@ -116,6 +117,7 @@ def append(
         stream.key,
         (*head, *_payload(batch, hot=stream.hot < HOT_MESSAGES)),
         repeatable=producer is not None,
+        messages=batch.num_rows,
     )
     try:
         reply = WriteReply(*(yield call))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from itertools import repeat
+from typing import Any
 
 from headwater.errors import StoreError
 from headwater.inputs import check_block, check_ms
@@ -95,7 +96,8 @@ def _wait_for_messages(
 
 def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[PopReply]:
     # What a lost answer held is redelivered when it was to be acknowledged, and only then.
-    call = Call("hw_queue_pop", queue.key, args, repeatable=args[1] != "")
+    again = args[1] != ""
+    call = Call("hw_queue_pop", queue.key, args, repeatable=again, messages=_messages_popped)
     reply = PopReply.of((yield call))
     if reply.damaged > queue.damaged:
         log.warning(
@@ -106,6 +108,10 @@ def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[PopReply]:
         )
         queue.damaged = reply.damaged
     return reply
+
+
+def _messages_popped(_: Call, reply: list[Any]) -> int:
+    return len(_deliveries(PopReply.of(reply)))
 
 
 def _deliveries(reply: PopReply) -> list[Delivery]:

@@ -55,6 +55,7 @@ def push_many(
         raise InvalidInput(f"values must be several values, not {type(values).__name__}; use push")
     words: list[Any] = [check_value(value) for value in values]
     _check_size(words)
+    size = len(words)
     source = check_source(producer, sequence)
     head: tuple[Argument, ...] = (
         check_ms(delay_ms, "delay_ms"),
@@ -71,7 +72,7 @@ def push_many(
         return []
     keyed = dedupe is not None and dedupe_ms >= SAFE_DEDUPE_MS
     repeatable = keyed or producer is not None
-    call = Call("hw_queue_push", queue.key, (*head, *words), repeatable=repeatable)
+    call = Call("hw_queue_push", queue.key, (*head, *words), repeatable=repeatable, messages=size)
     try:
         reply = yield call
     except Refusal as refusal:

@@ -116,12 +116,12 @@ class AsyncServerConnections:
         self._idle.append(connection)
         return replies
 
-    async def pipe(self, timeout_s: float) -> AsyncPipe:
+    async def pipe(self, timeout_s: float, where: str) -> AsyncPipe:
         """Open a connection that many calls share; raises Unsent."""
         connection = self._make()
         await _connect(connection)
         writer, connection._writer, connection._reader = connection._writer, None, None
-        return AsyncPipe(writer, timeout_s)
+        return AsyncPipe(writer, timeout_s, where)
 
     async def servers(self) -> list[AsyncServerConnections]:
         """See StoreConnections."""

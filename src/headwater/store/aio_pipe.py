@@ -9,35 +9,40 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import hiredis
 import redis
 from hiredis import pack_command
 
+from headwater import instrument
+from headwater.instrument import Observation
 from headwater.store.call import Call
 from headwater.store.commands import encode_for_server
+from headwater.store.observing import name_of, size_of
 
 
 class PackedCommands:
-    """Commands as they are sent, and how many replies they have.
+    """Commands as they are sent, how many replies they have, and which function they stand for.
 
     The same may be sent to several servers that are copies of each other. When one of them answers
     byte by byte as another did, its answer is known, and is not read again.
     """
 
-    __slots__ = ("commands", "expected", "replies", "seen")
+    __slots__ = ("commands", "expected", "function", "replies", "seen")
 
-    def __init__(self, commands: bytes, expected: int) -> None:
+    def __init__(self, commands: bytes, expected: int, function: str) -> None:
         self.commands = commands
         self.expected = expected
+        self.function = function
         self.seen = b""
         self.replies: list[Any] = []
 
     @classmethod
     def of(cls, call: Call) -> PackedCommands:
         """Encode a call for a server that is alone."""
-        return cls(pack_command(encode_for_server(call)), 1)
+        return cls(pack_command(encode_for_server(call)), 1, call.function)
 
 
 class _Waiting(NamedTuple):
@@ -54,11 +59,12 @@ class AsyncPipe(asyncio.Protocol):
     connection is closed, and whoever waits gets TimeoutError.
     """
 
-    def __init__(self, writer: asyncio.StreamWriter, timeout_s: float) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, timeout_s: float, where: str) -> None:
         # Not used; but it would close the transport when it is forgotten.
         self._writer = writer
         self._transport = cast("asyncio.Transport", writer.transport)
         self._timeout_s = timeout_s
+        self._where = where
         self._reader = hiredis.Reader()
         self._waiting: deque[_Waiting] = deque()
         self._loop = asyncio.get_running_loop()
@@ -74,11 +80,15 @@ class AsyncPipe(asyncio.Protocol):
         return self._lost is None
 
     def send(self, packed: PackedCommands) -> asyncio.Future[list[Any]]:
-        """Send commands; gives their replies, which are not to be changed, or the first fault.
+        """Send commands; returns their replies, which are not to be changed, or the first fault.
 
-        Who no longer waits may cancel what this gives: the replies are dropped when they come.
+        Who no longer waits may cancel the future: the replies are dropped when they come.
         """
         done: asyncio.Future[list[Any]] = self._loop.create_future()
+        if (found := instrument.current()) is not None:
+            observation = Observation(found, name_of(packed.function), self._where)
+            observation.bytes = len(packed.commands)
+            done.add_done_callback(partial(_report, observation))
         if self._lost is not None:
             done.set_exception(self._lost)
             return done
@@ -141,6 +151,17 @@ class AsyncPipe(asyncio.Protocol):
             done = self._waiting.popleft().done
             if not done.done():
                 done.set_exception(self._lost)
+
+
+def _report(observation: Observation, done: asyncio.Future[list[Any]]) -> None:
+    if done.cancelled():
+        observation.end("failed", asyncio.CancelledError())
+    elif error := done.exception():
+        # Who sent it sends it again another way, unless the server leaves it without a reply.
+        observation.end("failed" if isinstance(error, TimeoutError) else "retried", error)
+    else:
+        observation.bytes += size_of(done.result())
+        observation.end()
 
 
 def _tell(done: asyncio.Future[list[Any]], replies: list[Any]) -> None:

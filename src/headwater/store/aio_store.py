@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 
 import redis
 
+from headwater import instrument
 from headwater.errors import StoreError
+from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Look, Many, Operation, Request, Wait
+from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Wait
 from headwater.store.commands import encoder
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
 from headwater.store.many import chunks
+from headwater.store.observing import Observed, RequestObservation
 from headwater.store.store import GREETING
 from headwater.store.url import Address, resolve
 
@@ -102,13 +105,21 @@ class AsyncStore:
             result: T = done.value
             return result
 
-    async def ask(self, request: Request, patience_s: float | None = None) -> Any:
-        """Do one request, recovering from what can be recovered from."""
-        if not isinstance(request, Call | Wait):
+    async def ask(
+        self,
+        request: Request,
+        patience_s: float | None = None,
+        observation: RequestObservation | None = None,
+    ) -> Any:
+        """Do one request, recovering from what can be recovered from, and report it."""
+        found = instrument.current()
+        if found is not None and observation is None and not isinstance(request, Clock):
+            return await self._ask_observed(found, request, patience_s)
+        if not isinstance(request, (Call, Wait)):
             if isinstance(request, Look):
                 return await self._look(request)
             if isinstance(request, Many):
-                return await self._ask_many(request, patience_s)
+                return await self._ask_many(request, patience_s, observation)
             return time.monotonic() * 1000
         command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
@@ -117,14 +128,33 @@ class AsyncStore:
         except (redis.RedisError, OSError) as error:
             fault = error
         again = partial(self.connections.send, request.key, command, fresh=True)
-        return await self._retry(faults.Recovery(request, self.where, patience_s), fault, again)
+        recovery = faults.Recovery(request, self.where, patience_s)
+        if observation is not None:
+            observation.retried = True
+        return await self._retry(recovery, fault, again)
 
-    async def _ask_many(self, request: Many, patience_s: float | None) -> list[Any]:
+    async def _ask_observed(
+        self, found: Instrument, request: Observed, patience_s: float | None
+    ) -> Any:
+        observation = RequestObservation(found, request, self.where)
+        try:
+            reply = await self.ask(request, patience_s, observation)
+        except BaseException as error:
+            observation.fail(error)
+            raise
+        observation.succeed(reply)
+        return reply
+
+    async def _ask_many(
+        self, request: Many, patience_s: float | None, observation: RequestObservation | None
+    ) -> list[Any]:
         """Run calls, thousands in a round trip; each recovers as a single one does."""
         replies: list[Any] = []
         for chunk in chunks(request, self.where, patience_s):
             found = await self._send_all(chunk.unanswered)
             while (before := chunk.take(found)) is not None:
+                if observation is not None:
+                    observation.retried = True
                 try:
                     await self._prepare(*before)
                 except (redis.RedisError, OSError) as error:
@@ -176,7 +206,7 @@ class AsyncStore:
     async def pipe(self, timeout_s: float) -> AsyncPipe:
         """Open a connection to a store of one server that many calls share; raises Unsent."""
         (server,) = await self.connections.servers()
-        return await server.pipe(timeout_s)
+        return await server.pipe(timeout_s, self.where)
 
     async def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""

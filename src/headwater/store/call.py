@@ -6,7 +6,7 @@ It never touches a socket, so that the sync and the async store run the very sam
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -14,6 +14,9 @@ T = TypeVar("T")
 Argument: TypeAlias = "str | bytes | int"
 # Keys of ours are text; those of a timeline are whatever bytes its users chose.
 Key: TypeAlias = "str | bytes"
+# How many messages a request moves, for instruments: a number, or what counts them in the request
+# and its reply. The latter is called only when an instrument is installed.
+Count: TypeAlias = "int | Callable[[Any, Any], int]"
 
 
 class Call(NamedTuple):
@@ -30,6 +33,7 @@ class Call(NamedTuple):
     read_only: bool = False
     repeatable: bool = False
     also: tuple[Key, ...] = ()
+    messages: Count = 0
 
 
 class Wait(NamedTuple):
@@ -41,6 +45,7 @@ class Wait(NamedTuple):
     key: str
     command: tuple[Argument, ...]
     timeout_ms: int
+    messages: Count = 0
 
 
 class Look(NamedTuple):
@@ -53,6 +58,7 @@ class Look(NamedTuple):
 
     key: str
     commands: tuple[tuple[Argument, ...], ...]
+    messages: Count = 0
 
 
 class Many(NamedTuple):

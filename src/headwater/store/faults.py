@@ -13,6 +13,7 @@ from typing import Literal, NoReturn, TypeAlias
 
 import redis.exceptions as redis_errors
 
+from headwater import instrument
 from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreTooOld, StoreUnreachable
 from headwater.store.call import Call, Wait
 
@@ -76,6 +77,11 @@ class Recovery:
 
         Raises Refusal for a function's own answer, else an error of the StoreError tree.
         """
+        step = self._next_step(error)
+        instrument.count("store.retry", _reason(error))
+        return step
+
+    def _next_step(self, error: BaseException) -> Step:
         sent = not isinstance(error, Unsent)
         error = _cause(error)
         code, text = _code(error), str(error)
@@ -148,6 +154,15 @@ def _code(error: BaseException) -> str:
         return known
     word = _CODE.match(str(error)) if isinstance(error, redis_errors.ResponseError) else None
     return word[0] if word else ""
+
+
+def _reason(error: BaseException) -> str:
+    """Name, for instruments, why a call is sent again."""
+    if isinstance(error, Unsent):
+        return _code(_cause(error)) or "unreachable"
+    if _is_disconnect(error):
+        return _code(error) or "disconnected"
+    return "library missing" if "Function not found" in str(error) else _code(error)
 
 
 def _is_disconnect(error: BaseException) -> bool:

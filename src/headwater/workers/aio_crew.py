@@ -1,4 +1,4 @@
-"""A crew of tasks: as ``crew``, for asyncio. When it is cancelled, it gives back all it holds."""
+"""A crew of tasks: as ``crew``, for asyncio. When it is cancelled, it returns all that it holds."""
 
 from __future__ import annotations
 
@@ -12,70 +12,70 @@ from typing import Generic, Protocol
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.handlers import check_async, not_awaitable
+from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
-from headwater.workers.pace import (
-    BUSY_LOOK_MS,
-    LOOK_MS,
-    NOT_BEGUN,
-    Item,
-    Outcome,
-    Pace,
-    Verdict,
-    verdict_of,
-)
+from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
+from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 
 
-class AsyncSource(Protocol[Item]):
-    """Where messages come from; Source says what each method does."""
+class AsyncMessageSource(Protocol[Item]):
+    """Where messages come from, and where they are acknowledged; ``name`` is for instruments."""
 
     log: logging.Logger
+    name: str
 
     async def begin(self) -> None:
-        """See Source.begin."""
+        """Learn what must be known before the first message."""
 
     async def take(self, count: int, wait_ms: int) -> list[Item]:
-        """See Source.take."""
+        """Take up to ``count`` messages, waiting a while for the first."""
 
-    async def tell(self, verdict: Verdict[Item]) -> None:
-        """See Source.tell."""
+    async def settle(self, batch: HandledBatch[Item]) -> None:
+        """Acknowledge what is done, and return the rest for redelivery."""
 
     async def extend(self, items: list[Item]) -> None:
-        """See Source.extend."""
+        """Extend the time of messages that are still in hand."""
 
     def key_of(self, item: Item) -> Hashable:
-        """See Source.key_of."""
+        """Return the key of a message; redelivered while it is in hand, it has the same key."""
 
     def failed(self, item: Item) -> int:
-        """See Source.failed."""
+        """Log the error that is being handled; returns after how many ms to redeliver."""
 
 
 class AsyncCrew(Generic[Item]):
     """Handles the messages of a source until it is asked to stop."""
 
     def __init__(
-        self, source: AsyncSource[Item], handler: Callable[[Item], Awaitable[object]], pace: Pace
+        self,
+        source: AsyncMessageSource[Item],
+        handler: Callable[[Item], Awaitable[object]],
+        prefetch: Prefetch,
     ) -> None:
         check_async(handler)
         self._source = source
         self._handler = handler
-        self._pace = pace
+        self._prefetch = prefetch
         self._stop = AsyncStopSignal()
         self._work: asyncio.Queue[Item | None] = asyncio.Queue()
         self._held: dict[Hashable, Item] = {}
-        self._outcomes: list[Outcome[Item]] = []
+        self._handled: list[Handled[Item]] = []
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._ended = False
         self._fault: InvalidInput | None = None
 
     async def run(self) -> None:
-        """See Crew.run. Raises InvalidInput when the handler turns out not to be async."""
-        clerk = asyncio.create_task(self._settle())
-        hands = [asyncio.create_task(self._lend_a_hand()) for _ in range(self._pace.concurrency)]
+        """Work until ``stop``: then return what was not begun, and wait for running handlers.
+
+        Raises InvalidInput when the handler turns out not to be async.
+        """
+        acks = asyncio.create_task(self._settle_until_ended())
+        hands = [asyncio.create_task(self._handle()) for _ in range(self._prefetch.concurrency)]
         try:
             await self._take_until_stopped()
-            self._give_back()
+            self._return_untouched()
             for _ in hands:
                 self._work.put_nowait(None)
             await asyncio.gather(*hands)
@@ -85,23 +85,23 @@ class AsyncCrew(Generic[Item]):
             for hand in hands:
                 hand.cancel()
             await asyncio.gather(*hands, return_exceptions=True)
-            self._give_back()
+            self._return_untouched()
             self._ended = True
             self._news.set()
-            await clerk
+            await acks
 
     def stop(self) -> None:
-        """See Crew.stop."""
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
 
     async def _take_until_stopped(self) -> None:
         outage = Outage(f"the worker of {self._source!r}", self._source.log)
-        known = False
+        begun = False
         while not self._stop.is_set():
             try:
-                if not known:
+                if not begun:
                     await self._source.begin()
-                    known = True
+                    begun = True
                 await self._take()
                 outage.over()
             except StoreError as error:
@@ -110,7 +110,7 @@ class AsyncCrew(Generic[Item]):
                 await self._stop.wait(outage.meet(error))
 
     async def _take(self) -> None:
-        room = self._pace.room
+        room = self._prefetch.room
         if len(self._held) > room // 2:
             self._room.clear()
             with contextlib.suppress(TimeoutError):
@@ -118,69 +118,77 @@ class AsyncCrew(Generic[Item]):
             return
         free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
         for item in await self._source.take(free, look_ms):
-            # What comes again while it is still being handled here needs no second hand.
+            # What is redelivered while it is still handled here is not handled twice at once.
             if self._held.setdefault(self._source.key_of(item), item) is item:
                 self._work.put_nowait(item)
 
-    async def _lend_a_hand(self) -> None:
+    async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
+            observation = observe("worker.handle", self._source.name)
             try:
-                rest = await self._handle(item)
-            except asyncio.CancelledError:
-                self._note(Outcome(item, NOT_BEGUN))
+                delay_ms = await self._call(item)
+            except asyncio.CancelledError as error:
+                if observation is not None:
+                    observation.end("retried", error)
+                self._report(Handled(item, NOT_BEGUN))
                 raise
-            except BaseException:  # noqa: BLE001  it is logged there
+            except BaseException as error:  # noqa: BLE001  it is logged there
                 # Whatever it was, even SystemExit: the message is not done.
-                self._note(Outcome(item, self._source.failed(item)))
+                if observation is not None:
+                    observation.end("failed", error)
+                self._report(Handled(item, self._source.failed(item)))
             else:
-                self._note(Outcome(item, rest))
+                if observation is not None:
+                    observation.messages = 1
+                    observation.end("ok" if self._fault is None else "failed", self._fault)
+                self._report(Handled(item, delay_ms))
 
-    async def _handle(self, item: Item) -> int | None:
+    async def _call(self, item: Item) -> int | None:
         result: object = self._handler(item)
         if inspect.isawaitable(result):
             await result
             return None
-        # It would do its work each time the message comes again: end, with one time at most.
+        # It would do its work each time the message is redelivered: end, after once at most.
         self._fault = not_awaitable(result)
         self._stop.set()
-        self._give_back()
+        self._return_untouched()
         return NOT_BEGUN
 
-    def _note(self, outcome: Outcome[Item]) -> None:
-        self._outcomes.append(outcome)
+    def _report(self, handled: Handled[Item]) -> None:
+        self._handled.append(handled)
         self._news.set()
 
-    def _give_back(self) -> None:
+    def _return_untouched(self) -> None:
         while not self._work.empty():
             item = self._work.get_nowait()
             if item is not None:
-                self._note(Outcome(item, NOT_BEGUN))
+                self._report(Handled(item, NOT_BEGUN))
 
-    # ── Beside the handlers: tell the store what is done, and what is still in hand ──────────
+    # ── Beside the handlers: acknowledge what is done, extend what is still in hand ───────────
 
-    async def _settle(self) -> None:
-        beat_at = time.monotonic() + self._pace.beat_s
-        while not (self._ended and not self._outcomes):
+    async def _settle_until_ended(self) -> None:
+        beat_at = time.monotonic() + self._prefetch.beat_s
+        while not (self._ended and not self._handled):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), max(beat_at - time.monotonic(), 0))
             self._news.clear()
-            outcomes, self._outcomes = self._outcomes, []
-            if outcomes:
-                await self._tell(outcomes)
+            handled, self._handled = self._handled, []
+            if handled:
+                await self._settle(handled)
             if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + self._pace.beat_s
+                beat_at = time.monotonic() + self._prefetch.beat_s
                 await self._extend()
 
-    async def _tell(self, outcomes: list[Outcome[Item]]) -> None:
-        # First let go, then tell: what is given back may come again at once.
-        for outcome in outcomes:
-            del self._held[self._source.key_of(outcome.item)]
+    async def _settle(self, handled: list[Handled[Item]]) -> None:
+        # First let go, then settle: what is returned may be redelivered here at once.
+        for each in handled:
+            del self._held[self._source.key_of(each.item)]
         try:
-            await self._source.tell(verdict_of(outcomes))
+            await self._source.settle(batch_of(handled))
         except HeadwaterError as error:
-            words = "the store could not be told what is done, it comes again: %s"
+            words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
-        self._pace.note(len(outcomes))
+        self._prefetch.adapt(len(handled))
         self._room.set()
 
     async def _extend(self) -> None:
@@ -188,5 +196,5 @@ class AsyncCrew(Generic[Item]):
             try:
                 await self._source.extend(list(self._held.values()))
             except HeadwaterError as error:
-                words = "the store could not be told what is in hand: %s"
+                words = "messages in hand could not be extended: %s"
                 self._source.log.warning(words, error)

@@ -1,4 +1,4 @@
-"""Workers for asyncio: the same promises, with a task for each hand."""
+"""Workers of a queue for asyncio: the same promises, with tasks in the place of threads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TypeAlias
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
-from headwater.workers.deliveries import Deliveries, WorkerOptions
-from headwater.workers.pace import Pace, Verdict
+from headwater.workers.handled import HandledBatch
+from headwater.workers.prefetch import Prefetch
+from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 
@@ -27,35 +28,36 @@ class AsyncQueueWorker:
         concurrency: int = 4,
         ack_ms: int = 30_000,
     ) -> None:
-        pace = Pace(concurrency, ack_ms, "ack_ms")
-        self._crew = AsyncCrew(_FromQueue(queue, ack_ms), handler, pace)
+        prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
+        self._crew = AsyncCrew(_Queue(queue, queue.name, ack_ms), handler, prefetch)
 
     async def run(self) -> None:
-        """See QueueWorker.run. When it is cancelled, its handlers are, and all is given back.
+        """Work until ``stop``; when the store is away, retry until it is back.
 
-        Raises InvalidInput when the handler turns out not to be async.
+        When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
+        when the handler turns out not to be async.
         """
         await self._crew.run()
 
     def stop(self) -> None:
-        """See QueueWorker.stop."""
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._crew.stop()
 
 
-class _FromQueue(Deliveries[AsyncQueue]):
+class _Queue(QueueMessages[AsyncQueue]):
     async def begin(self) -> None:
         self.settings = (await self.queue.stats()).settings
 
     async def take(self, count: int, wait_ms: int) -> list[Delivery]:
         return await self.queue.pop(count, ack_ms=self.ack_ms, block_ms=wait_ms)
 
-    async def tell(self, verdict: Verdict[Delivery]) -> None:
-        if verdict.done:
-            await self.queue.ack(*verdict.done)
-        if verdict.untried:
-            await self.queue.release(*verdict.untried)
-        for rest_ms, deliveries in verdict.failed:
-            await self.queue.nack(*deliveries, delay_ms=rest_ms)
+    async def settle(self, batch: HandledBatch[Delivery]) -> None:
+        if batch.done:
+            await self.queue.ack(*batch.done)
+        if batch.not_begun:
+            await self.queue.release(*batch.not_begun)
+        for delay_ms, deliveries in batch.failed:
+            await self.queue.nack(*deliveries, delay_ms=delay_ms)
 
     async def extend(self, deliveries: list[Delivery]) -> None:
         await self.queue.extend(*deliveries, ack_ms=self.ack_ms)

@@ -1,4 +1,4 @@
-"""Workers for asyncio: the same promises, with a task for each hand."""
+"""Workers of a group for asyncio: the same promises, with tasks in the place of threads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TypeAlias
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.types import Message
 from headwater.workers.aio_crew import AsyncCrew
-from headwater.workers.pace import Pace, Verdict
-from headwater.workers.worker import Messages
+from headwater.workers.group_messages import GroupMessages
+from headwater.workers.handled import HandledBatch
+from headwater.workers.prefetch import Prefetch
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message], Awaitable[object]]"
 
@@ -28,23 +29,25 @@ class AsyncWorker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
-        pace = Pace(concurrency, retry_ms, "retry_ms")
-        source = _FromGroup(group, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
-        self._crew = AsyncCrew(source, handler, pace)
+        prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        name = f"{group._handle.stream.name}/{group.name}"
+        source = _Group(group, name, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
+        self._crew = AsyncCrew(source, handler, prefetch)
 
     async def run(self) -> None:
-        """See Worker.run. When it is cancelled, its handlers are, and all is given back.
+        """Work until ``stop``; when the store is away, retry until it is back.
 
-        Raises InvalidInput when the handler turns out not to be async.
+        When it is cancelled, its handlers are, and all messages are returned. Raises InvalidInput
+        when the handler turns out not to be async.
         """
         await self._crew.run()
 
     def stop(self) -> None:
-        """See Worker.stop."""
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._crew.stop()
 
 
-class _FromGroup(Messages[AsyncGroup]):
+class _Group(GroupMessages[AsyncGroup]):
     async def begin(self) -> None:
         pass
 
@@ -53,12 +56,12 @@ class _FromGroup(Messages[AsyncGroup]):
             count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
         )
 
-    async def tell(self, verdict: Verdict[Message]) -> None:
-        if verdict.done:
-            await self.group.ack(*map(self.key_of, verdict.done))
-        for rest_ms, messages in [(0, verdict.untried), *verdict.failed]:
+    async def settle(self, batch: HandledBatch[Message]) -> None:
+        if batch.done:
+            await self.group.ack(*map(self.key_of, batch.done))
+        for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
             if messages:
-                await self.group.nack(*map(self.key_of, messages), delay_ms=rest_ms)
+                await self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
 
     async def extend(self, messages: list[Message]) -> None:
         await self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -1,7 +1,7 @@
-"""A crew of threads: one takes messages, some handle them, one tells the store what became of them.
+"""A crew of threads: one takes messages, some handle them, one acknowledges what is done.
 
-A message is done after its handler returned. As long as it is in hand here, it is extended, however
-long its handler takes; an outage of the store is waited out.
+A message is acknowledged after its handler returned. As long as it is in hand here, it is extended,
+however long its handler takes. When the store is away, the crew retries until it is back.
 """
 
 from __future__ import annotations
@@ -15,24 +15,18 @@ from typing import Generic, Protocol
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.handlers import check_done, is_async
+from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
-from headwater.workers.pace import (
-    BUSY_LOOK_MS,
-    LOOK_MS,
-    NOT_BEGUN,
-    Item,
-    Outcome,
-    Pace,
-    Verdict,
-    verdict_of,
-)
+from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
+from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 
 
-class Source(Protocol[Item]):
-    """Where messages come from, and who is told what became of them."""
+class MessageSource(Protocol[Item]):
+    """Where messages come from, and where they are acknowledged; ``name`` is for instruments."""
 
     log: logging.Logger
+    name: str
 
     def begin(self) -> None:
         """Learn what must be known before the first message."""
@@ -40,38 +34,40 @@ class Source(Protocol[Item]):
     def take(self, count: int, wait_ms: int) -> list[Item]:
         """Take up to ``count`` messages, waiting a while for the first."""
 
-    def tell(self, verdict: Verdict[Item]) -> None:
-        """Say what became of messages."""
+    def settle(self, batch: HandledBatch[Item]) -> None:
+        """Acknowledge what is done, and return the rest for redelivery."""
 
     def extend(self, items: list[Item]) -> None:
-        """Say which messages are still in hand."""
+        """Extend the time of messages that are still in hand."""
 
     def key_of(self, item: Item) -> Hashable:
-        """Name a message; one that comes again while it is in hand has the same name."""
+        """Return the key of a message; redelivered while it is in hand, it has the same key."""
 
     def failed(self, item: Item) -> int:
-        """Log the error that is being handled; gives how many ms the message rests."""
+        """Log the error that is being handled; returns after how many ms to redeliver."""
 
 
 class Crew(Generic[Item]):
     """Handles the messages of a source until it is asked to stop."""
 
-    def __init__(self, source: Source[Item], handler: Callable[[Item], object], pace: Pace) -> None:
+    def __init__(
+        self, source: MessageSource[Item], handler: Callable[[Item], object], prefetch: Prefetch
+    ) -> None:
         if is_async(handler):
             raise InvalidInput("the handler must not be async here; use headwater.aio")
         self._source = source
         self._handler = handler
-        self._pace = pace
+        self._prefetch = prefetch
         self._stop = StopSignal()
         self._work: SimpleQueue[Item | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[Outcome[Item] | None] = SimpleQueue()
+        self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
         self._held: dict[Hashable, Item] = {}
         self._changed = threading.Condition()
 
     def run(self) -> None:
-        """Work until ``stop``: then give back what was not begun, and wait for running handlers."""
-        names = [("clerk", self._settle)]
-        names += [(f"hand-{i}", self._lend_a_hand) for i in range(self._pace.concurrency)]
+        """Work until ``stop``: then return what was not begun, and wait for running handlers."""
+        names = [("acks", self._settle_until_ended)]
+        names += [(f"handler-{i}", self._handle) for i in range(self._prefetch.concurrency)]
         threads = [
             threading.Thread(target=work, name=f"headwater-{name}", daemon=True)
             for name, work in names
@@ -81,12 +77,12 @@ class Crew(Generic[Item]):
         try:
             self._take_until_stopped()
         finally:
-            self._give_back()
+            self._return_untouched()
             for _ in threads[1:]:
                 self._work.put(None)
             for thread in threads[1:]:
                 thread.join()
-            self._outcomes.put(None)
+            self._handled.put(None)
             threads[0].join()
 
     def stop(self) -> None:
@@ -95,12 +91,12 @@ class Crew(Generic[Item]):
 
     def _take_until_stopped(self) -> None:
         outage = Outage(f"the worker of {self._source!r}", self._source.log)
-        known = False
+        begun = False
         while not self._stop.is_set():
             try:
-                if not known:
+                if not begun:
                     self._source.begin()
-                    known = True
+                    begun = True
                 self._take()
                 outage.over()
             except StoreError as error:
@@ -110,7 +106,7 @@ class Crew(Generic[Item]):
 
     def _take(self) -> None:
         with self._changed:
-            room = self._pace.room
+            room = self._prefetch.room
             # A few large takes instead of many small ones: wait until half of the room is free.
             if len(self._held) > room // 2:
                 self._changed.wait(BUSY_LOOK_MS / 1000)
@@ -119,67 +115,74 @@ class Crew(Generic[Item]):
         items = self._source.take(free, look_ms)
         with self._changed:
             for item in items:
-                # What comes again while it is still being handled here needs no second hand.
+                # What is redelivered while it is still handled here is not handled twice at once.
                 if self._held.setdefault(self._source.key_of(item), item) is item:
                     self._work.put(item)
 
-    def _lend_a_hand(self) -> None:
-        take, tell, handle = self._work.get, self._outcomes.put, self._handler
+    def _handle(self) -> None:
+        take, report, handle = self._work.get, self._handled.put, self._handler
+        source = self._source
         while (item := take()) is not None:
+            observation = observe("worker.handle", source.name)
             try:
                 check_done(handle(item))
-            except BaseException:  # noqa: BLE001  it is logged there
+            except BaseException as error:  # noqa: BLE001  it is logged there
                 # Whatever it was, even SystemExit: the message is not done.
-                tell(Outcome(item, self._source.failed(item)))
+                if observation is not None:
+                    observation.end("failed", error)
+                report(Handled(item, source.failed(item)))
             else:
-                tell(Outcome(item))
+                if observation is not None:
+                    observation.messages = 1
+                    observation.end()
+                report(Handled(item))
 
-    def _give_back(self) -> None:
+    def _return_untouched(self) -> None:
         try:
             while True:
                 item = self._work.get_nowait()
                 if item is not None:
-                    self._outcomes.put(Outcome(item, NOT_BEGUN))
+                    self._handled.put(Handled(item, NOT_BEGUN))
         except Empty:
             pass
 
-    # ── Beside the handlers: tell the store what is done, and what is still in hand ──────────
+    # ── Beside the handlers: acknowledge what is done, extend what is still in hand ───────────
 
-    def _settle(self) -> None:
-        beat_at = time.monotonic() + self._pace.beat_s
+    def _settle_until_ended(self) -> None:
+        beat_at = time.monotonic() + self._prefetch.beat_s
         ended = False
         while not ended:
-            outcomes, ended = self._gather(beat_at)
-            if outcomes:
-                self._tell(outcomes)
+            handled, ended = self._wait_for_handled(beat_at)
+            if handled:
+                self._settle(handled)
             if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + self._pace.beat_s
+                beat_at = time.monotonic() + self._prefetch.beat_s
                 self._extend()
 
-    def _gather(self, until: float) -> tuple[list[Outcome[Item]], bool]:
-        """Wait for an outcome, and give all there are by then; and whether it was the last."""
-        outcomes: list[Outcome[Item]] = []
+    def _wait_for_handled(self, until: float) -> tuple[list[Handled[Item]], bool]:
+        """Wait for a handled message; returns all there are by then, and if it was the last."""
+        handled: list[Handled[Item]] = []
         try:
-            found = self._outcomes.get(timeout=max(until - time.monotonic(), 0))
+            found = self._handled.get(timeout=max(until - time.monotonic(), 0))
             while found is not None:
-                outcomes.append(found)
-                found = self._outcomes.get_nowait()
+                handled.append(found)
+                found = self._handled.get_nowait()
         except Empty:
-            return outcomes, False
-        return outcomes, True
+            return handled, False
+        return handled, True
 
-    def _tell(self, outcomes: list[Outcome[Item]]) -> None:
-        # First let go, then tell: what is given back may come again at once.
+    def _settle(self, handled: list[Handled[Item]]) -> None:
+        # First let go, then settle: what is returned may be redelivered here at once.
         with self._changed:
-            for outcome in outcomes:
-                del self._held[self._source.key_of(outcome.item)]
+            for each in handled:
+                del self._held[self._source.key_of(each.item)]
         try:
-            self._source.tell(verdict_of(outcomes))
+            self._source.settle(batch_of(handled))
         except HeadwaterError as error:
-            words = "the store could not be told what is done, it comes again: %s"
+            words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
         with self._changed:
-            self._pace.note(len(outcomes))
+            self._prefetch.adapt(len(handled))
             self._changed.notify_all()
 
     def _extend(self) -> None:
@@ -189,5 +192,5 @@ class Crew(Generic[Item]):
             try:
                 self._source.extend(held)
             except HeadwaterError as error:
-                words = "the store could not be told what is in hand: %s"
+                words = "messages in hand could not be extended: %s"
                 self._source.log.warning(words, error)

@@ -1,71 +1,33 @@
 """Workers: messages of a group, several at a time, each until its handler has succeeded.
 
-For handlers that may run twice without harm. A message is acknowledged after its handler returned,
-and comes again when the handler failed, after a pause that doubles each time; or when the worker
-died, after ``retry_ms``. A handler may take longer than that: while it runs, its message is kept.
+For handlers that may run twice without harm. A message is acknowledged after its handler returned.
+It is redelivered when the handler failed, after a delay that doubles each time; or when the worker
+died, after ``retry_ms``. A handler may take longer than that: while it runs, its message is
+extended.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from headwater.log.group import Group
-from headwater.log.limits import check_ms
 from headwater.log.types import Message
-from headwater.outages import delay_s
 from headwater.workers.crew import Crew
-from headwater.workers.pace import Pace, Verdict
+from headwater.workers.group_messages import GroupMessages
+from headwater.workers.handled import HandledBatch
+from headwater.workers.prefetch import Prefetch
 
-AnyGroup = TypeVar("AnyGroup")
 WorkerHandler: TypeAlias = "Callable[[Message], object]"
-
-
-class Messages(Generic[AnyGroup]):
-    """What is to be said of a group's messages, by threads and tasks alike."""
-
-    log = logging.getLogger("headwater.outbox")
-
-    def __init__(
-        self,
-        group: AnyGroup,
-        retry_ms: int,
-        expire_ms: int | None,
-        backoff_ms: int,
-        longest_backoff_ms: int,
-    ) -> None:
-        self.group = group
-        self.retry_ms = retry_ms
-        self.expire_ms = None if expire_ms is None else check_ms(expire_ms, "expire_ms", 1)
-        self._backoff_ms = check_ms(backoff_ms, "backoff_ms")
-        self._longest_ms = check_ms(longest_backoff_ms, "longest_backoff_ms")
-
-    def __repr__(self) -> str:
-        return repr(self.group)
-
-    def key_of(self, message: Message) -> int:
-        """Name a message: by its offset, however often it comes."""
-        return message.offset
-
-    def pause_ms(self, attempt: int) -> int:
-        """Say how long a message rests after its handler failed for the ``attempt``-th time."""
-        return int(delay_s(attempt, self._backoff_ms, self._longest_ms))
-
-    def failed(self, message: Message) -> int:
-        """Log a failure; gives how long the message rests."""
-        pause_ms = self.pause_ms(message.attempt)
-        self.log.exception("offset %d failed; it comes again in %d ms", message.offset, pause_ms)
-        return pause_ms
 
 
 class Worker:
     """Handles the messages of a group in threads; run any number of them, anywhere.
 
-    ``concurrency`` handlers run at once. ``retry_ms`` after a worker died, its messages go to
-    another one. A failed message rests for ``backoff_ms``, doubled with each failure up to
-    ``longest_backoff_ms``. ``expire_ms`` after its first delivery it is given up: a dead letter, if
-    the group keeps those.
+    ``concurrency`` handlers run at once. ``retry_ms`` after a worker died, its messages are
+    redelivered to another one. A failed message is retried after ``backoff_ms``, doubled with each
+    failure up to ``longest_backoff_ms``. ``expire_ms`` after its first delivery it expires, and
+    becomes a dead letter if the group keeps those.
     """
 
     def __init__(
@@ -79,14 +41,15 @@ class Worker:
         backoff_ms: int = 1000,
         longest_backoff_ms: int = 60_000,
     ) -> None:
-        pace = Pace(concurrency, retry_ms, "retry_ms")
-        source = _FromGroup(group, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
-        self._crew = Crew(source, handler, pace)
+        prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        name = f"{group._handle.stream.name}/{group.name}"
+        source = _Group(group, name, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
+        self._crew = Crew(source, handler, prefetch)
 
     def run(self) -> None:
-        """Work until ``stop``; an outage of the store is waited out.
+        """Work until ``stop``; when the store is away, retry until it is back.
 
-        When it returns, running handlers have ended, and what was not begun is given back.
+        When it returns, running handlers have ended, and messages that were not begun are returned.
         """
         self._crew.run()
 
@@ -95,7 +58,7 @@ class Worker:
         self._crew.stop()
 
 
-class _FromGroup(Messages[Group]):
+class _Group(GroupMessages[Group]):
     def begin(self) -> None:
         pass
 
@@ -104,12 +67,12 @@ class _FromGroup(Messages[Group]):
             count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
         )
 
-    def tell(self, verdict: Verdict[Message]) -> None:
-        if verdict.done:
-            self.group.ack(*map(self.key_of, verdict.done))
-        for rest_ms, messages in [(0, verdict.untried), *verdict.failed]:
+    def settle(self, batch: HandledBatch[Message]) -> None:
+        if batch.done:
+            self.group.ack(*map(self.key_of, batch.done))
+        for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
             if messages:
-                self.group.nack(*map(self.key_of, messages), delay_ms=rest_ms)
+                self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
 
     def extend(self, messages: list[Message]) -> None:
         self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -234,7 +234,8 @@ def _plain_call(call: Call, sets: Sequence[bytes], window: Window, epoch: int) -
     commands = [*_pages(sets, window), _EPOCH]
     if len(sets) > 1:
         commands = [_MULTI, *commands, _EXEC]
-    return PackedCall(call, PackedCommands(b"".join(commands), len(commands)), read)
+    packed = PackedCommands(b"".join(commands), len(commands), call.function)
+    return PackedCall(call, packed, read)
 
 
 def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:

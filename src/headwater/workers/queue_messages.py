@@ -1,4 +1,4 @@
-"""What both kinds of worker have in common: their options, and how long a message rests."""
+"""What the sync and the async worker of a queue have in common: options, names, delays, logging."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headwater.queue.types import Delivery, QueueSettings
 
 AnyQueue = TypeVar("AnyQueue")
 
-FIRST_REST_MS = 1000
-LONGEST_REST_MS = 60_000
+FIRST_DELAY_MS = 1000
+LONGEST_DELAY_MS = 60_000
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -21,13 +21,14 @@ class WorkerOptions(TypedDict, total=False):
     ack_ms: int
 
 
-class Deliveries(Generic[AnyQueue]):
-    """What is to be said of deliveries, by threads and tasks alike."""
+class QueueMessages(Generic[AnyQueue]):
+    """A queue as a source of messages, as far as that needs no I/O."""
 
     log = logging.getLogger("headwater.queue")
 
-    def __init__(self, queue: AnyQueue, ack_ms: int) -> None:
+    def __init__(self, queue: AnyQueue, name: str, ack_ms: int) -> None:
         self.queue = queue
+        self.name = name
         self.ack_ms = ack_ms
         self.settings = QueueSettings()
 
@@ -35,16 +36,16 @@ class Deliveries(Generic[AnyQueue]):
         return repr(self.queue)
 
     def key_of(self, delivery: Delivery) -> str:
-        """Name a delivery: each time a message comes, it has another receipt."""
+        """Return the key of a delivery: each redelivery has another receipt."""
         return delivery.receipt
 
-    def rest_ms(self, attempt: int) -> int:
-        """Say how long a message rests after it failed, if its queue does not say so itself."""
+    def delay_ms(self, attempt: int) -> int:
+        """Return after how long a failed message is redelivered; 0 leaves it to its queue."""
         if self.settings.backoff != "none":
             return 0
-        return int(delay_s(attempt, FIRST_REST_MS, LONGEST_REST_MS))
+        return int(delay_s(attempt, FIRST_DELAY_MS, LONGEST_DELAY_MS))
 
     def failed(self, delivery: Delivery) -> int:
-        """Log a failure; gives how long the message rests."""
+        """Log a failure; returns after how long the message is redelivered."""
         self.log.exception("message %s failed, attempt %d", delivery.id, delivery.attempt)
-        return self.rest_ms(delivery.attempt)
+        return self.delay_ms(delivery.attempt)

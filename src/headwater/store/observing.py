@@ -1,0 +1,106 @@
+"""What both stores report of a request: its name, its object, how much it moved, how it ended."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
+
+from headwater.errors import OutcomeUnknown
+from headwater.instrument import Instrument, Observation
+from headwater.store.call import Call, Key, Look, Many, Wait
+from headwater.store.faults import Refusal
+
+# The keys of our objects: a letter for the data type, the name in braces, and of the keys on which
+# members of a group wait, the group's name and its length.
+_OURS = re.compile(r"hw:(?:(\w+):)?\{([^}]*)\}(?::g:(\d+):(.*))?", re.DOTALL)
+# What is reported; to ask for the time is no operation.
+Observed: TypeAlias = "Call | Wait | Look | Many"
+
+_TYPES = {"s": "stream", "t": "topic", "q": "queue", "c": "channel", "cs": "channel"}
+
+
+class RequestObservation(Observation):
+    """A request under way."""
+
+    __slots__ = ("_request", "retried")
+
+    def __init__(self, found: Instrument, request: Observed, where: str) -> None:
+        self._request = request
+        self.retried = False
+        super().__init__(found, *_name_and_object(request, where))
+
+    def succeed(self, reply: Any) -> None:
+        """Report that the request was done, and how much it moved."""
+        if isinstance(self._request, Many):
+            for call, each in zip(self._request.calls, reply, strict=True):
+                self._add(call, each)
+        else:
+            self._add(self._request, reply)
+        self.end("retried" if self.retried else "ok")
+
+    def fail(self, error: BaseException) -> None:
+        """Report that the request was not done, or perhaps not."""
+        if isinstance(error, Refusal):
+            self.end("refused", error)
+        else:
+            self.end("unknown" if isinstance(error, OutcomeUnknown) else "failed", error)
+
+    def _add(self, request: Call | Wait | Look, reply: Any) -> None:
+        if isinstance(reply, Refusal):
+            return
+        count = request.messages
+        self.messages += count if isinstance(count, int) else count(request, reply)
+        self.bytes += size_of(reply)
+        if isinstance(request, Call):
+            self.bytes += size_of(request.args)
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes of the texts in arguments or in a reply; numbers count for nothing."""
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode())
+    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
+
+
+@cache
+def name_of(function: str) -> str:
+    """Return the name of a server function as an operation: hw_stream_write is stream.write."""
+    kind, _, verb = function.removeprefix("hw_").partition("_")
+    return f"{kind}.{verb}" if verb else f"store.{kind}"
+
+
+def _name_and_object(request: Observed, where: str) -> tuple[str, str]:
+    if isinstance(request, Many):
+        return "store.many", where
+    if isinstance(request, Call):
+        name = name_of(request.function)
+        owner = _object_of(request.key)[1] or where
+        if name.startswith("group."):
+            owner = f"{owner}/{_text(request.args[0])}"
+        return name, owner
+    kind, owner = _object_of(request.key)
+    return f"{kind}.{'wait' if isinstance(request, Wait) else 'look'}", owner or where
+
+
+@lru_cache(maxsize=4096)
+def _object_of(key: Key) -> tuple[str, str]:
+    """Return the data type and the name of the object that has a key; '' when its key is data."""
+    if isinstance(key, bytes):
+        return "timeline", ""
+    ours = _OURS.match(key)
+    if ours is None:
+        return "ick", key
+    letter, name, length, rest = ours.groups()
+    if length is not None:
+        return "group", f"{name}/{rest.encode()[: int(length)].decode()}"
+    if letter == "cs":
+        # A shard of a channel: its number is no name.
+        name = name.rsplit("/", 2)[0]
+    return _TYPES.get(letter, "store"), name
+
+
+def _text(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)

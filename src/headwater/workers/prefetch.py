@@ -1,0 +1,51 @@
+"""How many messages a worker holds: enough that quick handlers never wait for a round trip."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headwater.inputs import check_int, check_ms
+
+MOST_AT_ONCE = 10_000
+# A wait for messages ends this often, to look whether the crew shall stop.
+LOOK_MS = 500
+# The same while it holds messages, which it must then return to the store at once.
+BUSY_LOOK_MS = 100
+# How much work is fetched ahead, and how much at most, so that quick handlers need few round trips.
+AHEAD_S = 0.05
+MOST_AHEAD = 1000
+
+
+class Prefetch:
+    """How many messages are handled at once, how many are held, and for how long each.
+
+    ``name`` is what the caller calls ``held_ms``, the time after which a message that is not
+    extended goes to another worker.
+    """
+
+    def __init__(
+        self,
+        concurrency: int,
+        held_ms: int,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.concurrency = check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
+        self.beat_s = check_ms(held_ms, name, 100) / 3000
+        self.room = 2 * concurrency
+        self._done = 0
+        self._clock = clock
+        self._since = clock()
+
+    def adapt(self, done: int) -> None:
+        """Adapt to the speed of the handlers: hold as much as ``AHEAD_S`` of their work."""
+        self._done += done
+        took = self._clock() - self._since
+        if took >= AHEAD_S:
+            per_moment = int(self._done * AHEAD_S / took)
+            self.room = min(max(per_moment, 2 * self.concurrency), MOST_AHEAD)
+            self._done, self._since = 0, self._clock()
+        elif self._done >= self.room:
+            # Quicker than that: there may be much more to come.
+            self.room = min(2 * self.room, MOST_AHEAD)

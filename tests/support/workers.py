@@ -1,0 +1,100 @@
+"""Workers of groups and of queues, sync and async, behind the manners of the sync ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import headwater
+from headwater import Delivery, Group, Message, Queue, QueueWorker, Stream, Worker, aio
+from headwater.aio import AsyncWorker
+from headwater.errors import UnknownGroup
+from tests.support.blocking import Blocking, Loop
+from tests.support.consumers import Running
+
+
+class Crew:
+    """Makes workers of one manner; the handlers of async ones run in threads all the same."""
+
+    def __init__(self, manner: str, url: str, loop: Loop) -> None:
+        self._end = ExitStack()
+        self.manner = manner
+        self.hw = self._end.enter_context(headwater.connect(url))
+        self._loop = loop
+        self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(url))
+        self._end.callback(lambda: loop.wait(self._async_hw.close()))
+        self._threads = self._end.enter_context(ThreadPoolExecutor(32))
+
+    def worker(
+        self, stream: Stream, handler: Callable[[Message], Any], group: str = "g", **options: Any
+    ) -> Worker:
+        """Make a worker of a group; ``dead_letters`` goes to the group."""
+        letters = {"dead_letters": options.pop("dead_letters", None)}
+        if self.manner == "sync":
+            return Worker(stream.group(group, **letters), handler, **options)
+        members = self._async_hw.stream(stream.name).group(group, **letters)
+        made = AsyncWorker(members, self._awaited(handler), **options)
+        return cast("Worker", Blocking(self._loop, made))
+
+    def queue_worker(
+        self, queue: Queue, handler: Callable[[Delivery], Any], **options: Any
+    ) -> QueueWorker:
+        """Make a worker of a queue."""
+        if self.manner == "sync":
+            return queue.worker(**options)(handler)
+        made = self._async_hw.queue(queue.name).worker(**options)(self._awaited(handler))
+        return cast("QueueWorker", Blocking(self._loop, made))
+
+    def _awaited(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        async def awaited(item: Any) -> None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, handler, item)
+
+        return awaited
+
+    def close(self) -> None:
+        self._end.close()
+
+
+@contextmanager
+def at_work(*workers: Worker | QueueWorker) -> Iterator[list[Running]]:
+    """Let workers run; at the end they stop, and what one of them raised is raised."""
+    runs = [Running(worker.run) for worker in workers]
+    try:
+        yield runs
+    finally:
+        for worker in workers:
+            worker.stop()
+    for run in runs:
+        run.result()
+
+
+def all_done(group: Group, count: int) -> Callable[[], bool]:
+    """Return the question whether a group has acknowledged so many messages."""
+
+    def done() -> bool:
+        try:
+            return group.info().ack_offset == count + 1
+        except UnknownGroup:
+            return False
+
+    return done
+
+
+class Gate:
+    """A handler that waits to be let through; ``begun`` is what it was given."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self._open = threading.Event()
+
+    def __call__(self, item: Any) -> None:
+        self.begun.append(item)
+        assert self._open.wait(20)
+
+    def open(self) -> None:
+        """Let all through."""
+        self._open.set()
