@@ -13,8 +13,8 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 CODE := $(wildcard src tests bench examples)
 
-# The stamp holds the place it was made in. A tree that was moved or copied, or whose Python is
-# gone, has no working environment whatever the file times say, and is set up again.
+# The stamp holds the path it was made in. A tree that was moved or copied, or whose Python is gone,
+# has no working environment, whatever the file times are, and is set up again.
 ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell pwd -P))
 .PHONY: $(READY)
 endif
@@ -25,7 +25,7 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv with everything pinned, and the project itself, editable
+setup: $(READY) ## create .venv with the pinned dependencies and the project itself, editable
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -40,30 +40,30 @@ $(READY): requirements.txt pyproject.toml
 	@$(RUN) pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@pwd -P > $@
 
-demo: setup ## show the log, then an application, at work among crashes; exit 0 only if all was true
+demo: setup ## run the log, then an application, while processes are killed; exit 0 only if every total agrees
 	@$(VENV)/bin/headwater demo
 	@$(RUN) examples.rocket_rides
 
-test: setup ## run all tests, on every core
+test: setup ## run all tests on every core, first without Spark; each part ends with what was not run
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
 	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
-test-long: setup ## try the models for about an hour, kill for a while, and prove the rest at length
+test-long: setup ## run the models for about an hour, and every other proof at length
 	@HEADWATER_LONG=1 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
-verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or come twice
+verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or duplicated
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
 
-check: setup ## lint, formatting, types, layers
+check: setup ## check lint, formatting, types and layers
 	@$(RUN) ruff check $(CODE)
 	@$(RUN) ruff format --check $(CODE)
 	@$(RUN) mypy $(CODE)
 	@$(VENV)/bin/lint-imports
 
-format: setup ## put the code into the one format and fix what lint can fix
+format: setup ## format the code, and fix what lint can fix
 	@$(RUN) ruff format $(CODE)
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format --quiet $(CODE)
@@ -71,13 +71,13 @@ format: setup ## put the code into the one format and fix what lint can fix
 contracts: setup ## after a change of a server function's header: renew its page and the recorded digest
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
 
-bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers in one run
+bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers
 	@$(RUN) bench
 
-bench-scale: setup ## the 100M-message run: memory, write rate and seek latency as a log grows
+bench-scale: setup ## grow a log to 100 million messages: memory, write rate, seek latency
 	@$(RUN) bench scale
 
-docs: setup ## build the documentation into site/
+docs: setup ## build the documentation into site/, and check its links
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 
 # The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
@@ -88,6 +88,6 @@ lock: ## renew requirements.txt: newest releases that pyproject.toml allows, wit
 	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
 	  --group dev --extra spark pyproject.toml --output-file requirements.txt
 
-clean: ## remove all that was made here, except data under .headwater/
+clean: ## remove everything that was made here, except data under .headwater/
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

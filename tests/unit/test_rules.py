@@ -31,11 +31,7 @@ STILL_LARGE = {
     "tests/spark/test_queue_format.py",
 }
 # Names of classes that still stand in more than one module; nothing is added here.
-STILL_SHARED = {
-    *("Message", "Plan"),
-    *("Report", "State"),
-    *("View", "Written"),
-}
+STILL_SHARED = {"State", "Written"}
 # Sharing a connection is for asyncio only: a thread has one to itself.
 WITHOUT_TWIN = {"src/headwater/store/aio_pipe.py"}
 EMPTY_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
