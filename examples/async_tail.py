@@ -16,7 +16,7 @@ WRITERS, EACH = 3, 5
 
 
 async def follow(stream: aio.AsyncStream, count: int) -> None:
-    """Show each message as it comes. The position is nobody's but ours: a number."""
+    """Print each message as it comes. The reader keeps its own position: an offset."""
     offset = 1
     while offset <= count:
         for message in await stream.read(offset, 100, block_ms=10_000):

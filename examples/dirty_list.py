@@ -1,8 +1,8 @@
-"""A search index that follows a log: tags become dirty, each is brought up to date once.
+"""A search index that follows a log: tags become dirty, and each is indexed once.
 
-A group member feeds a channel from the tags of a stream; two consumers work it off. Each part may
-be killed and started again at any time: feeding is idempotent, and what is not committed comes
-again.
+A group member feeds a channel from the tags of a stream; two consumers handle them. Each part may
+be killed and started again at any time: feeding is idempotent, and members that are not committed
+are handed out again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RIDES = 200
 
 
 def write_history(stream: headwater.Stream) -> None:
-    """Give every ride three states, one after the other."""
+    """Write three states of every ride, one after the other."""
     for state in ("requested", "started", "ended"):
         stream.write_many(
             (f"ride-{number}", json.dumps({"ride": number, "state": state}))
@@ -33,7 +33,7 @@ def feed(stream: headwater.Stream, channel: headwater.IckChannel) -> None:
 
 
 def follow(channel: headwater.IckChannel, rows: dict[str, str], index: dict[str, str]) -> int:
-    """Bring into the index what is dirty, by reading it as it is now; returns how many."""
+    """Index the dirty members by reading them as they are now; returns how many."""
     done = 0
     while batch := channel.reserve(10):
         for member in batch.members:
@@ -66,7 +66,7 @@ def main() -> None:
         for consumer in consumers:
             consumer.join()
 
-        print(f"{3 * RIDES} messages made {sum(done)} rides dirty, each looked at once")
+        print(f"{3 * RIDES} messages made {sum(done)} rides dirty, each indexed once")
         if index != rows or sum(done) != RIDES:
             raise SystemExit("the index is not what the log says")
 

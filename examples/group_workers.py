@@ -1,4 +1,4 @@
-"""A group of worker processes, one of which is killed in mid-work; nothing is lost.
+"""A group of worker processes, one of which is killed while it works; nothing is lost.
 
 python examples/group_workers.py
 
@@ -19,7 +19,7 @@ RETRY_MS = 1000
 
 
 def work(stream: str, name: str) -> None:
-    """Take messages and acknowledge them; the clumsy worker never gets to that."""
+    """Take messages and acknowledge them; the clumsy worker is killed before its ack."""
     with headwater.connect() as hw:
         group = hw.stream(stream).group("workers", member=name)
         while True:
@@ -56,7 +56,7 @@ def main() -> None:
         said = "".join(process.communicate()[0] for process in processes)
         rows = [line.split() for line in said.splitlines()]
         again = [row for row in rows if row[2] == "2"]
-        print(f"{MESSAGES} messages are done; {len(again)} came a second time, after the crash")
+        print(f"{MESSAGES} messages are done; {len(again)} were redelivered after the crash")
         for name in ("amy", "bob"):
             print(f"{name} did {sum(row[0] == name for row in rows)}")
         facts = group.info()

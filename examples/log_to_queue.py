@@ -1,7 +1,7 @@
-"""From a log to a queue, once: each message of a stream becomes a task, whoever crashes when.
+"""From a log to a queue, exactly once: each message becomes one task, whatever crashes.
 
-A group reads the stream and pushes what it read under a key made of stream and offset, then
-acknowledges. If it dies in between, the messages come again, and the queue recognises the keys.
+A group member reads the stream, pushes each message under a key made of stream and offset, and then
+acknowledges. If it dies in between, the messages are redelivered, and the queue deduplicates them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def main() -> None:
         rides, receipts = hw.stream("rides"), hw.queue("receipts")
         rides.write_many([(f"ride-{number}", b"%d km" % number) for number in range(1, 6)])
         print(f"fed {feed(rides, receipts)} messages")
-        # As after a crash between the push and the ack: all of it is read again ...
+        # As after a crash between the push and the ack: all messages are read again ...
         rides.group("receipts").seek("first")
         print(f"fed {feed(rides, receipts)} messages again")
-        # ... and is in the queue once.
+        # ... and each is in the queue once.
         tasks = receipts.pop(100, ack_ms=30_000)
         print(f"{len(tasks)} receipts to write: {[task.value.decode() for task in tasks]}")
         receipts.ack(*tasks)

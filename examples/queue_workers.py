@@ -1,6 +1,6 @@
-"""Mail by a queue: sent by several hands, retried with back-off, given up after three attempts.
+"""Mail by a queue: sent by several threads, retried with back-off, given up after three attempts.
 
-Run it twice: the second run goes on where the first one left off.
+Run it twice: the second run continues where the first one ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
             sent.append(name)
 
         def watch() -> None:
-            # Others may work beside us: it is over when the queue says so, not when we think so.
+            # Other workers may take messages, too, so the queue is asked whether all is done.
             while not all_over.wait(0.05):
                 facts = mail.stats()
                 if facts.ready + facts.delayed + facts.unacked == 0:

@@ -92,7 +92,7 @@ def main(
             demo = Demo(clients, supervisor, killer, audit, view, job)
             demo.run()
         if not demo.conclude() or (job and not _reconciled(job, place, engine, view)):
-            # All files stay for whoever wants to know why.
+            # All files stay, so that the cause can be found.
             end.pop_all()
             view.say(f"databases, and what the processes said, are left in {home}")
             raise typer.Exit(1)
@@ -100,7 +100,7 @@ def main(
 
 
 def _reconciled(job: Spark, place: Place, engine: sa.Engine, view: View) -> bool:
-    """Hold everybody to the table; then do one wrong, and have that found and put right."""
+    """Compare all totals with the table; then spoil one, and let it be found and corrected."""
     found = job.reconcile()
     view.say(f"Spark {found.sentence()}", "red" if found.drifted or found.lost else "green")
     if found.drifted or found.lost or found.phantoms or found.doubles:

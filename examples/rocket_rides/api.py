@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def _go_on() -> None:
-    """Do not hold up a transaction."""
+    """Do not delay a transaction."""
 
 
 def create_app(
@@ -48,7 +48,7 @@ def create_app(
     before_write: Callable[[], None] = _go_on,
     before_commit: Callable[[], None] = _go_on,
 ) -> Starlette:
-    """Give the application; each transaction calls what may hold it up, at these two places."""
+    """Return the application; each transaction calls what may delay it, at these two places."""
     desk = Desk(engine, stream, before_write, before_commit)
     return Starlette(
         routes=[
@@ -155,7 +155,7 @@ async def _parameters(request: Request) -> Mapping[str, object]:
 
 
 def millimetres(given: object) -> int:
-    """Read a distance in metres; refuses with 422 what is none."""
+    """Read a distance in metres; anything else is refused with 422."""
     if given is None or given == "":
         raise HTTPException(422, "the parameter distance is missing; give metres")
     if not isinstance(given, str) or len(given) > 100 or not _NUMBER.fullmatch(given):

@@ -1,4 +1,4 @@
-"""Looks at database, log and consumers from outside, and holds every total to the log.
+"""Reads database, log and consumers from outside, and compares every total with the log.
 
 While all is running: what a consumer has added up must be the sum of the log up to the consumer's
 own position, whenever one looks. In the end: clients, database, log and consumers have the same
@@ -41,7 +41,7 @@ class Look:
 
     @property
     def drained(self) -> bool:
-        """Whether all that was made has arrived everywhere."""
+        """Whether all rides have arrived everywhere."""
         return self.waiting == 0 and all(
             standing.position == self.streamed for standing in self.consumers.values()
         )
@@ -61,7 +61,7 @@ class Account(NamedTuple):
     pilots: dict[str, Sum] | None
 
     def agrees(self, other: Account) -> bool:
-        """Say whether two have the same, as far as both know."""
+        """Return whether two have the same, as far as both know."""
         return (
             self.sum == other.sum
             and (None in (self.position, other.position) or self.position == other.position)
@@ -101,7 +101,7 @@ class Audit:
         return Look(made, waiting, len(self._sums) - 1, consumers)
 
     def accounts(self) -> list[Account]:
-        """Give everybody's view of all rides; for when nothing moves any more."""
+        """Return everybody's view of all rides; for when no process works any more."""
         look = self.look()
         with self._engine.connect() as conn:
             table = conn.execute(

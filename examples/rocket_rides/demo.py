@@ -21,7 +21,7 @@ _DRAIN_S = 120.0
 
 
 class Demo:
-    """One run of all parts together; ``wrong`` says in the end what should not have been."""
+    """One run of all parts together; ``wrong`` lists at the end what went wrong."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Demo:
 
     @property
     def wrong(self) -> list[str]:
-        """What should not have been, in words."""
+        """What went wrong, in words."""
         return [
             *self._clients.wrong,
             *self._audit.wrong,
@@ -54,7 +54,7 @@ class Demo:
         ]
 
     def run(self) -> None:
-        """Let rides happen, then let all of it arrive, then stop every process."""
+        """Let clients post rides, wait until all have arrived, then stop every process."""
         if self._spark:
             self._view.note("waiting for Spark, which takes its time to start")
             self._spark.wait()

@@ -38,7 +38,7 @@ SLOWEST_S = 0.5
 
 
 class Tally:
-    """How often which fault has struck whom; threads may share it."""
+    """How often which fault has happened to which process; threads may share it."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[Fault, str]] = Counter()
@@ -49,7 +49,7 @@ class Tally:
             self._counts[fault, whom] += 1
 
     def of(self, fault: Fault) -> dict[str, int]:
-        """Say how often a fault has struck each that it has struck."""
+        """Return how often a fault has happened to each process."""
         with self._turn:
             return {whom: n for (kind, whom), n in sorted(self._counts.items()) if kind == fault}
 
@@ -69,7 +69,7 @@ class Switch(Protocol):
 
 
 class Faults:
-    """The faults of one process. What strikes is told to the parent before it happens."""
+    """The faults of one process. Each is reported to the parent before it happens."""
 
     def __init__(self, on: Switch, seed: str, news: Connection) -> None:
         self._on = on
@@ -78,7 +78,7 @@ class Faults:
         self._turn = threading.Lock()
 
     def strike(self, fault: Fault, share: float) -> bool:
-        """Say whether a fault is to happen now, which it does in that share of cases."""
+        """Return whether a fault is to happen now, which it does in that share of cases."""
         with self._turn:
             struck = self._on.value and self._dice.random() < share
             if struck:
@@ -91,6 +91,6 @@ class Faults:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def seconds(self, longest: float) -> float:
-        """Throw the dice for a length of time."""
+        """Return a random length of time."""
         with self._turn:
             return self._dice.uniform(0, longest)

@@ -53,7 +53,7 @@ class Killer:
         self._thread.join()
 
     def _plan(self) -> list[tuple[float, Callable[[], None]]]:
-        """Say what happens at which moment, in seconds from the start."""
+        """Return what happens at which moment, in seconds from the start."""
         acts: list[Callable[[], None]] = []
         for _ in range(max(1, round(self._seconds / _TURN_S))):
             turn: list[Callable[[], None]] = [self._kill(name) for name in NAMES]

@@ -78,7 +78,7 @@ _ADD_TO_PILOT = sa.text("""
 
 
 class Ride(msgspec.Struct, frozen=True):
-    """One ride, as the log tells of it."""
+    """One ride, as the log has it."""
 
     id: int
     pilot: str
@@ -177,7 +177,7 @@ def add_up(conn: sa.Connection, consumer: str, messages: Iterable[Message]) -> N
 
 
 def set_totals(conn: sa.Connection, consumer: str, state: dict[str, Any]) -> None:
-    """Let a consumer have what a reset record says, and nothing else, in one transaction."""
+    """Replace what a consumer has by the state of a reset record, in one transaction."""
     for table in (totals, pilot_totals):
         conn.execute(sa.delete(table).where(table.c.consumer == consumer))
     conn.execute(sa.insert(totals).values(consumer=consumer, **state["all"]))

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 def begin(
     name: str, place: Place, on: Switch, seed: str, news: Connection, door: socket.socket
 ) -> None:
-    """Be the process of that name until told to stop; what it says goes to a file."""
+    """Run the process of that name until it is stopped; its output goes to a file."""
     # A process group of its own: Ctrl-C is for the parent, which then ends its children.
     os.setpgrp()
     with (place.logs / f"{name}.log").open("a") as said:
@@ -74,7 +74,7 @@ def _leave_with_parent() -> None:
 
 
 def serve(place: Place, own: Faults, door: socket.socket) -> None:
-    """Answer requests that come in by the door, which stays open while nobody is behind it."""
+    """Answer requests on the socket, which stays open while no process serves it."""
 
     def dawdle() -> None:
         if own.strike(Fault.SLOW, faults.SLOW_SHARE):
@@ -118,7 +118,7 @@ def consume(name: str, place: Place, own: Faults) -> None:
 def consumer_of(
     name: str, place: Place, before_commit: Callable[[], None] = lambda: None
 ) -> Iterator[Consumer]:
-    """Give the consumer of a name, which adds up, and sets its totals anew when it is told to."""
+    """Return the consumer of a name, which adds up, and applies reset records."""
 
     def handle(conn: sa.Connection, messages: list[Message]) -> None:
         add_up(conn, name, messages)

@@ -1,4 +1,4 @@
-"""Spark's part: adds up the rides live, like a consumer, and in the end holds all to the table.
+"""Spark's part: adds up the rides live, like a consumer, and at the end compares all totals.
 
 The totals job is a thread of the run's own process, with Spark's JVM beside it; the store is killed
 under it as under everybody else.
@@ -69,7 +69,7 @@ class Spark:
             self._thread.join()
 
     def reconcile(self, *, fix: bool = False) -> Reconciled:
-        """Hold the consumers, and the job, to the table of rides."""
+        """Compare the consumers, and the job, with the table of rides."""
         from examples.rocket_rides import sums
         from headwater.spark.jobs.reconcile import reconcile
 
@@ -109,7 +109,7 @@ class Spark:
 
 
 def repair(spark: Spark, place: Place, engine: sa.Engine, say: Callable[[str], None]) -> list[str]:
-    """Spoil one total by a millimetre, and let it be found and put right; says what went wrong."""
+    """Spoil one total by a millimetre, and let it be found and corrected; returns what failed."""
     table = pilot_totals
     with engine.begin() as conn:
         pilot = conn.execute(

@@ -1,4 +1,4 @@
-"""What Spark's jobs must be told of Rocket Rides: its records, its table, and its consumers' sums.
+"""What Spark's jobs must know of Rocket Rides: its records, its table, and its consumers' sums.
 
 It needs PySpark.
 """

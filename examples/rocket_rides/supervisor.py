@@ -1,4 +1,4 @@
-"""Keeps the processes running: starts each again when it ends, and counts why it ended.
+"""Keeps the processes running: restarts each when it ends, and counts why it ended.
 
 Processes are forked from a server that has imported everything already, so that a new one is at
 work within milliseconds of the death of the old one.
@@ -35,7 +35,7 @@ class Life:
         self.doomed = False  # by us, or by its own word
 
     def tells(self) -> list[Fault]:
-        """Give what the process has told and nobody has heard yet."""
+        """Return what the process has reported since the last time."""
         told = []
         with contextlib.suppress(EOFError, OSError):
             while self.news.poll():
@@ -80,7 +80,7 @@ class Supervisor:
         self.close()
 
     def inject(self, on: bool) -> None:
-        """Let processes meet their faults, or no longer."""
+        """Turn the faults of the processes on or off."""
         self._on.value = on
 
     def kill(self, name: str) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
                 life.process.kill()
 
     def close(self) -> None:
-        """Ask all to stop, and end those that do not. May be called again."""
+        """Ask all to stop, and kill those that do not. May be called again."""
         with self._changing:
             self._ending = True
         self._watcher.join()
@@ -131,7 +131,7 @@ class Supervisor:
         self._lives[name] = Life(process, news)
 
     def _watch(self) -> None:
-        """Hear what processes tell, and start anew those that ended."""
+        """Read what processes report, and restart those that ended."""
         while not self._ending:
             lives = dict(self._lives)
             wanted = [

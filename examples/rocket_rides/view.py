@@ -1,4 +1,4 @@
-"""What one sees: a live picture on a terminal, a line a second elsewhere, a table in the end."""
+"""What a run shows: a live view on a terminal, else a line a second; a table at the end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class View:
             yield
 
     def note(self, text: str) -> None:
-        """Tell of an event."""
+        """Show an event."""
         with self._turn:
             elapsed = f"{self._picture.elapsed_s:5.1f} s" if self._picture else "      "
             self._notes.append(f"{elapsed}  {text}")
@@ -70,7 +70,7 @@ class View:
                 self._console.print(Text(self._notes[-1]))
 
     def show(self, picture: Picture) -> None:
-        """Show how things stand."""
+        """Show the present state."""
         with self._turn:
             self._picture = picture
             second = int(picture.elapsed_s)
@@ -83,7 +83,7 @@ class View:
         self._console.print(Text(text, style), soft_wrap=True)
 
     def faults(self) -> None:
-        """Show what went wrong on purpose; the live picture has it already."""
+        """Show the faults so far; the live view has them already."""
         if not self._console.is_terminal:
             self._console.print(_fault_table(self._tally))
 
