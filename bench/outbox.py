@@ -238,7 +238,7 @@ def trickle_latency(place: Place, samples: int) -> Row:
 
 
 def stream_all(place: Place, rows: int, parts: int = 1) -> list[float]:
-    """Let a streamer run until it has streamed so many rows; gives the rate of each part."""
+    """Let a streamer run until it has streamed so many rows; returns the rate of each part."""
     marks: list[float] = []
 
     def mark(step: str) -> None:

@@ -58,7 +58,7 @@ def run(messages: int) -> int:
 
 
 def seeks(stream: headwater.Stream, size: int) -> tuple[float, float]:
-    """Read 10 at 500 random offsets; gives p50 and p99 in microseconds."""
+    """Read 10 at 500 random offsets; returns p50 and p99 in microseconds."""
     rng = random.Random(size)
     took = []
     for _ in range(500):

@@ -55,7 +55,7 @@ class Bench:
         return stream
 
     def read(self, name: str, rows: int, tasks: int = 1, columns: str = "") -> float:
-        """Read a stream in so many tasks; gives rows a second."""
+        """Read a stream in so many tasks; returns rows a second."""
         reader = self.spark.read.format("headwater").option("url", self.url).option("stream", name)
         reader = reader.option("columns", columns)
         if tasks == 1:
@@ -65,7 +65,7 @@ class Bench:
 
 
 def consume(rows: int, frame: DataFrame) -> float:
-    """Run a query for nothing but its time; gives rows a second."""
+    """Run a query for nothing but its time; returns rows a second."""
     return rate(rows, lambda: frame.write.format("noop").mode("overwrite").save())
 
 

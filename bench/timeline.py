@@ -47,7 +47,7 @@ class Place:
 
 
 def tuples(prefix: str, turn: int) -> list[tuple[str, float, str]]:
-    """Give a batch that no round has written before."""
+    """Return a batch that no round has written before."""
     return [
         (f"{prefix}{n % KEYS}", float(turn * BATCH + n), f"member-{turn}-{n}") for n in range(BATCH)
     ]
@@ -147,7 +147,7 @@ class Line:
         self.socket.sendall(self._ask())
 
     def took(self) -> float | None:
-        """Read on; says how long the request took once its answer is there."""
+        """Read on; returns how long the request took once its answer is there."""
         self._got += self.socket.recv(65536)
         head, end, body = self._got.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
@@ -159,7 +159,7 @@ class Line:
 
 
 def load(port: int, ask: Ask, seconds: float) -> tuple[float, float]:
-    """Keep some connections busy; gives requests a second, and the p99 in milliseconds."""
+    """Keep some connections busy; returns requests a second, and the p99 in milliseconds."""
     took: list[float] = []
     with selectors.DefaultSelector() as selector:
         lines = [Line(port, ask) for _ in range(CONNECTIONS)]

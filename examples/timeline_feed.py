@@ -15,7 +15,7 @@ FARM = "embedded:one;embedded:two"
 
 
 def operation(message: headwater.Message) -> Operation:
-    """Say what a message does to a timeline: a ride is shown to its rider until it is cancelled."""
+    """Return what a message does to a timeline: its rider sees a ride until it is cancelled."""
     ride = json.loads(message.value)
     return Operation(ride["rider"], message.offset, ride["ride"], ride["state"] == "cancelled")
 

@@ -18,7 +18,7 @@ from tests.support.servers import until
 
 
 def cannot_handle(guilty: Collection[int], tries: list[tuple[int, int]] | None = None) -> Handler:
-    """Give a handler that fails on some offsets, after it wrote the effects of the whole batch."""
+    """Return a handler that fails on some offsets, after it wrote the effects of the batch."""
 
     def handler(conn: sa.Connection, messages: list[Message]) -> None:
         if tries is not None:

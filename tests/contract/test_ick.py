@@ -25,7 +25,7 @@ def ick(client: Headwater, name: str) -> Ick:
 
 
 def sizes(ick: Ick) -> tuple[int, int] | None:
-    """Give the sizes of the producer set and of the consumer set."""
+    """Return the sizes of the producer set and of the consumer set."""
     facts = ick.stats()
     return None if facts is None else (facts["pset_size"], facts["cset_size"])
 

@@ -215,7 +215,7 @@ class StagingMachine(RuleBasedStateMachine):
             self.finish(producer)
 
     def when_published(self, producer: str) -> int:
-        """Tell where the rest of a publish came to lie, to enter several in their order."""
+        """Return where the rest of a publish came to lie, to enter several in their order."""
         rest = self.open[producer].rest
         if not rest:
             return 0

@@ -80,7 +80,7 @@ def kill_supervisor(directory: Path) -> None:
 
 
 class User:
-    """Another process that opens the directory, says its server's pid, and runs the given code."""
+    """Another process that opens the directory, prints its server's pid, and runs the code."""
 
     def __init__(self, directory: Path, code: str = "sys.stdin.read()") -> None:
         program = (

@@ -1,4 +1,4 @@
-"""``headwater spark`` runs the jobs, tells what they did, and refuses in one line."""
+"""``headwater spark`` runs the jobs, prints what they did, and refuses in one line."""
 
 from __future__ import annotations
 

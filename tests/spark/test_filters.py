@@ -86,7 +86,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 def offsets_by(url: str, filters: list[Filter], **options: str) -> tuple[list[int], list[Filter]]:
-    """Plan and read as Spark's processes do; gives the offsets read and the filters given back."""
+    """Plan and read as Spark does; returns the offsets read and the filters given back."""
     source = HeadwaterSource({"url": url, "stream": NAME, "minPartitions": "3", **options})
     plain = source.reader(source.schema())
     reader = FilteringReader(**vars(plain))

@@ -137,7 +137,7 @@ def run_query(spark: SparkSession, url: str, name: str, place: Path) -> None:
 
 
 def ick_sink_that_dies(marker: str) -> type[IckSource]:
-    """Give a format whose first task dies when it has added some of its rows."""
+    """Return a format whose first task dies when it has added some of its rows."""
 
     class Dying(IckSource):
         @classmethod

@@ -26,7 +26,7 @@ def engine(store_url: str, name: str) -> Callable[..., Engine]:
 
 
 def ranges(url: str, **options: object) -> list[tuple[int, int, int]]:
-    """Plan a batch read; gives partition, first and last offset of each task."""
+    """Plan a batch read; returns partition, first and last offset of each task."""
     source = HeadwaterSource({"url": url} | {key: str(value) for key, value in options.items()})
     parts = source.reader(source.schema()).partitions()
     return [(p.partition, p.start, p.stop - 1) for p in parts if isinstance(p, OffsetRange)]

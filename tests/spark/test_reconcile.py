@@ -43,7 +43,7 @@ def compare(spark: SparkSession, embedded_url: str, database_url: str, rides: Ri
 
 
 def drift_of(verdict: AccountVerdict) -> dict[str | None, tuple[int, int]]:
-    """Give by how much too much an account has of each key."""
+    """Return by how much too much an account has of each key."""
     return {
         each.name: (each.has.records - each.right.records, each.has.total - each.right.total)
         for each in verdict.drift

@@ -186,7 +186,7 @@ def test_of_two_attempts_of_an_sql_task_one_counts(database_url: str, engine: sa
 
 
 def drive(pipeline: Pipeline, sink: str, step: str, marker: Path) -> int:
-    """Run both queries in a process of their own; gives how it ended."""
+    """Run both queries in a process of their own; returns how it ended."""
     order = {**pipeline.order, "sink": sink, "step": step, "marker": str(marker)}
     said = marker.with_suffix(".log")
     with said.open("w") as log:

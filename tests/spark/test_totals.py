@@ -64,7 +64,7 @@ def _record(number: int) -> dict[str, Any]:
 
 
 def told(engine: sa.Engine, per: str, job: str = "totals") -> dict[str, tuple[int, int]]:
-    """Give the sums of a job."""
+    """Return the sums of a job."""
     there = totals_table.c
     with engine.connect() as conn:
         rows = conn.execute(

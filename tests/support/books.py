@@ -57,7 +57,7 @@ class Books:
         transaction.committed = True
 
     def count(self) -> int:
-        """Say how many rows were committed."""
+        """Return how many rows were committed."""
         return sum(len(one.rows) for one in self.transactions if one.committed)
 
     def in_log(self, hw: Headwater) -> dict[str, list[str]]:
@@ -71,7 +71,7 @@ class Books:
         return found
 
     def arrived(self, hw: Headwater) -> int:
-        """Say how many messages the log holds."""
+        """Return how many messages the log holds."""
         streams = {stream for one in self.transactions for stream, _ in one.rows}
         return sum(hw.stream(stream).info().last for stream in streams)
 

@@ -38,7 +38,7 @@ def create_tables(engine: sa.Engine) -> None:
 
 
 def writes(consumer: str) -> Handler:
-    """Give a handler that leaves a row for every message it is given."""
+    """Return a handler that leaves a row for every message it is given."""
 
     def handler(conn: sa.Connection, messages: list[Message]) -> None:
         rows = [{"consumer": consumer, "place": message.offset} for message in messages]
@@ -108,7 +108,7 @@ class Desk:
 
 
 def drain(consumer: Consumer) -> int:
-    """Run a consumer until there is nothing left; says how many messages it handled."""
+    """Run a consumer until there is nothing left; returns how many messages it handled."""
     handled = 0
     while count := consumer.run_once():
         handled += count

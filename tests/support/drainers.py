@@ -53,7 +53,7 @@ class Table:
         return dict(self._redis.hgetall(f"index:{self.name}"))
 
     def leases(self) -> list[bytes]:
-        """Give every lease that somebody worked under, once for each who did."""
+        """Return every lease that somebody worked under, once for each who did."""
         return [note.split()[0] for note in self._redis.smembers(f"leases:{self.name}")]
 
 

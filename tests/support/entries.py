@@ -13,7 +13,7 @@ def entries(count: int, first: int = 1, tags: int = 7) -> list[tuple[str, bytes]
 
 
 def pairs(messages: Iterable[Message | None]) -> list[tuple[str, bytes] | None]:
-    """Give back what was written; None for what is gone."""
+    """Return what was written; None for what is gone."""
     return [None if m is None else (m.tag, m.value) for m in messages]
 
 

@@ -49,7 +49,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Give the blocks of a page that are meant to run."""
+    """Return the blocks of a page that are meant to run."""
     before, inside, language, begin = "", False, "", 0
     lines = page.read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
@@ -138,7 +138,7 @@ def _run_console(block: Block, where: str) -> None:
 
 
 def _commands(text: str) -> Iterator[tuple[str, str]]:
-    """Give each command of a console block with what it is said to print."""
+    """Return each command of a console block with what it is said to print."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, wanted = part, ""
         while command.partition("\n")[0].endswith("\\"):

@@ -121,7 +121,7 @@ class Postgres:
         self.stop()
 
     def answers(self) -> bool:
-        """Say whether the server serves."""
+        """Return whether the server serves."""
         try:
             psycopg.connect(self.conninfo("postgres"), connect_timeout=5).close()
         except psycopg.OperationalError:
@@ -129,11 +129,11 @@ class Postgres:
         return True
 
     def conninfo(self, database: str) -> str:
-        """Say how libpq reaches a database of this server."""
+        """Return how libpq reaches a database of this server."""
         return f"host={self.directory} user=postgres dbname={database}"
 
     def database(self) -> str:
-        """Make a new database; gives its SQLAlchemy URL."""
+        """Make a new database; returns its SQLAlchemy URL."""
         name = f"t{next(self._numbers)}"
         with psycopg.connect(self.conninfo("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())

@@ -21,7 +21,7 @@ TASKS = 3
 
 
 def numbers(epoch: int, rows: int) -> range:
-    """Give the numbers that an epoch brings into the stream."""
+    """Return the numbers that an epoch brings into the stream."""
     return range(epoch * rows, (epoch + 1) * rows)
 
 

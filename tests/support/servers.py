@@ -131,7 +131,7 @@ class Server:
             raise AssertionError(f"{self.binary} did not start:\n{self.log[-2000:]}") from None
 
     def answers(self) -> bool:
-        """Say whether the server serves."""
+        """Return whether the server serves."""
         with self.client() as client:
             try:
                 return bool(client.ping())
@@ -139,7 +139,7 @@ class Server:
                 return False
 
     def client(self) -> redis.Redis:
-        """Give a plain client that reports a broken connection at once and repeats nothing."""
+        """Return a plain client that reports a broken connection at once and repeats nothing."""
         password = self.settings.get("requirepass")
         return redis.Redis(
             unix_socket_path=str(self.socket), password=password, retry=Retry(NoBackoff(), 0)
@@ -247,7 +247,7 @@ class Cluster:
 
 
 def node_id(node: Server) -> str:
-    """Give the name by which a cluster knows one of its nodes."""
+    """Return the name by which a cluster knows one of its nodes."""
     with node.client() as client:
         return str(client.execute_command("CLUSTER", "MYID").decode())
 

@@ -34,7 +34,7 @@ class Stepper:
         self.result: Any = None
 
     def step(self) -> bool:
-        """Do one call and think about its reply; says whether the operation is over."""
+        """Do one call and think about its reply; returns whether the operation is over."""
         try:
             request = self._operation.send(self._reply)
             while isinstance(request, Clock):
@@ -59,7 +59,7 @@ class Stepper:
 
 
 def _resume(operation: Operation[Any], error: Exception) -> Operation[Any]:
-    """Give an operation that begins by hearing of an error."""
+    """Return an operation that begins by hearing of an error."""
     try:
         request = operation.throw(error)
         while True:
@@ -74,7 +74,7 @@ def _resume(operation: Operation[Any], error: Exception) -> Operation[Any]:
 
 
 def abandon_after(store: Store, operation: Operation[Any], calls: int) -> bool:
-    """Do so many calls of an operation, then drop it as a crash would; says whether it was over.
+    """Do so many calls of an operation, then drop it as a crash would; returns whether it was over.
 
     The last call happens, but nobody thinks about its reply.
     """

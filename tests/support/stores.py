@@ -21,7 +21,7 @@ class Stores:
         self._end = contextlib.ExitStack()
 
     def url(self, kind: str) -> str:
-        """Give the URL of a store of that kind, starting it when it is the first time."""
+        """Return the URL of a store of that kind, starting it when it is the first time."""
         if kind not in self._urls:
             self._urls[kind] = getattr(self, f"_start_{kind}")()
         return self._urls[kind]

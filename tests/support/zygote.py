@@ -32,11 +32,11 @@ class Zygote:
         )
 
     def start(self, db: str, store: str, **order: Any) -> int:
-        """Start a process; ``step`` and ``times`` say where it dies. Gives its pid."""
+        """Start a process; ``step`` and ``times`` say where it dies. Returns its pid."""
         return self._order({"start": {"db": db, "store": store, **order}})
 
     def wait(self, pid: int) -> int:
-        """Wait for the end of a process; gives its exit code, -9 for kill -9."""
+        """Wait for the end of a process; returns its exit code, -9 for kill -9."""
         return self._order({"wait": pid})
 
     def end(self, pid: int, number: int = signal.SIGTERM) -> int:
@@ -65,7 +65,7 @@ class Zygote:
 
 
 def dying(order: dict[str, Any]) -> Callable[[str], None]:
-    """Give what is told of every step, and ends the process at the one that was ordered."""
+    """Return a function of steps that ends the process at the step that was ordered."""
     left = order.get("times", 1)
 
     def die(step: str) -> None:

@@ -17,7 +17,7 @@ EVERYWHERE = {"--store", "--json", "--help", "--version", "--master", "--conf"}
 
 
 def commands(command: Any, name: str = "headwater") -> Iterator[tuple[str, set[str]]]:
-    """Give every command with the long names of its own options."""
+    """Return every command with the long names of its own options."""
     if hasattr(command, "commands"):
         for word, inner in command.commands.items():
             yield from commands(inner, f"{name} {word}")
@@ -32,7 +32,7 @@ def commands(command: Any, name: str = "headwater") -> Iterator[tuple[str, set[s
 
 
 def sections() -> dict[str, set[str]]:
-    """Give every command of the page with the options that its section lists."""
+    """Return every command of the page with the options that its section lists."""
     parts = re.split(r"^#{2,3} (headwater[^\n]*)$", PAGE.read_text(), flags=re.MULTILINE)[1:]
     return {
         title: set(re.findall(r"--[a-z-]+", "\n".join(re.findall(r"^\| (`--.*?) \|", text, re.M))))

@@ -22,7 +22,7 @@ BROKEN = redis.ConnectionError("Connection closed by server.")
 
 
 def answer(text: str) -> BaseException:
-    """Give the error that redis-py makes of a server's answer."""
+    """Return the error that redis-py makes of a server's answer."""
     error: BaseException = BaseParser.parse_error(text)
     return error
 

@@ -17,7 +17,7 @@ INFO = SimpleNamespace(first=1, last=20)
 
 
 def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
-    """Run work against a stream that ends at 20; gives its result, and what the log was told."""
+    """Run work against a stream that ends at 20; returns its result, and what the log was sent."""
     told: list[Any] = []
     reply: Any = None
     try:

@@ -57,7 +57,7 @@ class Engine:
         return found
 
     def finish(self) -> int:
-        """Read and take the noted micro-batch, and commit it; gives how many rows it had."""
+        """Read and take the noted micro-batch, and commit it; returns how many rows it had."""
         assert self.planned is not None
         rows = self.read()
         self.rows += rows
@@ -66,7 +66,7 @@ class Engine:
         return len(rows)
 
     def run(self) -> list[int]:
-        """Read on until nothing is new; gives the rows of each micro-batch."""
+        """Read on until nothing is new; returns the rows of each micro-batch."""
         sizes = [self.finish()] if self.planned else []
         while self.plan():
             sizes.append(self.finish())

@@ -37,7 +37,7 @@ class Gate:
         self._open.set()
 
     def reader(self) -> int:
-        """Give the process id of whoever waits at the gate."""
+        """Return the process id of whoever waits at the gate."""
         hexadecimal = f"{self._held_port:04X}"
         table = Path("/proc/net/tcp").read_text()
         found = re.search(rf"^ *\d+: \w+:{hexadecimal} (?:\S+ +){{7}}(\d+)", table, re.MULTILINE)

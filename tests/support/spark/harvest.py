@@ -22,7 +22,7 @@ class Harvest:
         self.options = options
 
     def frame(self, **more: object) -> DataFrame:
-        """Give the source."""
+        """Return the source."""
         reader = self.spark.readStream.format("headwater").option("url", self.url)
         for name, value in {**self.options, **more}.items():
             reader = reader.option(name, str(value))
@@ -45,7 +45,7 @@ class Harvest:
         return query
 
     def rows(self) -> list[Row]:
-        """Give all that was written, by partition and offset."""
+        """Return all that was written, by partition and offset."""
         if not (self.folder / "rows").exists():
             return []
         schema = self.frame().schema
@@ -53,5 +53,5 @@ class Harvest:
         return found.orderBy("partition", "offset").collect()
 
     def offsets(self) -> list[int]:
-        """Give the offsets that were written."""
+        """Return the offsets that were written."""
         return [row.offset for row in self.rows()]

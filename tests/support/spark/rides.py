@@ -45,7 +45,7 @@ class Rides:
     def consumer(
         self, name: str, *, streams: Sequence[Stream] | None = None, **options: Any
     ) -> Consumer:
-        """Give a consumer that adds up the stream, or others."""
+        """Return a consumer that adds up the stream, or others."""
 
         def handle(conn: sa.Connection, messages: list[Message]) -> None:
             model.add_up(conn, name, messages)
@@ -73,7 +73,7 @@ class Rides:
             )
 
     def kept(self, consumer: str) -> dict[str, tuple[int, int]]:
-        """Give what a consumer has: rides and millimetres of each pilot, and of "all"."""
+        """Return what a consumer has: rides and millimetres of each pilot, and of "all"."""
         each, whole = model.pilot_totals, model.totals
         with self.engine.connect() as conn:
             rows = conn.execute(sa.select(each).where(each.c.consumer == consumer)).all()
@@ -84,7 +84,7 @@ class Rides:
 
 
 def ride(number: int) -> model.Ride:
-    """Give the ride of a number."""
+    """Return the ride of a number."""
     return model.Ride(number, PILOTS[number % len(PILOTS)], 1000 * number + 7)
 
 

@@ -101,7 +101,7 @@ class Standalone:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Give the environment of a process apart: this Python, this Java, this Spark, this code."""
+    """Return the environment of a process apart: this Python, this Java, this Spark, this code."""
     prepare_java()
     return {
         **os.environ,

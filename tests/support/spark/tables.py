@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 
 def small_table(directory: Path, rows: int = 30) -> str:
-    """Make a table ``t`` of ``id``, ``word`` and ``raw`` in SQLite; gives its URL."""
+    """Make a table ``t`` of ``id``, ``word`` and ``raw`` in SQLite; returns its URL."""
     url = f"sqlite:///{directory / 'small.db'}"
     engine = sa.create_engine(url)
     with engine.begin() as connection:
