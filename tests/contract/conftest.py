@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import headwater
+from headwater.instrument import current, installed
 from headwater.log import node
 from headwater.outbox import Outbox, Streamer
 from headwater.timeline import Farm
@@ -17,6 +18,7 @@ from tests.support import blocking
 from tests.support.commands import StreamCommands
 from tests.support.consumers import Desk
 from tests.support.farms import OpenFarm, Replica, open_farm, replicas
+from tests.support.instruments import Recorder
 from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer
@@ -136,3 +138,13 @@ def crew(request: pytest.FixtureRequest, stores: Stores, loop: blocking.Loop) ->
     """Make workers of both manners."""
     with contextlib.closing(Crew(request.param, stores.url("plain"), loop)) as crew:
         yield crew
+
+
+@pytest.fixture
+def told() -> Iterator[Recorder]:
+    """An instrument, installed for the length of a test."""
+    recorder = Recorder()
+    with installed(recorder):
+        yield recorder
+    assert current() is None
+    assert not +recorder.open, "what began has ended"

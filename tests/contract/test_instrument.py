@@ -13,7 +13,7 @@ import headwater
 from headwater import Message, Worker, aio
 from headwater.aio import AsyncWorker
 from headwater.errors import OutcomeUnknown, StoreUnreachable, UnknownGroup
-from headwater.instrument import Event, current, installed
+from headwater.instrument import Event, installed
 from headwater.log.extents import extent
 from headwater.store import faults
 from headwater.store.aio_pipe import PackedCommands
@@ -33,16 +33,6 @@ Dial = Callable[[str | None], headwater.Headwater]
 
 
 @pytest.fixture
-def told() -> Iterator[Recorder]:
-    """An instrument, installed for the length of a test."""
-    recorder = Recorder()
-    with installed(recorder):
-        yield recorder
-    assert current() is None
-    assert not +recorder.open, "what began has ended"
-
-
-@pytest.fixture
 def door() -> Iterator[Forwarder]:
     with Server(tcp=True) as server, Forwarder(server.port) as door:
         yield door
@@ -50,47 +40,6 @@ def door() -> Iterator[Forwarder]:
 
 def facts(event: Event) -> tuple[str, str, int]:
     return event.object, event.outcome, event.messages
-
-
-def test_a_stream_tells_what_is_written_and_read(
-    client: headwater.Headwater, name: str, told: Recorder
-) -> None:
-    stream = client.stream(name)
-    stream.write("t", bytes(1000))
-    assert facts(told.last("stream.write")) == (name, "ok", 1)
-    assert 1000 < told.last("stream.write").bytes < 1200
-    assert told.last("stream.write").seconds > 0
-    stream.write_many(entries(500, 2))
-    assert facts(told.last("stream.write")) == (name, "ok", 500)
-    assert len(stream.read(3, 10)) == 10
-    assert facts(told.last("stream.read")) == (name, "ok", 10)
-    stream.read(600, 1, block_ms=30)
-    assert facts(told.last("stream.wait")) == (name, "ok", 0)
-
-
-def test_a_reader_that_goes_on_tells_of_its_looks(
-    client: headwater.Headwater, name: str, told: Recorder
-) -> None:
-    stream = client.stream(name)
-    for start in range(1, 4001, 1000):
-        stream.write_many(entries(1000, start))
-    stream.seal()
-    for start in range(1, 4001, 1000):
-        stream.read(start, 1000)
-    assert {facts(event) for event in told.named("stream.look")} == {(name, "ok", 1000)}
-
-
-def test_a_group_is_named_with_its_stream(
-    client: headwater.Headwater, name: str, told: Recorder
-) -> None:
-    stream = client.stream(name)
-    stream.write_many(entries(10))
-    group = stream.group("a/b:1")
-    group.read(10, retry_ms=60_000)
-    group.ack((1, 10))
-    group.read(1, block_ms=30)
-    names = {event.name: event.object for event in told.events if event.name.startswith("group.")}
-    assert names == dict.fromkeys(["group.read", "group.ack", "group.wait"], f"{name}/a/b:1")
 
 
 def test_a_queue_tells_what_is_pushed_and_popped(

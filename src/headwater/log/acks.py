@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from headwater.errors import InvalidInput
+from headwater.log import counts
 from headwater.log.handles import GroupHandle
 from headwater.log.limits import check_ms, check_offset
 from headwater.store.call import Argument, Call, Operation
@@ -49,7 +50,10 @@ def _on_ranges(
     total = 0
     try:
         for flat in _calls_of(ranges_of(offsets)):
-            total += yield Call(function, group.key, (group.name, *args, *flat), repeatable=True)
+            call = (group.name, *args, *flat)
+            total += yield Call(
+                function, group.key, call, repeatable=True, messages=counts.as_replied
+            )
     except Refusal:
         raise group.unknown() from None
     return total

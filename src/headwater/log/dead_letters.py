@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from headwater.log import counts
 from headwater.log.fetching import fetch
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
@@ -22,7 +23,9 @@ def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
     while place >= 0:
         args = (group.name, place)
         try:
-            call = Call("hw_group_expire", group.key, args, repeatable=True)
+            call = Call(
+                "hw_group_expire", group.key, args, repeatable=True, messages=counts.expired
+            )
             gone, place = ExpireReply(*(yield call))
         except Refusal:
             raise group.unknown() from None
@@ -40,10 +43,10 @@ def bury(group: GroupHandle) -> Operation[int]:
     while True:
         args = (group.name, done, at, BATCH)
         try:
-            reply = yield Call("hw_group_bury", group.key, args, repeatable=True)
+            call = Call("hw_group_bury", group.key, args, repeatable=True, messages=counts.buried)
+            batch = BuryReply.of((yield call))
         except Refusal:
             raise group.unknown() from None
-        batch = BuryReply.of(reply)
         buried += batch.buried
         if not batch.claims:
             return buried
@@ -98,7 +101,8 @@ def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:
     while place >= 0:
         args = (group.name, left, place)
         try:
-            back, lost, place = RedriveReply(*(yield Call("hw_group_redrive", group.key, args)))
+            call = Call("hw_group_redrive", group.key, args, messages=counts.redriven)
+            back, lost, place = RedriveReply(*(yield call))
         except Refusal:
             raise group.unknown() from None
         left, gone = left - back, gone + lost

@@ -7,13 +7,13 @@ cached, so that reading bit by bit fetches and opens it once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from headwater.log import node
+from headwater.log import counts, node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import index_key, nodes_key
 from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
-from headwater.log.replies import IndexedNode, ReadReply, messages_read
+from headwater.log.replies import IndexedNode, ReadReply
 from headwater.log.runs import Held, PackedRun, Run, open_runs
 from headwater.store.call import Call, Look, Operation
 
@@ -35,7 +35,7 @@ def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart
         if part is not None:
             return part
     args = (REPLY_BYTES, held.name, at, end)
-    call = Call("hw_stream_read", stream.key, args, read_only=True, messages=messages_read)
+    call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
     runs, stream.held = open_runs(reply, held)
     return FetchedPart(reply.first, reply.last, reply.covered, runs)
@@ -56,7 +56,7 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
             ("HGET", nodes_key(stream.key), at),
             ("HMGET", stream.key, "first", "last", "created"),
         ),
-        messages=_messages_in_node,
+        messages=counts.looked_at,
     )
     if not found or found[2][2] != held.created:
         return None
@@ -74,11 +74,6 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
         return None
     stream.held = Held(created, at, end, facts.version, batch)
     return FetchedPart(first, last, end, [PackedRun(at, end, facts.time, batch)])
-
-
-def _messages_in_node(_: Look, found: Any) -> int:
-    member = found[0] if found else []
-    return IndexedNode.of(member[0]).messages if member else 0
 
 
 def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:

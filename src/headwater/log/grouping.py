@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.log import acks, dead_letters
+from headwater.log import acks, counts, dead_letters
 from headwater.log.fetching import fetch
 from headwater.log.handles import GroupHandle, Start, check_start
 from headwater.log.keys import box_key
@@ -107,7 +107,8 @@ def _wait_for_messages(
             return taken.messages
         if taken.due_ms >= 0:
             wait_ms = max(1, min(wait_ms, taken.due_ms))
-        boxed = yield Wait(box, ("BLPOP", box, f"{wait_ms / 1000:.3f}"), wait_ms)
+        command = ("BLPOP", box, f"{wait_ms / 1000:.3f}")
+        boxed = yield Wait(box, command, wait_ms, messages=counts.unboxed)
         if boxed and boxed[1] != b"poke":
             messages = yield from _open_box(group, boxed[1], terms)
             if messages:
@@ -155,9 +156,15 @@ def _ask(
         held,
         REPLY_BYTES,
     )
-    retried = terms.retry_ms is not None
+    call = Call(
+        "hw_group_read",
+        group.key,
+        args,
+        repeatable=terms.retry_ms is not None,
+        messages=counts.handed_out,
+    )
     try:
-        reply = yield Call("hw_group_read", group.key, args, repeatable=retried)
+        reply = yield call
     except Refusal as refusal:
         if refusal.code == "GRAVE":
             raise InvalidInput(
@@ -179,7 +186,7 @@ def _out_of_range(group: GroupHandle, refusal: Refusal, offset: object) -> Inval
 def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[Message]]:
     """Return the messages of a claim that was left in a member's box while it was blocked."""
     head, _, inline = text.partition(b"\n")
-    claims = [ClaimedRange(*map(int, claim.split(b":"))) for claim in head[1:].split(b",")]
+    claims = ClaimedRange.all_in(head)
     if inline:
         facts, _, body = inline.partition(b"\n")
         time, _, length = facts.partition(b":")

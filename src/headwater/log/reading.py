@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headwater.log import node
+from headwater.log import counts, node
 from headwater.log.fetching import fetch, fetch_part
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
@@ -22,7 +22,7 @@ from headwater.log.limits import (
     check_offset,
     to_ms,
 )
-from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, messages_read, record
+from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
 from headwater.log.runs import NOTHING_HELD, Run, open_entries, open_runs
 from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
@@ -86,7 +86,7 @@ def _arrivals(
             return []
         slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
         command = ("XREAD", "COUNT", most, "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
-        if reply := (yield Wait(tail, command, slice_ms)):
+        if reply := (yield Wait(tail, command, slice_ms, messages=counts.arrived)):
             entries: list[Any] = reply[0][1]
             return entries
 
@@ -225,7 +225,7 @@ def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
 
 def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
     args = (REPLY_BYTES, held, at, min(stop - 1, MAX_OFFSET))
-    return Call("hw_stream_read", stream.key, args, read_only=True, messages=messages_read)
+    return Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
 
 
 def _cut(runs: Iterable[Run], start: int, stop: int) -> list[tuple[int, pa.RecordBatch]]:

@@ -12,7 +12,6 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from headwater.log.types import GroupInfo, Retention, StreamInfo
-from headwater.store.call import Call
 
 Reply: TypeAlias = Sequence[Any]
 Record = TypeVar("Record", StreamInfo, GroupInfo, Retention)
@@ -62,16 +61,6 @@ class ReadReply(NamedTuple):
     covered: int
     nodes: list[Any]
     entries: list[Any]
-
-
-def messages_read(call: Call, reply: Reply) -> int:
-    """Count, for instruments, the offsets asked for that a reply of hw_stream_read covers."""
-    read = ReadReply(*reply)
-    ranges = zip(call.args[2::2], call.args[3::2], strict=True)
-    return sum(
-        max(0, min(int(last), read.covered) - max(int(first), read.first) + 1)
-        for first, last in ranges
-    )
 
 
 class SentNode(NamedTuple):
@@ -234,6 +223,11 @@ class ClaimedRange(NamedTuple):
     def all_of(cls, claims: Reply) -> list[ClaimedRange]:
         """Read the claims of a reply."""
         return [cls(*row) for row in _rows(claims, 3)]
+
+    @classmethod
+    def all_in(cls, head: bytes) -> list[ClaimedRange]:
+        """Read the first line of what lies in a blocked member's box."""
+        return [cls(*map(int, claim.split(b":"))) for claim in head[1:].split(b",")]
 
 
 class GroupReadReply(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headwater.errors import InvalidInput
+from headwater.log import counts
 from headwater.log.compaction import node_words, rows_of
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import STREAMS
@@ -28,11 +29,13 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
         return 0
     key = stream.key
     args: tuple[Argument, ...] = (n,) if past_readers else (n, 1)
-    reply = EvictReply.of((yield Call("hw_stream_evict", key, args, repeatable=n > 0)))
+    call = Call("hw_stream_evict", key, args, repeatable=n > 0, messages=counts.evicted)
+    reply = EvictReply.of((yield call))
     gone, more, cut = reply.gone, reply.more, reply.cut
     # What -n means was settled by the first call; the rest only frees what that one left.
     while more:
-        rest = EvictReply.of((yield Call("hw_stream_evict", key, (1,), repeatable=True)))
+        call = Call("hw_stream_evict", key, (1,), repeatable=True, messages=counts.evicted)
+        rest = EvictReply.of((yield call))
         gone, more = gone + rest.gone, rest.more
     if cut:
         kept = yield from rows_of(stream, cut.stay, cut.last)
@@ -60,7 +63,8 @@ def apply_retention(key: str, force: bool = False) -> Operation[Retained]:
 def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retained]:
     evicted = 0
     while True:
-        reply = RetainReply(*(yield Call("hw_stream_retain", key, args, repeatable=True)))
+        call = Call("hw_stream_retain", key, args, repeatable=True, messages=counts.retained)
+        reply = RetainReply(*(yield call))
         evicted += reply.gone
         if not reply.more:
             return Retained(evicted, reply.held, reply.held_by.decode() or None)

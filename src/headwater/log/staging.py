@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, StagingGone, StaleSequence
-from headwater.log import node, writing
+from headwater.log import counts, node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
 from headwater.log.replies import PublishReply, UnfinishedPublish
@@ -43,7 +43,9 @@ def stage(
         return place
     args = (*head, *writing.packed_words(batch))
     try:
-        reply: int = yield Call("hw_stream_stage", stream.key, args, repeatable=True)
+        reply: int = yield Call(
+            "hw_stream_stage", stream.key, args, repeatable=True, messages=batch.num_rows
+        )
     except Refusal:
         raise StagingGone(stream.name, staging) from None
     return reply
@@ -70,7 +72,10 @@ def publish(
     if len(set(names)) != len(names):
         raise InvalidInput("a staging is named twice; name each once")
     while True:
-        call = Call("hw_stream_publish", stream.key, (*head, *names), repeatable=True)
+        args = (*head, *names)
+        call = Call(
+            "hw_stream_publish", stream.key, args, repeatable=True, messages=counts.published
+        )
         try:
             reply = PublishReply(*(yield call))
         except Refusal as refusal:

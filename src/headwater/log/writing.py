@@ -225,7 +225,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
         )
         span = (packed.first_time or 0, packed.newest_time or 0)
         words = (reply.created, sealed, covered, packed.rows, *span, packed.blob)
-        boundary = yield Call("hw_stream_seal", key, words, repeatable=True)
+        boundary = yield Call("hw_stream_seal", key, words, repeatable=True, messages=packed.rows)
         if boundary < 0:
             return sealed_now
         sealed_now += covered - sealed
