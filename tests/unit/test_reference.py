@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from markdown.extensions.toc import slugify
 
 import headwater
-from headwater import errors, outbox, timeline
+from headwater import errors, instrument, outbox, timeline
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
@@ -112,6 +112,13 @@ def test_the_reference_tells_of_every_fact(kind: Any, page: str) -> None:
     text = (REFERENCE / page).read_text("utf-8")
     missing = [name for name in kind.__dataclass_fields__ if f"`{name}`" not in text]
     assert not missing
+
+
+def test_the_reference_tells_of_all_that_an_instrument_is_given() -> None:
+    text = (REFERENCE / "instrument.md").read_text("utf-8")
+    names = [*instrument.Event._fields, *get_args(instrument.Outcome)]
+    names += [name for name in vars(instrument.Instrument) if not name.startswith("_")]
+    assert [name for name in names if not re.search(rf"^\| `{name}\b", text, re.MULTILINE)] == []
 
 
 def test_the_reference_states_every_limit() -> None:
