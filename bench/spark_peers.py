@@ -78,7 +78,7 @@ class SameReader(DataSourceReader):
                 "time": pa.array([1_790_000_000_000] * self.size, pa.timestamp("ms", "UTC")),
             }
         )
-        [batch] = columns.hand_over(log, "same", 0, columns.arrow_schema(SCHEMA))
+        [batch] = columns.batches_for_spark(log, "same", 0, columns.arrow_schema(SCHEMA))
         for _ in range(self.rows // self.size):
             yield batch
 

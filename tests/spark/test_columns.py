@@ -26,7 +26,7 @@ from headwater.log.reading import UnopenedNode
 from headwater.spark import register
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.optimizer_rule import install_rule
-from headwater.spark.log.columns import ALL, arrow_schema, hand_over_nodes, spark_schema
+from headwater.spark.log.columns import ALL, arrow_schema, batch_of_nodes, spark_schema
 from tests.support.entries import entries
 from tests.support.servers import Server
 from tests.support.spark.plans import plan_of
@@ -237,7 +237,7 @@ def source_of(kept: UnopenedNode) -> type[DataSource]:
             self.schema = schema
 
         def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-            yield hand_over_nodes([kept], "s", 0, self.schema)
+            yield batch_of_nodes([kept], "s", 0, self.schema)
 
     class Source(DataSource):
         @classmethod

@@ -84,7 +84,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([*fields, NODE] if nodes else fields)
 
 
-def hand_over(
+def batches_for_spark(
     table: pa.Table, stream: str, partition: int, schema: pa.Schema
 ) -> list[pa.RecordBatch]:
     """Return rows of the log (offset, tag, value, time) as batches for Spark, without a loop."""
@@ -106,7 +106,7 @@ def hand_over(
     return batches
 
 
-def hand_over_nodes(
+def batch_of_nodes(
     nodes: Sequence[UnopenedNode], stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Return nodes unopened, one in each row; the JVM finds the other columns in them.

@@ -66,7 +66,7 @@ class RangeReader:
             for kind, pieces in groupby(self._scan(part), key=type):
                 if kind is list:
                     for nodes in pieces:
-                        yield columns.hand_over_nodes(
+                        yield columns.batch_of_nodes(
                             nodes, part.stream, part.partition, self.schema
                         )
                 else:
@@ -151,4 +151,4 @@ class RangeReader:
         table = rows_where(self.conditions, pa.Table.from_batches(held))
         if not table.num_rows:
             return []
-        return columns.hand_over(table, part.stream, part.partition, self.schema)
+        return columns.batches_for_spark(table, part.stream, part.partition, self.schema)
