@@ -29,7 +29,7 @@ from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
 
-STEPS = ["read", "begun", "moved", "in the handler", "handled", "committed", "told"]
+STEPS = ["read", "begun", "moved", "in the handler", "handled", "committed", "reported"]
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_a_consumer_may_die_at_any_step(
 ) -> None:
     stream = hw.stream(name)
     stream.write_many(entries(60))
-    # The log is told once a second at most, and here there is only one thing to tell.
-    times = 1 if step == "told" else times
+    # A position is reported once a second at most, and here there is only one.
+    times = 1 if step == "reported" else times
     dying = start(manner=manner, batch=10, step=step, times=times)
     assert zygote.wait(dying) == -signal.SIGKILL
     assert effects(engine, "c") == numbers(1, len(effects(engine, "c")))

@@ -51,7 +51,7 @@ def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
     agreed = run(embedded_url, "spark", "reconcile", *here, *TABLES)
     assert agreed.code == 0, agreed.err
     assert agreed.out.count("right") == 3
-    assert "held 3 accounts to 50 rows: no drift" in agreed.out
+    assert "compared 3 accounts with 50 rows: no drift" in agreed.out
 
     rides.spoil("other", "Ada", 1)
     drifted = run(embedded_url, "spark", "reconcile", *here, *TABLES)

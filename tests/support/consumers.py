@@ -74,8 +74,8 @@ class Desk:
             self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(store_url))
             self._end.callback(lambda: loop.wait(self._async_hw.close()))
             url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
-            self._async_engine = create_async_engine(url)
-            self._end.callback(lambda: loop.wait(self._async_engine.dispose()))
+            self.async_engine = create_async_engine(url)
+            self._end.callback(lambda: loop.wait(self.async_engine.dispose()))
 
     def consumer(self, name: str, stream: Any, handler: Any = None, **options: Any) -> Consumer:
         """Make a consumer; without a handler of its own it shows its effects."""
@@ -85,7 +85,7 @@ class Desk:
         if options.get("on_reset"):
             options["on_reset"] = self._awaited(options["on_reset"])
         made: Any = AsyncConsumer(
-            name, stream, self._async_engine, self._async_hw, self._awaited(handler), **options
+            name, stream, self.async_engine, self._async_hw, self._awaited(handler), **options
         )
         return cast("Consumer", Blocking(self._loop, made))
 

@@ -66,10 +66,10 @@ def test_a_position_is_told_once() -> None:
     place = position("first")
     drive(place.look_up(), [15])
     place.next = 30
-    assert drive(place.tell(), [])[1] == [30]
-    assert drive(place.tell(), [])[1] == []
+    assert drive(place.report(), [])[1] == [30]
+    assert drive(place.report(), [])[1] == []
     place.next = 31
-    assert drive(place.tell(60.0), [])[1] == [], "not so soon again"
+    assert drive(place.report(60.0), [])[1] == [], "not so soon again"
 
 
 class Frozen:

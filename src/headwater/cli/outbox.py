@@ -59,7 +59,7 @@ def stream(
 
     outbox = Outbox(open_engine(db))
     with connected(store) as hw, Streamer(outbox, hw) as streamer:
-        outbox.status()  # what is wrong from the beginning is told before anything else
+        outbox.status()  # an error that is there from the beginning is shown before anything else
         with stop_on_signals(streamer.stop), _shown(streamer, outbox, every):
             streamer.run()
     output.say(f"streamed {streamer.progress.rows} rows")
@@ -67,7 +67,7 @@ def stream(
 
 @app.command()
 def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
-    """Say what is staged, since when, who streams it, and how far the consumers are."""
+    """Show what is staged, since when, who streams it, and where the consumers are."""
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
 
@@ -126,16 +126,16 @@ class _View:
 
     def watch(self, over: threading.Event, console: Console, every: float) -> None:
         """Look now and then until it is over; without a terminal, print what has changed."""
-        told: tuple[object, ...] | None = None
+        shown: tuple[object, ...] | None = None
         at = time.monotonic()
         while True:
             self._look()
             now, progress = time.monotonic(), self._streamer.progress
             # The rate falls to nothing by itself; that alone is not worth a line.
             news = (progress, self._status and self._status.backlog)
-            if not console.is_terminal and news != told and (not told or now - at >= every):
+            if not console.is_terminal and news != shown and (not shown or now - at >= every):
                 output.say(self._line(progress))
-                told, at = news, now
+                shown, at = news, now
             if over.wait(min(_LOOK_S, every)):
                 return
 
@@ -143,7 +143,7 @@ class _View:
         try:
             self._status = self._outbox.status()
         except HeadwaterError:
-            self._status = None  # the streamer tells of it
+            self._status = None  # the streamer shows it
         self._looks.append((time.monotonic(), self._streamer.progress.rows))
 
     def _rate(self) -> int:

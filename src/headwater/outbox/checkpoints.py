@@ -1,8 +1,8 @@
-"""Where consumers stand, in SQL: one row per consumer and stream.
+"""The positions of consumers, in SQL: one row per consumer and stream.
 
-A position only moves by compare-and-set, in the transaction that holds the effects of what it
-moves over. The update comes first: it locks the row on Postgres and the file on SQLite, so that a
-second process of the same name waits, and then finds that it was overtaken.
+A position only moves by compare-and-set, in the transaction that holds the effects of the messages
+it moves over. The update comes first: it locks the row on Postgres and the file on SQLite, so that
+a second process of the same name waits, and then finds that it was overtaken.
 """
 
 from __future__ import annotations

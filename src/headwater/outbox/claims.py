@@ -1,15 +1,16 @@
 """Which rows are on their way to the log, and how the next ones follow: the database's side.
 
 A claim is the control row: a producer, a batch number, and the exact ids of the batch. It is
-written before the batch is appended and replaced after, so that whoever finds it knows that these
-rows, and no others, may be in the log under that producer and number already. One transaction does
-a whole turn: it deletes the rows of the last claim and writes the next one. Whoever lost the lead
-without knowing it fails in that turn, because the control row no longer names its batch.
+written before the batch is appended and replaced after, so that a streamer that finds it knows that
+these rows, and no others, may be in the log under that producer and number already. One transaction
+does a whole turn: it deletes the rows of the last claim and writes the next one. A streamer that
+lost the lead without knowing it fails in that turn, because the control row no longer names its
+batch.
 
 Rows are taken in the order of their ids out of one snapshot at a time. That keeps the order of
 every transaction: a snapshot has all rows of a transaction or none. Ids decide nothing else; a row
-with a low id that commits late is in a later snapshot. A snapshot lists many batches' worth of
-ids, because finding the first row behind a million deleted ones is not free.
+with a low id that commits late is in a later snapshot. A snapshot lists the ids of many batches,
+because to find the first row behind a million deleted ones takes time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headwater.outbox.database import Control, OutboxDatabase, Row, Runs
 
 Steps: TypeAlias = Callable[[str], None]
 
-# What one append may carry is 64 MB, and one value 16 MB.
+# One append may carry 64 MB, and one value 16 MB.
 _BATCH_BYTES = 32 * 1024 * 1024
 _LISTED_BATCHES = 20
 
@@ -32,7 +33,7 @@ class LostLead(Exception):
 
 
 class ClaimedBatch(NamedTuple):
-    """What is to be appended: its name, and its rows in order."""
+    """What is to be appended: its producer and number, and its rows in order."""
 
     producer: str
     number: int
@@ -74,7 +75,7 @@ class Claims:
         return self._database.now_ms() - self._database.claimed_ms()
 
     def unfinished(self) -> ClaimedBatch | None:
-        """Give the batch that the last leader may have left half-way; it must be appended again."""
+        """Return the batch that the last leader may have left half-way, to be appended again."""
         if not self._runs:
             return None
         rows = self._database.rows(self._runs)
@@ -108,7 +109,7 @@ class Claims:
         return ClaimedBatch(new.producer, new.batch, rows) if runs else None
 
     def read_ahead(self) -> None:
-        """Read the rows of the next batch, if it is listed already; they change no more."""
+        """Read the rows of the next batch, if it is listed already; they do not change any more."""
         runs = self._take()
         self._ahead = _Ahead(runs, self._database.rows(runs)) if runs else _NOTHING
 
@@ -128,7 +129,7 @@ class Claims:
 
 
 def runs_of(ids: Sequence[int]) -> Runs:
-    """Gather ascending ids into runs of neighbours: every id is in one of them, and no other."""
+    """Return the runs of ascending ids without a gap: they hold these ids, and no others."""
     if ids and ids[-1] - ids[0] == len(ids) - 1:
         return [(ids[0], ids[-1])]
     runs: Runs = []
@@ -141,7 +142,7 @@ def runs_of(ids: Sequence[int]) -> Runs:
 
 
 def spell_runs(runs: Runs) -> str:
-    """Spell runs of ids: 1-1000,1007."""
+    """Write runs of ids as 1-1000,1007."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
@@ -155,5 +156,5 @@ def read_runs(text: str) -> Runs:
 
 
 def count_ids(runs: Runs) -> int:
-    """Say how many ids are in runs."""
+    """Return how many ids are in runs."""
     return sum(last - first + 1 for first, last in runs)

@@ -34,7 +34,9 @@ class ConsumerShell(Generic[H, R]):
         self._patience_s: float | None = None
         known: set[str] = set()
         self._turns = {
-            place: Turn(plan, StreamHandle(place, known), StreamHandle(plan.grave(place), known))
+            place: Turn(
+                plan, StreamHandle(place, known), StreamHandle(plan.dead_letters(place), known)
+            )
             for place in self.streams
         }
 

@@ -1,22 +1,21 @@
-"""What a consumer does, without doing any of it: asked of the sync and the async consumer alike.
+"""What a consumer does, without I/O: Consumer and AsyncConsumer run the same definition.
 
 One batch is one SQL transaction:
 
     read       messages from the position on, from the log
     begun      the transaction is open
-    moved      the position was compared and set: whoever finds it elsewhere handles nothing
+    moved      the position was compared and set: a process that finds it elsewhere handles nothing
     handled    the handler has written its effects
     committed  position and effects are there, together
-    told       the log knows the position, so that retention may pass it
+    reported   the log knows the position, so that retention may pass it
 
-A crash before ``committed`` leaves no trace, and one after it nothing to repeat. Whenever the
-outcome of a commit is not known, the position is looked up again before anything else.
+A crash before ``committed`` leaves no trace, and one after it nothing to repeat. When the outcome
+of a commit is unknown, the position is looked up again before anything else.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from headwater.errors import (
     GapError,
@@ -27,11 +26,13 @@ from headwater.errors import (
     StaleSequence,
     TransactionEnded,
 )
+from headwater.instrument import Outcome, observe
 from headwater.log.handles import Start, StreamHandle
 from headwater.log.reading import read_from
 from headwater.log.types import Message, Passage
 from headwater.log.writing import write_many
 from headwater.outages import delay_s
+from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
 from headwater.outbox.position import ConsumerPosition
@@ -49,79 +50,74 @@ from headwater.outbox.work import (
 
 log = logging.getLogger("headwater.outbox")
 
-# A waiting consumer looks up this often whether it was asked to stop.
+# A waiting consumer checks this often whether it was asked to stop.
 WAIT_MS = 500
-# The log is told of new positions at most this often while there is work.
-TELL_S = 1.0
-# A consumer that has nothing to do looks up its position so often: somebody may have moved it.
+# New positions are reported to the log at most this often while there is work.
+REPORT_S = 1.0
+# A consumer that has nothing to do looks up its position this often: somebody may have moved it.
 DOUBT_S = 2.0
-# While it runs, each call of the log waits so long for a store that is away.
+# While it runs, each call of the store is retried for so long; then it is an outage.
 PATIENCE_S = 1.0
 LONGEST_RETRY_S = 10.0
 GAPS_KEPT = 100
 
 
 class Failed(Exception):
-    """A handler failed; the cause is its error. The transaction is rolled back with it."""
-
-
-class ConsumerBatch(NamedTuple):
-    """What one transaction applies: the messages between two positions, or one reset record."""
-
-    at: int
-    after: int
-    messages: list[Message]
-    reset: Message | None
-    gap: tuple[int, int] | None
+    """A handler failed; the cause is its error. It rolls the transaction back."""
 
 
 class Turn:
-    """One consumer on one stream: what it does next, and how it gets on."""
+    """One consumer on one stream: what it does next, and what it has done."""
 
-    def __init__(self, plan: ConsumerPlan, stream: StreamHandle, grave: StreamHandle) -> None:
+    def __init__(
+        self, plan: ConsumerPlan, stream: StreamHandle, dead_letters: StreamHandle
+    ) -> None:
         self.stream = stream
         self.stats = ConsumerStats()
         self.position = ConsumerPosition(plan, stream)
         self._plan = plan
-        self._grave = grave
+        self._dead_letters = dead_letters
         self._who = f"consumer {plan.name!r} of {stream.name!r}"
         self._reset_tag = reset_tag(plan.name)
         self._size = plan.batch
         self._failures = 0
-        self._suspect = 0  # somewhere before this offset lies a message that cannot be handled
+        self._suspect = 0  # somewhere before this offset is a message that cannot be handled
+        self._retries = self._committing = False
 
     def run(self) -> Work[None]:
-        """Apply what comes, wait for more, and ride out trouble, until asked to stop."""
+        """Apply what comes, wait for more, and retry after an outage, until asked to stop."""
+        self._retries = True
         outage = DatabaseOutage(self._who, log, self._plan.database, self._plan.time.monotonic)
         while not (yield Pause(0)):
             try:
                 handled = yield from self._advance(WAIT_MS)
                 outage.over()
-                yield from self.position.tell(TELL_S)
+                yield from self.position.report(REPORT_S)
                 if handled is None:
                     self.position.doubt(DOUBT_S)
             except Exception as error:
                 if not is_passing(error):
-                    yield from self.position.tell()
+                    yield from self.position.report()
                     raise
                 yield Pause(outage.meet(error))
-        yield from self.position.tell()
+        yield from self.position.report()
 
     def run_once(self) -> Work[int]:
         """Apply one batch, if there is one; returns how many messages were handled."""
+        self._retries = False
         while (handled := (yield from self._advance(None))) == 0:
             pass
-        yield from self.position.tell()
+        yield from self.position.report()
         return handled or 0
 
     def seek(self, start: Start) -> Work[int]:
-        """Set the position, whatever it was; gives the offset."""
+        """Set the position, whatever it was; returns the offset."""
         self._failures = self._suspect = 0
         self._size = self._plan.batch
         return (yield from self.position.seek(start))
 
     def _advance(self, block_ms: float | None) -> Work[int | None]:
-        """Take the next batch in hand; returns how many messages were handled.
+        """Apply the next batch; returns how many messages were handled.
 
         None when there was nothing to do; 0 when there may be more, although nothing was handled.
         """
@@ -131,7 +127,7 @@ class Turn:
         except (GapError, PositionLost, PoisonedBatch):
             raise  # and the position is where it was
         except BaseException:
-            # Whether a commit got through may be unknown.
+            # Whether a commit succeeded may be unknown.
             self.position.next = None
             raise
 
@@ -142,7 +138,7 @@ class Turn:
             beyond = passage.last < at - 1
             if not (passage.gap or beyond):
                 break
-            # Another process of this name may be further already, and retention with it.
+            # Another process of this name may be further already, and retention behind it.
             self.position.next = None
             before, at = at, (yield from self.position.look_up())
             if at != before:
@@ -154,38 +150,39 @@ class Turn:
         if passage.next == at:
             return None
         yield Step("read")
-        return self._cut(at, passage)
+        return cut_batch(at, passage, self._reset_tag)
 
     def _check_gap(self, gap: tuple[int, int] | None) -> None:
         if gap and self._plan.on_gap == "stop":
             raise GapError(self._plan.name, self.stream.name, *gap)
 
-    def _cut(self, at: int, passage: Passage) -> ConsumerBatch:
-        """Give what comes before the first reset record for this consumer, or that record."""
-        records = resets_in(passage.messages)
-        if not records:
-            return ConsumerBatch(at, passage.next, passage.messages, None, passage.gap)
-        mine = next((record for record in records if record.tag == self._reset_tag), None)
-        end = mine.offset if mine else passage.next
-        others = {record.offset for record in records}
-        messages = [m for m in passage.messages if m.offset < end and m.offset not in others]
-        if mine and not (messages or passage.gap):
-            return ConsumerBatch(at, end + 1, [], mine, None)
-        return ConsumerBatch(at, end, messages, None, passage.gap)
-
     def _take(self, batch: ConsumerBatch) -> Work[int | None]:
+        observation = observe("consumer.batch", self._plan.name)
+        self._committing = False
         try:
             moved = yield Transact(self._apply(batch), alone=True)
         except Failed as failed:
-            return (yield from self._fail(batch, failed.__cause__ or failed))
+            error = failed.__cause__ or failed
+            if observation is not None:
+                observation.end(self._outcome(error, batch), error)
+            return (yield from self._fail(batch, error))
+        except BaseException as error:
+            if observation is not None:
+                observation.end(self._outcome(error), error)
+            raise
         if not moved:
+            if observation is not None:
+                observation.end("refused")
             return self._step_aside()
+        if observation is not None:
+            observation.messages, observation.bytes = len(batch.records), batch.bytes
+            observation.end()
         yield Step("committed")
         self.stats.batches += 1
         self.stats.handled += len(batch.messages)
         self.stats.resets += batch.reset is not None
         self._pass(batch)
-        return 1 if batch.reset else len(batch.messages)
+        return len(batch.records)
 
     def _apply(self, batch: ConsumerBatch) -> Work[bool]:
         """Move the position and write the effects; False when another process was faster."""
@@ -198,10 +195,17 @@ class Turn:
         elif batch.messages:
             yield from self._handle(Handle(self.stream.name, batch.messages))
         yield Step("handled")
+        self._committing = True
         return True
 
+    def _outcome(self, error: BaseException, failed: ConsumerBatch | None = None) -> Outcome:
+        """Return what to report of an error; ``failed`` is the batch that a handler failed on."""
+        if is_passing(error):
+            return "unknown" if self._committing else "retried" if self._retries else "failed"
+        return "failed" if failed is None or self._gives_up(failed) else "retried"
+
     def _handle(self, request: Handle | Restore) -> Work[None]:
-        """Call the user's code; its errors are its own, unless it ended the transaction."""
+        """Call the user's function. Raises Failed from its error, or TransactionEnded."""
         try:
             yield request
         except Exception as error:
@@ -213,16 +217,16 @@ class Turn:
             raise TransactionEnded(self._plan.name, self.stream.name)
         if state == "broken":
             raise Failed from OutboxError(
-                "the handler caught an error of the database, which undid the transaction; let it "
-                "pass, or catch it around conn.begin_nested()"
+                "the handler caught an error of the database, which rolled the transaction back; "
+                "do not catch it, or catch it around conn.begin_nested()"
             )
 
     def _restore(self, record: Message) -> Work[None]:
-        """Set the state, and apply again what lies between its position and the record."""
+        """Replace the state, and apply again what lies between its position and the record."""
         try:
             reset = reset_of(record)
             if not self._plan.resets:
-                raise InvalidInput(f"{self._who} is to be reset, but has no on_reset; give it one")
+                raise InvalidInput(f"{self._who} is to be reset, but has no on_reset; pass one")
         except InvalidInput as error:
             raise Failed from error
         yield from self._handle(Restore(self.stream.name, reset.state))
@@ -236,7 +240,10 @@ class Turn:
             if passage.gap:
                 first, last = passage.gap[0], min(passage.gap[1], record.offset - 1)
                 self._check_gap((first, last))
-                log.warning("%s is reset without offsets %d to %d", self._who, first, last)
+                log.warning(
+                    "%s is reset without offsets %d to %d, which were evicted",
+                    *(self._who, first, last),
+                )
             skipped = {message.offset for message in resets_in(passage.messages)}
             again = [
                 message
@@ -248,7 +255,7 @@ class Turn:
             at = passage.next
 
     def _pass(self, batch: ConsumerBatch) -> None:
-        """Take note that the position has moved over a batch."""
+        """Note that the position has moved over a batch."""
         self.position.next, self._failures = batch.after, 0
         left = self._suspect - batch.after
         self._size = min(2 * self._size, left) if left > 0 else self._plan.batch
@@ -259,7 +266,7 @@ class Turn:
             self.stats.gaps = [*self.stats.gaps, (self.stream.name, first, last)][-GAPS_KEPT:]
 
     def _step_aside(self) -> int:
-        """Take note that another process of this name was faster."""
+        """Note that another process of this name was faster."""
         self.position.next, self._failures, self._size = None, 0, self._plan.batch
         self.stats.overtaken += 1
         return 0
@@ -267,17 +274,15 @@ class Turn:
     # ── When the handler fails ───────────────────────────────────────────────────────────────
 
     def _fail(self, batch: ConsumerBatch, error: BaseException) -> Work[int | None]:
-        """Try again, give up, or come closer to the guilty message by taking fewer at a time."""
+        """Retry, give up, or find the message that fails by taking fewer at a time."""
         if is_passing(error):
             raise error
+        last_try, gives_up = self._is_last_try(batch), self._gives_up(batch)
         self._failures += 1
-        messages = [batch.reset] if batch.reset else batch.messages
-        first, last = messages[0].offset, messages[-1].offset
-        alone = len(messages) == 1
-        searching = batch.at < self._suspect
-        if self._failures < (1 if searching and not alone else self._plan.attempts):
+        first, last = batch.records[0].offset, batch.records[-1].offset
+        if not last_try:
             log.warning(
-                "the handler of %s failed on offsets %d to %d, try %d of %d: %r",
+                "the handler of %s failed on offsets %d to %d, attempt %d of %d: %r",
                 *(self._who, first, last, self._failures, self._plan.attempts, error),
             )
             wait_s = delay_s(self._failures, self._plan.backoff_ms / 1000, LONGEST_RETRY_S)
@@ -287,31 +292,41 @@ class Turn:
             raise PoisonedBatch(
                 *(self._plan.name, self.stream.name, first, last, self._plan.attempts, repr(error))
             ) from error
-        if not alone:
+        if not gives_up:
             self._suspect = max(self._suspect, batch.after)
-            self._size = len(messages) // 2
+            self._size = len(batch.records) // 2
             return 0
-        return (yield from self._bury(batch, messages[0], error))
+        return (yield from self._bury(batch, batch.records[0], error))
+
+    def _is_last_try(self, batch: ConsumerBatch) -> bool:
+        """Return whether a batch that fails now is not retried as it is."""
+        searching = batch.at < self._suspect and len(batch.records) > 1
+        return self._failures + 1 >= (1 if searching else self._plan.attempts)
+
+    def _gives_up(self, batch: ConsumerBatch) -> bool:
+        """Return whether a batch that fails now is not retried at all, whole or in parts."""
+        ends = self._plan.on_error == "stop" or len(batch.records) == 1
+        return ends and self._is_last_try(batch)
 
     def _bury(self, batch: ConsumerBatch, message: Message, error: BaseException) -> Work[int]:
-        """Write a message to the dead letters, then pass it.
+        """Write a message to the dead letters, then move the position over it.
 
-        In that order, under its own number: a crash in between writes the letter again, and the
-        log recognises it.
+        In that order, with its offset as sequence: a crash in between writes the letter again, and
+        the log deduplicates it.
         """
         yield Step("given up")
         letter, producer = [(message.tag, message.value)], self.position.reader
         try:
-            yield Ask(write_many(self._grave, letter, None, producer, message.offset))
+            yield Ask(write_many(self._dead_letters, letter, None, producer, message.offset))
         except StaleSequence:
-            # The consumer was sent back to before what it buried long ago: nothing to recognise.
-            yield Ask(write_many(self._grave, letter, None, None, None))
+            # The consumer was moved back to before what it buried long ago: it is a new letter.
+            yield Ask(write_many(self._dead_letters, letter, None, None, None))
         yield Step("buried")
         if not (yield Transact(self.position.move(batch.at, batch.after))):
             return self._step_aside()
         log.error(
-            "%s gave up offset %d, which is now in stream %r: %r",
-            *(self._who, message.offset, self._grave.name, error),
+            "%s gave up offset %d, which is now a dead letter in stream %r: %r",
+            *(self._who, message.offset, self._dead_letters.name, error),
         )
         self.stats.dead += 1
         self._pass(batch)

@@ -1,7 +1,7 @@
 """Connections of the streamer's own to the application's database.
 
 The streamer works on a driver's connection, not on the application's pool: it holds a lock and
-listens for as long as it runs, and decides itself where transactions begin. Its connections are
+listens for as long as it runs, and decides by itself where transactions begin. Its connections are
 made as the engine makes them, with the same arguments and listeners.
 """
 
@@ -31,7 +31,7 @@ Runs: TypeAlias = list[tuple[int, int]]
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
-# Who leads where the database is in the memory of this process.
+# The locks of leaders whose database is in the memory of this process.
 _locks: WeakKeyDictionary[Engine, threading.Lock] = WeakKeyDictionary()
 
 
@@ -163,7 +163,7 @@ class OutboxDatabase(ABC):
 
 
 class ConnectionSource:
-    """Gives connections of its own to the database of an engine; ``close`` ends idle ones."""
+    """Makes connections of the streamer's own to the database of an engine."""
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self.engine = _within_reach(engine)
@@ -174,7 +174,7 @@ class ConnectionSource:
 
     @contextmanager
     def open(self) -> Iterator[OutboxDatabase]:
-        """Connect for a while; an error of a driver leaves as one of the OutboxError tree."""
+        """Connect for a while. An error of a driver is raised as one of the OutboxError tree."""
         with translating_errors(self.engine, table=outbox_table.name):
             pooled = self._pool.connect()
             try:
@@ -191,7 +191,7 @@ class ConnectionSource:
                 pooled.close()
 
     def close(self) -> None:
-        """End the connections that are kept for the next time."""
+        """Close the connections that are kept for the next time."""
         if not self._shared:
             self._pool.dispose()
 
@@ -214,7 +214,7 @@ class ConnectionSource:
 
 @contextmanager
 def open_database(engine: Engine | AsyncEngine) -> Iterator[OutboxDatabase]:
-    """Connect once."""
+    """Connect for a while, without keeping the connection."""
     source = ConnectionSource(engine)
     try:
         with source.open() as database:
@@ -224,7 +224,7 @@ def open_database(engine: Engine | AsyncEngine) -> Iterator[OutboxDatabase]:
 
 
 def _within_reach(engine: Engine | AsyncEngine) -> Engine:
-    """Give an engine on a driver that we know: the same, or a twin for the same database."""
+    """Return an engine on a driver that we know: the same, or a twin for the same database."""
     name = check_dialect(engine.dialect)
     if isinstance(engine, Engine) and engine.dialect.driver == _DRIVERS[name]:
         return engine

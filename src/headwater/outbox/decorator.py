@@ -1,4 +1,4 @@
-"""The decorator form: a handler that is a consumer."""
+"""The decorator that makes a consumer of its handler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The outbox: what a transaction says to the log, kept in the same database until it is there.
+"""The outbox: messages for the log, kept in the transaction's database until they are there.
 
 A row that is staged becomes a message if and only if the transaction that staged it commits. A
-streamer takes it from there.
+streamer brings it to the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MANY_NAMES = 10_000
 class Outbox(Generic[E]):
     """Where transactions stage messages; ``engine`` is SQLAlchemy's, for SQLite or Postgres.
 
-    ``encode`` turns a value that is neither bytes nor str into bytes; as it is, into JSON.
+    ``encode`` turns a value that is neither bytes nor str into bytes; by default, into JSON.
     """
 
     def __init__(self, engine: E, *, encode: Callable[[Any], bytes] = msgspec.json.encode) -> None:
@@ -82,8 +82,8 @@ class Outbox(Generic[E]):
         """Stage one message in the transaction of ``conn``; to be awaited on an async one.
 
         It reaches the stream if and only if that transaction commits, after what the same
-        transaction staged before it for that stream. What the log would not take is refused here,
-        before the insert: raises InvalidInput. NotCreated when the tables are missing. One insert.
+        transaction staged before it for that stream. Raises InvalidInput for what the log would
+        not take, before the insert, and NotCreated when the tables are missing. One insert.
         """
         return _write(conn, [self._row(stream, tag, value)])
 
@@ -108,18 +108,18 @@ class Outbox(Generic[E]):
             for pair in entries:
                 tag, value = pair
                 if isinstance(pair, str):
-                    # A str of two signs would pass for a pair; a dict gives its keys.
+                    # A str of two characters would pass for a pair; so would a key of a dict.
                     raise TypeError
                 rows.append((stream, tag, value))
         except (TypeError, ValueError):
             raise InvalidInput(
-                "entries must be (tag, value) pairs; of a dict give items()"
+                "entries must be (tag, value) pairs; of a dict, pass its items()"
             ) from None
         rows = [self._row(*row) for row in rows]
         return _write(conn, rows)
 
     def status(self) -> Status:
-        """Say how much is staged, since when, and who streams it; blocks for a moment."""
+        """Return how much is staged, since when, and who streams it; blocks for a moment."""
         with open_database(self.engine) as database:
             return read_status(database)
 
@@ -134,7 +134,7 @@ class Outbox(Generic[E]):
             raise InvalidInput(
                 f"a value may have {MAX_VALUE_BYTES} bytes, not {len(value)}; make it smaller"
             )
-        # Of at most four bytes a sign, and without a NUL: nothing more to look at.
+        # A character has at most four bytes, and none that is printable is a NUL.
         if type(tag) is not str or 4 * len(tag) > MAX_TAG_BYTES or not tag.isprintable():
             _check_tag(tag)
         return stream, tag, value
@@ -152,10 +152,10 @@ class Outbox(Generic[E]):
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidInput(
                 f"a {type(value).__name__} cannot be encoded ({error}); "
-                "stage bytes, or give the outbox an encode= that knows it"
+                "stage bytes, or pass the outbox an encode= that can"
             ) from error
         if not isinstance(found, bytes):
-            raise InvalidInput(f"encode= must give bytes, not {type(found).__name__}")
+            raise InvalidInput(f"encode= must return bytes, not {type(found).__name__}")
         return found
 
 

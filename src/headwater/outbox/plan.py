@@ -79,7 +79,7 @@ class ConsumerPlan:
         """The name by which the log knows the consumer."""
         return f"consumer:{self.name}"
 
-    def grave(self, stream: str) -> str:
+    def dead_letters(self, stream: str) -> str:
         """Return the name of the stream with the dead letters of a stream."""
         return check_name(f"{stream}.{self.name}.dead", "stream for dead letters")
 

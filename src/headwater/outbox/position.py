@@ -1,7 +1,7 @@
-"""Where one consumer stands on one stream: in SQL, where it counts, and in the log, which waits.
+"""The position of one consumer on one stream: in SQL, where it counts, and in the log.
 
-The log is told of a position only after it was committed, so that retention never passes what may
-still be needed.
+A position is reported to the log only after it was committed, so that retention never passes what
+may still be needed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class ConsumerPosition:
         self._dialect = plan.database.dialect.name
         self._stream = stream
         self._time = plan.time
-        self._told: int | None = None
-        self._told_at = 0.0
+        self._reported: int | None = None
+        self._reported_at = 0.0
         self._found_at: float | None = None
 
     # ── In SQL ───────────────────────────────────────────────────────────────────────────────
 
     def look_up(self) -> Work[int]:
-        """Find the position, or give a new consumer its first.
+        """Find the position, or write the first one of a new consumer.
 
-        Whatever the log was told about a position that turns out to be another is put right.
-        Raises CheckpointRemoved when there was a position, and is none any more.
+        A position that the log does not know is reported. Raises CheckpointRemoved when there was
+        a position, and it is gone.
         """
         if self.next is not None:
             return self.next
@@ -55,18 +55,18 @@ class ConsumerPosition:
             if self._found_at is not None:
                 raise CheckpointRemoved(self._consumer, self._stream.name)
             found = yield from self._begin()
-        if found != self._told:
-            yield from self._tell(found)
+        if found != self._reported:
+            yield from self._report(found)
         self.next, self._found_at = found, self._time.monotonic()
         return found
 
     def doubt(self, after_s: float) -> None:
-        """Have the position looked up again if the last time is so long ago."""
+        """Have the position looked up again if it was not for so long."""
         if self._found_at is not None and self._time.monotonic() - self._found_at >= after_s:
             self.next = None
 
     def load(self) -> Work[int | None]:
-        """Give what SQL says; None for a new consumer. Raises NotCreated."""
+        """Return the position in SQL; None for a new consumer. Raises NotCreated."""
         try:
             position: int | None = yield Transact(self._fetch())
         except DBAPIError as error:
@@ -80,19 +80,19 @@ class ConsumerPosition:
         return position
 
     def _begin(self) -> Work[int]:
-        """Give a new consumer its first position; a process of the same name may be faster."""
+        """Write the first position of a new consumer; a process of its name may be faster."""
         if self._start == "first":
-            # Nothing may be evicted between looking for the first message and saying so.
-            yield from self._tell(1)
+            # Nothing may be evicted between looking for the first message and reporting it.
+            yield from self._report(1)
         begun = yield from self.resolve(self._start)
-        if begun != self._told:
-            yield from self._tell(begun)
+        if begun != self._reported:
+            yield from self._report(begun)
         yield Transact(self._write(checkpoints.CREATE, begun))
         found = yield from self.load()
         return begun if found is None else found
 
     def move(self, old: int, new: int) -> Work[bool]:
-        """Move from ``old`` to ``new`` in the open transaction; False when it is elsewhere."""
+        """Move from ``old`` to ``new`` in the open transaction; returns whether it was there."""
         return bool((yield Execute(checkpoints.MOVE, {**self._row(new), "old": old})))
 
     def _write(self, statements: dict[str, Insert], position: int) -> Work[None]:
@@ -110,28 +110,28 @@ class ConsumerPosition:
 
     # ── In the log ───────────────────────────────────────────────────────────────────────────
 
-    def tell(self, every_s: float = 0.0) -> Work[None]:
-        """Tell the log, if it does not know yet; not again before ``every_s`` is over.
+    def report(self, every_s: float = 0.0) -> Work[None]:
+        """Report the position to the log if it is new; not again before ``every_s`` is over.
 
-        A store that is away is told another time.
+        When the store is away, a later call reports it.
         """
-        if self.next is None or self.next == self._told:
+        if self.next is None or self.next == self._reported:
             return
-        if self._time.monotonic() - self._told_at < every_s:
+        if self._time.monotonic() - self._reported_at < every_s:
             return
         try:
-            yield from self._tell(self.next)
+            yield from self._report(self.next)
         except StoreError as error:
-            log.debug("%s could not tell its position: %s", self.reader, error)
+            log.debug("%s could not report its position: %s", self.reader, error)
         else:
-            yield Step("told")
+            yield Step("reported")
 
-    def _tell(self, position: int) -> Work[None]:
+    def _report(self, position: int) -> Work[None]:
         yield Ask(set_reader(self._stream.key, self.reader, position))
-        self._told, self._told_at = position, self._time.monotonic()
+        self._reported, self._reported_at = position, self._time.monotonic()
 
     def resolve(self, start: Start) -> Work[int]:
-        """Turn "first", "last", an offset or a time into an offset of the stream."""
+        """Return the offset that "first", "last", an offset or a time stands for."""
         there = yield Ask(info(self._stream))
         if start == "first":
             return int(there.first)
@@ -149,13 +149,13 @@ class ConsumerPosition:
     # ── For its owner ────────────────────────────────────────────────────────────────────────
 
     def seek(self, start: Start) -> Work[int]:
-        """Set the position, whatever it was; gives the offset."""
+        """Set the position, whatever it was; returns the offset."""
         target = yield from self.resolve(start)
         before = yield from self.load()
-        # Retention waits at the lower of both until the position is settled.
-        yield from self._tell(target if before is None else min(target, before))
+        # Retention waits at the lower of both until the new position is committed.
+        yield from self._report(target if before is None else min(target, before))
         yield Transact(self._write(checkpoints.PLACE, target))
-        yield from self._tell(target)
+        yield from self._report(target)
         self.next = None
         return target
 
@@ -168,8 +168,8 @@ class ConsumerPosition:
         return max(int(there.last) + 1 - max(position, int(there.first)), 0)
 
     def remove(self) -> Work[bool]:
-        """Forget the consumer, here and in the log; says whether it existed."""
+        """Remove the consumer from SQL and from the log; returns whether it existed."""
         gone = yield Transact(self._delete())
         yield Ask(set_reader(self._stream.key, self.reader, None))
-        self.next = self._told = self._found_at = None
+        self.next = self._reported = self._found_at = None
         return bool(gone)

@@ -1,9 +1,9 @@
-"""Reset records: what tells a consumer, in the log's order, to set its state anew.
+"""Reset records: messages that tell a consumer, in the log's order, to replace its state.
 
 A reset record is a message with the tag ``headwater.reset:<consumer>``: compaction keeps the latest
 of each consumer. It holds a position, and the state that is right once everything up to that
-position is applied. The consumer of that name sets its state in one transaction, applies again what
-lies between the position and the record, and goes on behind it. Other consumers pass it over.
+position is applied. The consumer of that name replaces its state in one transaction, applies again
+what lies between the position and the record, and goes on behind it. Other consumers skip it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _PREFIX = "headwater.reset:"
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """What a reset record says: ``state`` holds once all up to ``position`` is applied."""
+    """What a reset record holds: ``state`` is right once all up to ``position`` is applied."""
 
     position: int
     state: Any = None
 
 
 def reset_tag(consumer: str) -> str:
-    """Give the tag of the reset records for a consumer."""
+    """Return the tag of the reset records for a consumer."""
     return _PREFIX + consumer
 
 
 def resets_in(messages: list[Message]) -> list[Message]:
-    """Find the reset records among messages, for whomever they are."""
+    """Return the reset records among messages, for whichever consumer they are."""
     return [message for message in messages if message.tag.startswith(_PREFIX)]
 
 
 def reset_of(message: Message) -> Reset:
-    """Read a reset record; raises InvalidInput when it is none that could be meant."""
+    """Read a reset record. Raises InvalidInput when it cannot be one."""
     try:
         reset = msgspec.json.decode(message.value, type=Reset)
     except msgspec.MsgspecError as error:
@@ -65,17 +65,17 @@ def write_reset(
 def write_reset(
     stream: Stream | AsyncStream, consumer: str, position: int, state: Any
 ) -> int | Awaitable[int]:
-    """Tell a consumer to set its state to ``state``, valid at ``position``; gives the offset.
+    """Tell a consumer to replace its state by ``state``, right at ``position``; returns the offset.
 
-    ``state`` is anything JSON can say; the consumer's ``on_reset(conn, state)`` gets it back.
+    ``state`` is anything that JSON can hold; the consumer's ``on_reset(conn, state)`` receives it.
     ``position`` is the last offset that the state contains, 0 for none. What comes after it in the
     stream is applied again, so it must not be evicted before the consumer is past the record. A
-    record that is written twice does no harm. With an AsyncStream, await the answer.
+    record that is written twice does no harm. With an AsyncStream, await the result.
     """
     check_name(consumer, "consumer")
     check_count(position, "position", MAX_OFFSET)
     try:
         value = msgspec.json.encode(Reset(position, state))
     except (TypeError, msgspec.MsgspecError) as error:
-        raise InvalidInput(f"the state must be what JSON can say: {error}") from None
+        raise InvalidInput(f"the state must be what JSON can hold: {error}") from None
     return stream.write(reset_tag(consumer), value)

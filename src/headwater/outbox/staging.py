@@ -1,8 +1,8 @@
 """How rows get into the outbox, by whatever connection the caller's transaction runs on.
 
-Taken are SQLAlchemy connections and sessions on any driver, psycopg, sqlite3 and aiosqlite
-connections, sync and async. Nothing here begins, commits or rolls back: that is the caller's. On
-an async connection the answer is to be awaited, on others the rows are in when it returns.
+Accepted are SQLAlchemy connections and sessions on any driver, psycopg, sqlite3 and aiosqlite
+connections, sync and async. Nothing here begins, commits or rolls back: the caller does. On an
+async connection the result must be awaited, on others the rows are inserted when it returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AnyAsyncConnection: TypeAlias = (
     "| aiosqlite.Connection"
 )
 
-# What one statement carries at most: enough to be quick, and far from what a driver can hold.
+# What one statement carries at most: enough to be quick, and far below the limits of drivers.
 _PART_ROWS = 1000
 _PART_BYTES = 8 * 1024 * 1024
 
@@ -51,7 +51,7 @@ _FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?)"
 _FOR_OTHERS = sa.insert(outbox_table).inline()
 
 
-# The way of every kind of connection met so far, and whether it is to be awaited.
+# How to insert by every kind of connection met so far, and whether that must be awaited.
 _known: dict[type, tuple[Way, bool]] = {}
 
 
@@ -78,7 +78,7 @@ async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:
-    """Split rows into parts of which each fits one statement."""
+    """Split rows into parts that each fit one statement."""
     start = size = 0
     for place, (_, tag, value) in enumerate(rows):
         size += len(tag) + len(value)
@@ -90,7 +90,7 @@ def _parts(rows: Rows) -> Iterator[Rows]:
 
 
 def _way_of(kind: type) -> Way:
-    """Find the way that rows go by a kind of connection."""
+    """Return the function that inserts by a kind of connection; raises InvalidInput."""
     ways: list[tuple[Any, Way]] = [
         (sa.Connection, _by_connection),
         ((Session, scoped_session), _by_session),
@@ -106,7 +106,7 @@ def _way_of(kind: type) -> Way:
     if any(above.__module__.startswith("aiosqlite") for above in kind.__mro__):
         return _by_aiosqlite
     raise InvalidInput(
-        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; hand over the connection or "
+        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; pass the connection or "
         "session that your transaction runs on, of SQLAlchemy, psycopg, sqlite3 or aiosqlite"
     )
 
@@ -118,7 +118,7 @@ def _for_psycopg(rows: Rows) -> tuple[str, Any]:
 
 
 def _for_driver(dialect: sa.Dialect, rows: Rows) -> tuple[str, Any] | None:
-    """Spell an insert as the driver takes it, which is quickest; None for less usual drivers."""
+    """Return an insert as the driver takes it, which is quickest; None for unusual drivers."""
     check_dialect(dialect)
     if dialect.driver.startswith("psycopg") and dialect.driver != "psycopg2":
         return _for_psycopg(rows)
@@ -155,7 +155,7 @@ async def _by_async_session(session: AsyncSession, rows: Rows) -> None:
 
 
 def _by_psycopg(conn: psycopg.Connection[Any], rows: Rows) -> None:
-    # A cursor of our own: the connection's may be one that knows no binary parameters.
+    # A cursor of our own: that of the connection may not know binary parameters.
     with psycopg.Cursor(conn) as cursor:
         cursor.execute(*_for_psycopg(rows))
 

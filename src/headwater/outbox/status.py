@@ -1,4 +1,4 @@
-"""How an outbox stands: what waits in it, since when, who streams it, how far its consumers are."""
+"""The state of an outbox: what waits in it, since when, who streams it, where its consumers are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from headwater.outbox.claims import count_ids, read_runs
 from headwater.outbox.database import OutboxDatabase
 
-# Counting rows takes time in proportion; beyond this many the span of ids is told instead.
+# To count rows takes time in proportion; beyond this many the span of ids is reported instead.
 _COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a consumer is: the next offset it will handle, and how long ago it last moved."""
+    """The position of a consumer: the next offset it will handle, and how long ago it moved."""
 
     consumer: str
     stream: str
@@ -25,10 +25,10 @@ class Checkpoint:
 class Status:
     """An outbox at a moment. Ages are by the database's clock."""
 
-    # Rows that are staged and committed; not more than so many when not ``exact``.
+    # Rows that are staged and committed; an upper bound when not ``exact``.
     backlog: int
     exact: bool
-    # Since when the row with the lowest id waits; None when nothing does.
+    # How long the row with the lowest id has waited; None when nothing waits.
     oldest_ms: int | None
     # Rows of the last batch that are not deleted yet.
     claimed: int
@@ -39,7 +39,7 @@ class Status:
 
 
 def read_status(database: OutboxDatabase) -> Status:
-    """Look at an outbox; costs the same however much is in it."""
+    """Read the state of an outbox; costs the same however much is in it."""
     count, span, oldest = database.staged(_COUNTED)
     exact = count < _COUNTED
     now = database.now_ms()

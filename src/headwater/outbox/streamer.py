@@ -3,8 +3,9 @@
 One streamer leads, any number stand by; the database holds the lock. The leader claims up to a
 batch of rows (claims.py), appends them under the claim's producer and number, and deletes exactly
 those rows together with the next claim. Wherever it dies, the next leader finds the claim and
-appends the same batch under the same name, which the log recognises. So every committed row is in
-its stream once, after what its transaction staged there before it; one that was rolled back never.
+appends the same batch under the same producer and number, which the log deduplicates. So every
+committed row is in its stream once, after what its transaction staged there before it; a row that
+was rolled back never is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
+from headwater.instrument import Outcome, observe
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import check_count
@@ -39,17 +41,17 @@ log = logging.getLogger("headwater.outbox")
 
 BATCH = 1000
 _MOST_BATCH = 10_000
-# A stand-by asks this often whether the lead is free.
+# A stand-by checks this often whether the lead is free.
 _STAND_BY_S = 0.5
-# What wakes the leader may get lost with a connection; then it looks by itself.
+# A notification may get lost with a connection: the leader looks this often by itself.
 _LOOK_S = 1.0
-# Longer trouble with the store is an outage, which is told, and which a stop need not wait for.
+# A call of the store is retried for so long; then it is an outage, which is logged.
 _PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a streamer has done since it was made; ``trouble`` says what holds it up now."""
+    """What a streamer has done since it was made; ``trouble`` is why it is retrying now."""
 
     rows: int
     batches: int
@@ -85,7 +87,7 @@ class Streamer:
         self._source = ConnectionSource(outbox.engine)
         self._hw = hw
         self._batch = batch
-        self._steps: Steps = steps or _go_on
+        self._steps: Steps = steps or _ignore_step
         self._stop = StopSignal()
         self._new_producer = new_producer or _new_producer
         self._producer = self._new_producer()
@@ -93,6 +95,7 @@ class Streamer:
         self._rows = self._batches = 0
         self._leading = False
         self._trouble: str | None = None
+        self._retries = False
 
     def __repr__(self) -> str:
         return f"Streamer({self._source.where!r}, {self._hw!r})"
@@ -116,6 +119,7 @@ class Streamer:
         NotCreated, RowRefused, or an error of the store; nothing is lost then, and the next call
         goes on.
         """
+        self._retries = False
         while True:
             try:
                 with self._source.open() as database:
@@ -129,10 +133,12 @@ class Streamer:
     def run(self) -> None:
         """Stream until ``stop``: woken by commits, standing by while another streamer leads.
 
-        An outage of database or store is waited out, with growing pauses, and logged when it
-        begins and when it is over; only the first contact with the database must succeed. Raises
-        what would not pass by waiting. When it returns after ``stop``, no batch is half-way.
+        It retries during an outage of the database or the store, with growing pauses, and logs
+        when the outage begins and when it is over; only the first contact with the database must
+        succeed. Raises errors that do not pass by waiting. When it returns after ``stop``, no batch
+        is left half-way.
         """
+        self._retries = True
         outage = DatabaseOutage("the streamer", log, self._source.engine)
         reached = False
         while not self._stop.is_set():
@@ -149,11 +155,11 @@ class Streamer:
                 self._stop.wait(outage.meet(error))
             finally:
                 self._leading = False
-            # A claim that this name made before a broken connection may still come to pass.
+            # A claim that was sent over a broken connection may still be committed.
             self._producer = self._new_producer()
 
     def stop(self) -> None:
-        """Let ``run`` bring its batch to its end and return; from any thread or signal handler."""
+        """Let ``run`` finish its batch and return; from any thread or signal handler."""
         self._stop.set()
 
     def close(self) -> None:
@@ -163,9 +169,9 @@ class Streamer:
     # ── The leader ───────────────────────────────────────────────────────────────────────────
 
     def _serve(self, database: OutboxDatabase, outage: DatabaseOutage) -> None:
-        """Stand by until the lead is free, then stream until told to stop."""
+        """Stand by until the lead is free, then stream until asked to stop."""
         while not database.lead():
-            self._well(outage)
+            self._is_well(outage)
             if self._stop.wait(_STAND_BY_S):
                 return
         self._leading = True
@@ -176,9 +182,9 @@ class Streamer:
         with ThreadPoolExecutor(1, "headwater-append") as appender:
             while True:
                 batch = claims.next(more=not self._stop.is_set())
-                self._well(outage)
+                self._is_well(outage)
                 if batch is not None:
-                    # While the store takes one batch, the database gives the next.
+                    # While the store takes one batch, the database reads the next.
                     appended = appender.submit(self._append, batch)
                     claims.read_ahead()
                     appended.result()
@@ -200,44 +206,65 @@ class Streamer:
         claims = Claims(database, self._producer, self._batch, self._steps)
         if claims.claimed and claims.age_ms > PRODUCER_MS:
             log.warning(
-                "a batch of %d rows was left half-way %d days ago; the log may have forgotten "
-                "whether it has them, so they may be in it twice",
+                "a batch of %d rows was left half-way %d days ago; the log may no longer know it, "
+                "and then has its rows twice",
                 claims.claimed,
                 claims.age_ms // 86_400_000,
             )
         return claims
 
     def _append(self, batch: ClaimedBatch | None) -> None:
-        """Append a batch to its streams; safe to repeat."""
+        """Append a batch to its streams; a repeat is deduplicated by the log."""
         if batch is None:
             return
         for name, tags, values in _by_stream(batch.rows):
+            observation = observe("streamer.batch", name)
             try:
-                handle = StreamHandle(name, self._registered)
-                entries = node.batch_of(tags, values)
-                append = writing.append(handle, entries, None, batch.producer, batch.number)
-                self._hw.store.run(append, _PATIENCE_S)
-            except StaleSequence:
-                # Later batches of that producer are in the log, so this one is: it claimed none
-                # before the one before was there.
-                log.info("batch %d of %s was there already", batch.number, batch.producer)
-            except OutcomeUnknown as error:
-                # Whether it happened need not be known: it will be repeated.
-                why = str(error.__cause__ or "the connection broke")
-                raise StoreUnreachable(self._hw.store.where, why) from error
-            except InvalidInput as error:
-                raise RowRefused(name, str(error)) from error
+                self._append_to(name, tags, values, batch)
+            except BaseException as error:
+                if observation is not None:
+                    observation.end(self._outcome(error), error)
+                raise
+            if observation is not None:
+                observation.messages, observation.bytes = len(values), sum(map(len, values))
+                observation.end()
             self._steps(f"appended:{name}")
         self._rows += len(batch.rows)
         self._batches += 1
 
-    def _well(self, outage: DatabaseOutage) -> None:
+    def _append_to(
+        self, name: str, tags: Sequence[str], values: Sequence[bytes], batch: ClaimedBatch
+    ) -> None:
+        try:
+            handle = StreamHandle(name, self._registered)
+            entries = node.batch_of(tags, values)
+            append = writing.append(handle, entries, None, batch.producer, batch.number)
+            self._hw.store.run(append, _PATIENCE_S)
+        except StaleSequence:
+            # The log has later batches of that producer, so it has this one: a producer claims a
+            # batch only when the one before is in the log.
+            log.info("batch %d of %s is in the log already", batch.number, batch.producer)
+        except OutcomeUnknown as error:
+            # Whether it happened need not be known: it will be repeated.
+            why = str(error.__cause__ or "the connection broke")
+            raise StoreUnreachable(self._hw.store.where, why) from error
+        except InvalidInput as error:
+            raise RowRefused(name, str(error)) from error
+
+    def _outcome(self, error: BaseException) -> Outcome:
+        if isinstance(error, RowRefused):
+            return "refused"
+        if isinstance(error.__cause__, OutcomeUnknown):
+            return "unknown"
+        return "retried" if self._retries and is_passing(error) else "failed"
+
+    def _is_well(self, outage: DatabaseOutage) -> None:
         self._trouble = None
         outage.over()
 
 
 def _by_stream(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], Sequence[bytes]]]:
-    """Sort rows by stream; streams come in the order of their first row, rows in their own."""
+    """Group rows by stream, in the order of each stream's first row; rows keep their order."""
     if not rows:
         return
     streams, tags, values = zip(*rows, strict=True)
@@ -259,10 +286,10 @@ def _new_producer() -> str:
 
     It is new with every streamer and every connection. A database that was restored from a
     backup counts its batches from an earlier number; under one fixed name, the log would take
-    these for repeats.
+    them for repeats.
     """
     return f"outbox:{member_name()}"
 
 
-def _go_on(_: str) -> None:
-    """Take no note of a step."""
+def _ignore_step(_: str) -> None:
+    """Ignore a step."""

@@ -1,4 +1,4 @@
-"""What a consumer asks of whoever runs it: the seam between its meaning and its I/O.
+"""What a consumer asks of whatever runs it: the seam between what it does and its I/O.
 
 Work is a generator: it yields requests, is sent their replies, and returns its result. It touches
 neither the log nor the database, so that the sync and the async consumer run the same definition.
@@ -26,7 +26,7 @@ class Ask(NamedTuple):
 class Transact(NamedTuple):
     """Run work in one SQL transaction: committed when it returns, rolled back when it raises.
 
-    ``alone`` lets no other transaction of the same consumer run beside it that asks for the same.
+    ``alone`` keeps other transactions of the same consumer that ask for it from running beside it.
     """
 
     work: Work[Any]
@@ -55,18 +55,18 @@ class Handle(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Call what sets the state anew in the open transaction."""
+    """Call what replaces the state in the open transaction."""
 
     stream: str
     state: Any
 
 
 class InspectTransaction(NamedTuple):
-    """Ask what became of the open transaction: see TransactionState."""
+    """Return the state of the open transaction: see TransactionState."""
 
 
 class Pause(NamedTuple):
-    """Wait; the reply says whether the consumer was asked to stop."""
+    """Wait; the reply is whether the consumer was asked to stop."""
 
     seconds: float
 

@@ -171,7 +171,7 @@ def _findings(found: Reconciled) -> list[str]:
         lines.append(f"{found.phantoms} records without a row: {some}")
     if found.doubles:
         some = ", ".join(f"{key} at {a} and {b}" for key, a, b in found.double_records)
-        lines.append(f"{found.doubles} rows with two records: {some}")
+        lines.append(f"{found.doubles} rows with several records: {some}")
     if found.unreadable:
         lines.append(f"{found.unreadable} messages without a key")
     for stream, first in found.first.items():

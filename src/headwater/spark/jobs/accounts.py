@@ -1,6 +1,7 @@
 """What consumers have added up, and at which position: read together, from one snapshot.
 
-An account is what somebody keeps of a stream: a SQL consumer with its checkpoint, or a totals job.
+An account is a set of sums over a stream: those of a SQL consumer with its checkpoint, or of a
+totals job.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Kind: TypeAlias = Literal["consumer", "totals job"]
 
 
 class Sum(NamedTuple):
-    """So many records, so much together."""
+    """A number of records, and their sum."""
 
     records: int = 0
     total: int = 0
@@ -67,7 +68,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What somebody has: ``next`` is the offset needed next of each stream."""
+    """The sums of one consumer or job; ``next`` is the offset needed next of each stream."""
 
     name: str
     kind: Kind
@@ -81,21 +82,21 @@ def read_accounts(
 ) -> list[Account]:
     """Read every account of these streams, or ``only`` those of these names, at one moment.
 
-    Raises InvalidInput for a table or column that is not there, and for a name nobody has.
+    Raises InvalidInput for a table or column that is missing, and for an unknown name.
     """
     with translating_errors(engine), _snapshot(engine) as conn:
         found = [*_consumers(conn, streams, keeping), *_jobs(conn, streams, keeping.per)]
     if strangers := sorted(set(only) - {account.name for account in found}):
         raise InvalidInput(
-            f"nobody called {strangers[0]!r} reads {', '.join(sorted(streams))} and keeps its "
-            "position in this database; `headwater outbox status` lists who does"
+            f"no consumer or job {strangers[0]!r} reads {', '.join(sorted(streams))} and keeps its "
+            "position in this database; `headwater outbox status` lists those that do"
         )
     return [account for account in found if not only or account.name in only]
 
 
 @contextmanager
 def _snapshot(engine: Engine) -> Iterator[Connection]:
-    """Give a connection on which all reads see the same moment."""
+    """Return a connection on which all reads see the same moment."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as conn:
             yield conn

@@ -58,7 +58,7 @@ class Shape:
 
 
 def is_reset(tag: Column) -> Column:
-    """Say whether a message is a reset record, for whomever it is."""
+    """Return whether a message is a reset record, for whichever consumer it is."""
     return tag.startswith(reset_tag(""))
 
 
@@ -66,7 +66,7 @@ def fold(messages: DataFrame, shape: Shape) -> DataFrame:
     """Fold messages (stream, offset, tag, value, time) to per, name, records, total, first, last.
 
     Rows with ``per`` READ and UNREADABLE are about streams: ``last`` is the last offset that was
-    read, ``first`` the first of those that were read in vain.
+    read, ``first`` the first of those that could not be read.
     """
     record = shape.parse(F.col("value").cast("string")).alias("record")
     read = messages.select(
@@ -104,7 +104,7 @@ def _of(per: str, name: Column) -> Column:
 
 
 def _begin(window: Column) -> Column:
-    """Spell the beginning of a window in UTC, as 2030-01-31T12:00:00Z."""
+    """Return the beginning of a window in UTC, as 2030-01-31T12:00:00Z."""
     # Whatever the zone of the session is.
     in_utc = F.to_utc_timestamp(F.timestamp_millis(window.cast("bigint")), F.current_timezone())
     return F.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'")

@@ -1,8 +1,8 @@
 """What totals jobs have added up, in SQL: sums, and how far they go, always of one transaction.
 
 A batch is added by one transaction, which first moves the job's row from the batch before to this
-one: whoever finds that row elsewhere adds nothing. So a batch counts once, whatever dies when, and
-whoever reads sums and row in one snapshot sees what belongs together.
+one: a process that finds that row elsewhere adds nothing. So a batch counts once, whatever dies
+when, and a snapshot of sums and row shows what belongs together.
 """
 
 from __future__ import annotations
@@ -72,23 +72,23 @@ class Ledger:
         self._engine = engine
 
     def create(self) -> None:
-        """Create the tables that are not there yet."""
+        """Create the tables unless they exist."""
         with translating_errors(self._engine):
             SCHEMA.ensure(self._engine)
 
     def load(self) -> TotalsState | None:
-        """Say how far the sums go; None for a job that has none."""
+        """Return the last batch and how far the sums go; None for a job that has none."""
         with translating_errors(self._engine), self._engine.connect() as conn:
             return totals_states(conn).get(self.job)
 
     def remove(self) -> None:
-        """Forget the job with all its sums."""
+        """Delete the job and all its sums."""
         with translating_errors(self._engine), self._engine.begin() as conn:
             for table in (jobs_table, totals_table):
                 conn.execute(sa.delete(table).where(table.c.job == self.job))
 
     def begin(self, extent: TotalsExtent) -> TotalsState:
-        """Give a job its first position, unless it has one; gives the one it has then."""
+        """Write the first position of a job, unless it has one; returns the one it has then."""
         row = {"job": self.job, "batch": 0, "extent": _spell(extent)}
         with translating_errors(self._engine), self._engine.begin() as conn:
             insert = _INSERT[conn.dialect.name]
@@ -120,7 +120,7 @@ class Ledger:
 
 
 def totals_states(conn: Connection) -> dict[str, TotalsState]:
-    """Say how far every job of a database is."""
+    """Return the last batch of every job of a database, and how far its sums go."""
     if not sa.inspect(conn).has_table(jobs_table.name):
         return {}
     return {

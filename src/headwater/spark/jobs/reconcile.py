@@ -1,10 +1,10 @@
-"""The reconcile job: holds what consumers have to the table that is right, at the same position.
+"""The reconcile job: compares consumers with the table that is right, at the same position.
 
-The log says which rows a consumer can have seen: a consumer that has applied everything up to an
-offset should have all rows but those whose records it will still meet, later in the log or staged
-in the outbox. Rows of which no record tells count as well: the table is right, so a consumer that
-was never told of them has drifted. Everything is read in such an order that work which goes on
-meanwhile is not mistaken for drift:
+The log shows which rows a consumer can have seen: a consumer that has applied everything up to an
+offset should have all rows but those whose records it will still read, later in the log or staged
+in the outbox. Rows without a record count as well: the table is right, so a consumer that lacks
+them has drifted. Everything is read in such an order that work which goes on meanwhile is not
+mistaken for drift:
 
     accounts   position and sums of every consumer, in one snapshot
     end        the end of the log: nothing beyond it is judged
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A key of which an account has another sum than is right; None is the sum of all."""
+    """A key whose sum is wrong in an account; None is the sum of all."""
 
     name: str | None
     has: Sum
@@ -69,29 +69,29 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class AccountVerdict:
-    """What an account was found to be: ``unjudged`` says why it cannot be told, if so."""
+    """What was found of an account; ``unjudged`` is why it cannot be compared, if so."""
 
     name: str
     kind: Kind
     next: Mapping[str, int]
     drift: tuple[Drift, ...] = ()
     unjudged: str | None = None
-    # Where the record lies that brings it right, or, in a dry run, what the record would say.
+    # The offset of the record that resets it; and the state in that record, also in a dry run.
     reset: int | None = None
     state: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled(Summary):
-    """What a table, a log and those who follow it were found to be."""
+    """What was found of a table, a log and those who follow it."""
 
     end: Mapping[str, int]
     rows: int
     records: int
-    # Rows that no record tells of; samples are keys.
+    # Rows without a record; samples are keys.
     lost: int
     lost_keys: list[str]
-    # Records that tell of no row, as (key, offset); rows told of twice, as (key, first, last).
+    # Records without a row, as (key, offset); rows with several, as (key, first, last).
     phantoms: int
     phantom_records: list[tuple[str, int]]
     doubles: int
@@ -123,7 +123,7 @@ class Reconciled(Summary):
         """See Summary."""
         accounts = counted(len(self.verdicts), "account")
         found = f"{len(self.drifted)} of {accounts} drifted" if self.drifted else "no drift"
-        return f"held {accounts} to {counted(self.rows, 'row')}: {found}"
+        return f"compared {accounts} with {counted(self.rows, 'row')}: {found}"
 
 
 def reconcile(
@@ -150,8 +150,8 @@ def reconcile(
     ``archive`` names an archive of the stream, for what the log itself has no longer. ``dry_run``
     returns what ``fix`` would write. Consumers need an ``on_reset``; a
     totals job that has drifted is compared as well, but begun anew by its owner. Raises
-    InvalidInput for tables, columns and names that are not there, UnknownStream, and whatever bars
-    the way to the store or the database. Reads table and log once.
+    InvalidInput for tables, columns and names that are missing, UnknownStream, and errors of the
+    store or the database. Reads table and log once.
     """
     began = time.monotonic()
     if fix and topic is not None:
@@ -194,7 +194,7 @@ class Reconciliation:
         self._report = report
 
     def of(self, accounts: list[Account]) -> Reconciled:
-        """Hold accounts that were read just before to what is there now."""
+        """Compare accounts that were read just before with what is there now."""
         end = self._ends()
         matched = MatchedRows(self._sources, end)
         positions = {str(n): account.next for n, account in enumerate(accounts)}
@@ -227,7 +227,7 @@ class Reconciliation:
     def _lost(
         self, matched: MatchedRows, end: Mapping[str, int]
     ) -> tuple[dict[str, Sum], list[str]]:
-        """Fold the rows that no record tells of and none will: neither staged nor come since."""
+        """Fold the rows that have no record and will have none: not staged, not written since."""
         with kept(matched.untold()) as untold:
             untold.count()
             # In this order: what is no longer staged by then is in the log by then.
@@ -236,8 +236,8 @@ class Reconciliation:
                 since = self._sources.messages(
                     {s: last + 1 for s, last in end.items()}, self._ends()
                 )
-                told = staged.union(since.select("key")).distinct()
-                lost = untold.join(told, "key", "left_anti")
+                on_their_way = staged.union(since.select("key")).distinct()
+                lost = untold.join(on_their_way, "key", "left_anti")
                 return fold_rows(lost), some_keys(lost)
 
     def _staged(self) -> DataFrame:
@@ -288,7 +288,7 @@ def _judge(
 def _fixed(
     found: Reconciled, stream: Stream, keeping: Keeping, right: Mapping[str, Sum], *, write: bool
 ) -> Reconciled:
-    """Write a reset record for each consumer that has drifted, or only say what it would hold."""
+    """Write a reset record for each consumer that has drifted, or only show its state."""
     state = keeping.spell(right)
 
     def fixed(verdict: AccountVerdict) -> AccountVerdict:

@@ -1,7 +1,7 @@
-"""Where the rows of a table lie in the log, by Spark: which record tells of which row.
+"""Where the rows of a table are in the log, by Spark: which record belongs to which row.
 
 A row and its record share a key. From the two it follows what a consumer at a position should have,
-which rows nobody was told of, which records tell of no row, and which tell of one twice.
+which rows have no record, which records have no row, and which rows have several records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Sources:
     partitions: int = 1
 
     def rows(self) -> DataFrame:
-        """Give the rows of the table as key, per, value; raises InvalidInput for other columns."""
+        """Return the rows of the table as key, per, value; raises InvalidInput without them."""
         canon = self.canon
         names = list(dict.fromkeys([canon.key, canon.per, canon.value]))
         cut = {"partitionColumn": canon.key, "numPartitions": str(self.partitions)}
@@ -72,7 +72,7 @@ class Sources:
         )
 
     def messages(self, first: Mapping[str, int], last: Mapping[str, int]) -> DataFrame:
-        """Give the log between offsets of each stream, both included, as stream, offset, key.
+        """Return the log between offsets of each stream, both included, as stream, offset, key.
 
         ``key`` is null for what cannot be read. Reset records are left out.
         """
@@ -82,12 +82,12 @@ class Sources:
             offset = F.col("offset").between(first[stream], last[stream])
             within = within | ((F.col("stream") == stream) & offset)
         lowest, highest = min(first.values()), max(last.values())
-        # The first condition says nothing new, but is of the kind that the source understands.
+        # The first condition follows from the second, but is of a kind that the source understands.
         found = reader.load().where(F.col("offset").between(lowest, highest)).where(within)
         return found.where(~is_reset(F.col("tag"))).select("stream", "offset", self._key())
 
     def staged(self) -> DataFrame:
-        """Give the keys of what waits in the outbox of the same database."""
+        """Return the keys of what waits in the outbox of the same database."""
         rows = self._table(outbox_table.name, ["stream", "value"], {})
         return rows.where(F.col("stream").isin(*self.streams)).select(self._key())
 
@@ -103,7 +103,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a reading of the log came upon; ``first`` is the first offset left of each stream."""
+    """What was read of the log; ``first`` is the first offset left of each stream."""
 
     records: int
     unreadable: int
@@ -111,7 +111,7 @@ class Seen:
 
 
 class MatchCounts(NamedTuple):
-    """How many there are of what, and the sums at several positions, by their names and keys."""
+    """How many rows and records of each kind there are, and the sums at several positions."""
 
     rows: int
     phantoms: int
@@ -123,7 +123,7 @@ class MatchCounts(NamedTuple):
 class MatchedRows:
     """Rows and records side by side: key, per, value, place (offset, stream), again, copies.
 
-    ``place`` is where the first record of a row lies, ``again`` where the last does.
+    ``place`` is where the first record of a row is, ``again`` where the last is.
     """
 
     def __init__(self, sources: Sources, last: Mapping[str, int]) -> None:
@@ -153,7 +153,7 @@ class MatchedRows:
         self.joined = rows.join(places, "key", "full_outer")
 
     def seen(self) -> Seen:
-        """Say what the log held, once something has been asked for."""
+        """Return what the log held, once something was computed."""
         facts = self._watch.get
         return Seen(
             facts["records"],
@@ -165,7 +165,7 @@ class MatchedRows:
         )
 
     def counts(self, positions: Mapping[str, Mapping[str, int]]) -> MatchCounts:
-        """Count, and fold the rows whose records lie before each of several positions."""
+        """Count, and fold the rows whose records are before each of several positions."""
         row = F.col("row").isNotNull()
         columns = [
             F.count(F.when(row, 1)).alias("rows"),
@@ -199,15 +199,15 @@ class MatchedRows:
         )
 
     def phantoms(self) -> list[tuple[str, int]]:
-        """Give some records that tell of no row: key and offset."""
+        """Return some records without a row: key and offset."""
         return _some(self.joined.where(F.col("row").isNull()).select("key", "place.offset"))
 
     def doubles(self) -> list[tuple[str, int, int]]:
-        """Give some rows that several records tell of: key, and the first and last offset."""
+        """Return some rows with several records: key, and the first and last offset."""
         return _some(self.joined.where(self._twice()).select("key", "place.offset", "again.offset"))
 
     def untold(self) -> DataFrame:
-        """Give the rows of which no record tells: key, per, value."""
+        """Return the rows without a record: key, per, value."""
         missing = F.col("row").isNotNull() & F.col("place").isNull()
         return self.joined.where(missing).select("key", "per", "value")
 
@@ -217,7 +217,7 @@ class MatchedRows:
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Compute rows once, however often they are asked for meanwhile."""
+    """Cache rows, so that they are computed once."""
     rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield rows
@@ -234,7 +234,7 @@ def fold_rows(rows: DataFrame) -> dict[str, Sum]:
 
 
 def some_keys(rows: DataFrame) -> list[str]:
-    """Give some of the keys of rows."""
+    """Return some of the keys of rows."""
     return [key for (key,) in _some(rows.select("key"))]
 
 

@@ -2,15 +2,15 @@
 
 Each micro-batch is folded by Spark to sums, which one transaction adds to those in SQL, together
 with how far they go (see ledger.py). The position in SQL is the only one: a query begins there, and
-what Spark notes for itself is thrown away with it. So there is no directory that could be lost, or
-restored to another day than the database; and a driver, a task, the store or the database may die
-at any moment, and every record counts once.
+its checkpoint directory is deleted with it. So there is no directory that could be lost, or be
+older than the database; and a driver, a task, the store or the database may die at any moment, and
+every record counts once.
 
     begun      the micro-batch is at hand
     folded     Spark has added it up; nothing is in SQL yet
     added      the transaction is committed
 
-Trouble that may pass, of the store or the database, is waited out.
+Errors of the store or the database that may pass are retried.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger("headwater.spark")
 
 OnGap: TypeAlias = Literal["stop", "skip"]
 
-# What Spark gives up for reasons of its own is tried again so often, with no success between.
+# A failure of Spark itself is retried so often, with no success between.
 _TRIES = 5
 _LOOK_S = 0.2
 _PARTS = 4
@@ -124,7 +124,7 @@ def totals(
 
 
 class TotalsQuery:
-    """One run of a job: a query after the other, each from where SQL says that it is."""
+    """One run of a job: one query after the other, each from the position in SQL on."""
 
     def __init__(
         self,
@@ -263,7 +263,7 @@ class TotalsQuery:
             raise RuntimeError("the batch failed") from None
 
     def _extent(self, rows: list[dict[str, Any]]) -> TotalsExtent:
-        """Say how far the sums go with a batch that was folded."""
+        """Return how far the sums go with a batch that was folded."""
         before = self._state.extent
         read = {row["name"]: row for row in rows if row["per"] == READ}
         bad = {row["name"]: row for row in rows if row["per"] == UNREADABLE}

@@ -35,7 +35,7 @@ class SqlSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_sql"
 
     @one_line()
@@ -63,7 +63,7 @@ def stage(
 
 
 def tables(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
-    """Name what tasks have staged, in their order."""
+    """Return the tables that tasks have staged, in their order."""
     return [m.table for m in messages if isinstance(m, StagedTable) and m.table is not None]
 
 
@@ -85,7 +85,7 @@ class SqlWriter(DataSourceArrowWriter):
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what was staged."""
+        """Drop what was staged."""
         database.drop(self._plan, tables(messages))
 
 
@@ -109,5 +109,5 @@ class SqlStreamWriter(DataSourceStreamArrowWriter):
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Forget what was staged."""
+        """Drop what was staged."""
         database.drop(self._plan, tables(messages))

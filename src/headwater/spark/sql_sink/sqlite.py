@@ -1,7 +1,7 @@
 """SQLite for the SQL sink.
 
 One process writes at a time; others wait for it, up to a minute. So tasks ingest in portions, each
-a transaction of its own, and the file is in WAL mode, in which readers wait for nobody.
+a transaction of its own, and the file is in WAL mode, in which readers do not wait.
 
 Tasks use ADBC's SQLite and the driver Python's, and no process both: POSIX locks do not hold
 between two copies of SQLite in one process.
@@ -34,7 +34,7 @@ _PORTION = 100_000
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.BooleanType)
 _FLOATS = (t.FloatType, t.DoubleType)
 _TIMES = (t.DateType, t.TimestampType, t.TimestampNTZType)
-# A time is no number in any column, but does not belong in those that are named for numbers.
+# A time does not become a number in any column, but does not belong in a column of numbers.
 _NUMERIC_NAMES = re.compile("DEC|NUM|BOOL", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ class SqliteSink:
             keyed = sorted((row[5], row[1]) for row in rows if row[5])
             key = tuple(column for _, column in keyed)
             unique = {frozenset(key)} if key else set()
-            # Partial indexes (the fifth fact) do not tell all rows apart.
+            # A partial index (the fifth column) is not about all rows.
             for _, index, is_unique, _, partial in connection.execute(f"PRAGMA index_list({name})"):
                 found = connection.execute(f"PRAGMA index_info({quoted(index)})").fetchall()
                 columns = [row[2] for row in found]
@@ -155,7 +155,7 @@ class SqliteSink:
 
 
 def _affinity(kind: str) -> str:
-    """Say what SQLite makes of values in a column of a declared type, by its own rules."""
+    """Return the affinity of a column of a declared type, by SQLite's rules."""
     kind = kind.upper()
     if "INT" in kind:
         return "integer"
@@ -169,7 +169,7 @@ def _affinity(kind: str) -> str:
 
 
 def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gather batches into portions; times are counted in UTC."""
+    """Gather batches into portions; times are in UTC."""
     rows, gathered = 0, []
     for batch in itertools.chain(batches, [None]):
         if batch is not None:

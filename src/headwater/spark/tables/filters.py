@@ -1,4 +1,4 @@
-"""Spark's filters as SQL, where the database compares as Spark does; the rest is left to Spark."""
+"""Spark's filters as SQL, where the database compares as Spark does; Spark does the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPARISONS: dict[type[spark.Filter], str] = {
 
 
 class Pushdown:
-    """Conditions that a database can look after; ``columns`` are those that can be named."""
+    """Conditions that a database can decide; ``columns`` are those that they may name."""
 
     def __init__(
         self, database: TableDatabase, columns: Mapping[str, tuple[Column, DataType]]
@@ -31,7 +31,7 @@ class Pushdown:
         self.conditions: list[str] = []
 
     def take(self, filters: Iterable[spark.Filter]) -> list[spark.Filter]:
-        """Take what can be pushed down; gives back the rest."""
+        """Take the filters that can be pushed down; returns the others."""
         rest = []
         for one in filters:
             condition = self._sql(one)

@@ -1,4 +1,4 @@
-"""From the columns that a driver brings to those that Spark expects: exact, or an error.
+"""From the columns that a driver returns to those that Spark expects: exact, or an error.
 
 Nothing is rounded, cut off or guessed. A point in time without a zone is one of UTC.
 """
@@ -33,21 +33,21 @@ _LEAST_DAY = -2_600_000
 
 
 def arrow_type(wanted: t.DataType) -> pa.DataType | None:
-    """Give the Arrow type of a type of Spark; None for one that no column can have."""
+    """Return the Arrow type of a type of Spark; None for one that no column can have."""
     if isinstance(wanted, t.DecimalType):
         return pa.decimal128(wanted.precision, wanted.scale)
     return _PLAIN.get(type(wanted))
 
 
 def decimal_type(precision: int | None, scale: int | None) -> t.DecimalType:
-    """Give the decimal type of a column; without bounds, or with wider ones, decimal(38, 18)."""
+    """Return the decimal type of a column; without bounds, or with wider ones, decimal(38, 18)."""
     if precision is not None and 0 < precision <= 38 and 0 <= (scale or 0) <= precision:
         return t.DecimalType(precision, scale or 0)
     return t.DecimalType(38, 18)
 
 
 def fit(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Bring a column into a type, exactly. Raises ValueError (ArrowInvalid is one) if it cannot."""
+    """Convert a column to a type, exactly. Raises ValueError (ArrowInvalid is one) otherwise."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):

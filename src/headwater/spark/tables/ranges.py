@@ -56,7 +56,7 @@ def cut(
     count: int,
     bounds: tuple[str | None, str | None] = (None, None),
 ) -> list[str]:
-    """Give the conditions that cut a relation into at most ``count`` ranges.
+    """Return the conditions that cut a relation into at most ``count`` ranges.
 
     Raises InvalidInput for bounds that are none, and for a column that has no order.
     """

@@ -39,12 +39,12 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the name for ``format``."""
+        """Return the name for ``format``."""
         return "headwater_table"
 
     @one_line()
     def schema(self) -> StructType:
-        """Give the columns with their own types; ``columns`` chooses among them."""
+        """Return the columns with their own types; the option ``columns`` chooses among them."""
         options = SourceOptions(self.options, OPTIONS)
         database = open_database(options.required("url"), options.text("snapshot"))
         relation = Relation.of(options.text("table"), options.text("query"))
@@ -86,7 +86,7 @@ class TableReader(DataSourceReader):
         return rest
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Give a task for each range."""
+        """Return a task for each range."""
         return [
             Range(" AND ".join(part for part in (*self._conditions, condition) if part))
             for condition in self._ranges
@@ -119,7 +119,7 @@ class TableReader(DataSourceReader):
 
 
 def _chosen(columns: list[Column], wanted: list[str], relation: Relation) -> list[Column]:
-    """Choose columns by name, in the order asked for; none named is all."""
+    """Return columns by name, in the order asked for; all when none is named."""
     names = [column.name for column in columns]
     for name in wanted:
         if name not in names:
@@ -130,7 +130,7 @@ def _chosen(columns: list[Column], wanted: list[str], relation: Relation) -> lis
 def _matched(
     field: StructField, found: dict[str, Column], relation: Relation
 ) -> tuple[Column, DataType]:
-    """Find the column of a field, and see that it can be read as the field's type."""
+    """Return the column of a field. Raises InvalidInput when it cannot be read as that type."""
     if field.name not in found:
         raise _no_column(field.name, list(found), relation)
     if arrow_type(field.dataType) is None:
@@ -148,7 +148,7 @@ def _no_column(name: str, names: list[str], relation: Relation) -> InvalidInput:
 def _ranges(
     options: SourceOptions, database: TableDatabase, relation: Relation, found: dict[str, Column]
 ) -> list[str]:
-    """Cut the relation as the options ask for; without any of them it is one range."""
+    """Return the ranges that the options ask for; one when they ask for none."""
     name = options.text("partitionColumn")
     count = options.number("numPartitions", 1, MAX_PARTITIONS)
     bounds = (options.text("lowerBound"), options.text("upperBound"))

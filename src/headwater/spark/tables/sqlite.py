@@ -1,8 +1,8 @@
-"""SQLite for the table source: declared types are taken at their word, values are held to them.
+"""SQLite for the table source: a column has its declared type, and its values must fit it.
 
 SQLite keeps any value in any column, and its ADBC driver guesses types from the first rows. Here a
-first row of our own, dropped on arrival, settles the types; a value that does not fit then stops
-the driver, and the value is looked up, so that the error can show it.
+first row of our own, which is dropped, decides the types; a value that does not fit then stops the
+driver, and is looked up, so that the error can show it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SqliteTables:
         self.where = self._file.where
 
     def columns(self, relation: Relation) -> list[Column]:
-        """See TableDatabase; a column without a declared type is judged by its first values."""
+        """See TableDatabase; a column without a declared type has that of its first values."""
         with closing(self._connect()) as connection:
             if relation.query is None:
                 name, *schema = reversed(relation.parts)
@@ -168,7 +168,7 @@ class SqliteTables:
     def _misfit(
         self, relation: Relation, columns: Sequence[tuple[Column, t.DataType]], where: str
     ) -> ValueMisfit | None:
-        """Find a value that stopped the driver, if it was one."""
+        """Return the error about a value that stopped the driver; None if it was no value."""
         for column, wanted in columns:
             name, held = quoted(column.name), ", ".join(f"'{word}'" for word in _held(wanted))
             found = self.rows(
@@ -191,7 +191,7 @@ class SqliteTables:
             raise QueryRefused(self.where, str(error)) from error
 
     def _judge(self, connection: sqlite3.Connection, relation: Relation, name: str) -> t.DataType:
-        """Find a type for a column that declares none, by its first values."""
+        """Return a type for a column that declares none, by its first values."""
         sql = (
             f"SELECT DISTINCT typeof(c) FROM (SELECT {quoted(name)} AS c FROM {relation.sql} "
             f"WHERE c IS NOT NULL LIMIT {_LOOK_AHEAD})"
@@ -205,7 +205,7 @@ class SqliteTables:
 
 
 def _type_of(declared: str) -> t.DataType | None:
-    """Read a declared type as SQLite's users mean it; None when it says nothing."""
+    """Return the type that a declared type stands for; None for one that stands for nothing."""
     words = declared.upper()
     if "DEC" in words or "NUMERIC" in words or "NUMBER" in words:
         bounds = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", words)
@@ -216,7 +216,7 @@ def _type_of(declared: str) -> t.DataType | None:
 
 
 def _settled(wanted: t.DataType) -> tuple[pa.DataType, str]:
-    """Give the type that the driver shall bring, and a value that makes it do so."""
+    """Return the type that the driver shall return, and a value that makes it do so."""
     if isinstance(wanted, (*_INTEGERS, t.BooleanType)):
         return pa.int64(), "0"
     if isinstance(wanted, _FLOATS):
@@ -227,7 +227,7 @@ def _settled(wanted: t.DataType) -> tuple[pa.DataType, str]:
 
 
 def _held(wanted: t.DataType) -> tuple[str, ...]:
-    """Name the kinds of values that fit a type."""
+    """Return the kinds of values that fit a type."""
     if isinstance(wanted, (*_INTEGERS, t.BooleanType)):
         return ("integer",)
     if isinstance(wanted, _FLOATS):
