@@ -162,7 +162,7 @@ def test_a_restore_that_died_goes_on_and_closes_up_holes(
     monkeypatch.setattr(restore_job, "ROUND_OFFSETS", 30)
     rounds = iter(range(2))
 
-    def dying(_: SparkSession, work: Any, pieces: Any) -> Any:
+    def dying(_: SparkSession, work: Any, pieces: Any, result: Any) -> Any:  # noqa: ARG001
         """Do what tasks do, then die before anybody hears of the last of it."""
         found = [work(piece) for piece in pieces]
         if next(rounds, None) is None:

@@ -139,6 +139,18 @@ def test_a_manifest_of_a_later_format_is_refused(archive: Archive) -> None:
         archive.load()
 
 
+@pytest.mark.parametrize(
+    "path", ["../secret.parquet", "/etc/passwd", "a/../../b", "s3://bucket/x", "a//b", "", "a\\b"]
+)
+def test_a_manifest_that_names_files_outside_the_archive_is_refused(
+    archive: Archive, path: str
+) -> None:
+    file = File(path, 1, 100, 100, 99, 5, 9)
+    archive.commit(Manifest(stream="rides", created=7).with_more(100, [file], []))
+    with pytest.raises(ArchiveDamaged, match="does not lie in the archive"):
+        archive.load()
+
+
 def test_the_history_of_another_stream_is_refused() -> None:
     manifest = first_version(100)
     manifest.check_stream("here", created=7, last=100)

@@ -110,6 +110,17 @@ def test_no_test_sleeps() -> None:
     ] == [], "wait for a signal, or for a condition by tests.support.servers.until"
 
 
+def test_nothing_in_the_package_makes_code_of_data() -> None:
+    for path in files(".py"):
+        if path.is_relative_to(ROOT / "src"):
+            text = path.read_text("utf-8")
+            found = re.findall(
+                r"^ *(?:import|from) (?:pickle|marshal|shelve|dill|cloudpickle)", text, re.M
+            )
+            found += re.findall(r"(?<![\w.])(?:eval|exec)\(", text)
+            assert not found, f"{path.relative_to(ROOT)}: data must not become code: {found}"
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wanted = [

@@ -187,7 +187,6 @@ def test_no_command_builds_json_by_hand() -> None:
 def test_text_or_base64_exists_once() -> None:
     assert modules_that_import("base64", ROOT) == {
         "text_or_base64.py",
-        "spark/jobs/compact_marks.py",  # pickled arguments of a task
         "timeline/records.py",  # Roshi's cursors: URL-safe, always
         "serve/timeline/wire.py",  # Roshi's wire: base64 always
     }

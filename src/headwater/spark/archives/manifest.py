@@ -30,6 +30,8 @@ from headwater.spark.archives.place import Directory, ListedFile, open_directory
 
 FORMAT = 1
 _FOLDER = "_manifest"
+# Paths of the files of an archive: relative ones, below the folder of their stream.
+_INSIDE = re.compile(r"[\w.=/-]+")
 _VERSION = re.compile(r"\d{10}\.json")
 # So many versions stay: a reader that listed them has time to read the newest one.
 _KEPT = 16
@@ -198,6 +200,14 @@ def _decode(data: bytes, directory: Directory, name: str, stream: str) -> Manife
         raise ArchiveMismatch(
             directory.shown, stream, f"it holds the history of {manifest.stream!r}"
         )
+    for file in manifest.files:
+        parts = file.path.split("/")
+        if not _INSIDE.fullmatch(file.path) or ".." in parts or "" in parts:
+            raise ArchiveDamaged(
+                directory.shown,
+                f"{_FOLDER}/{name}",
+                f"it names {file.path!r}, which does not lie in the archive",
+            )
     return manifest
 
 

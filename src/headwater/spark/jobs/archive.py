@@ -13,6 +13,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from headwater.spark.archives.place import absolute_place, safe_place
+from headwater.spark.archives.writing import WrittenRange
 from headwater.spark.jobs.archiver import Archiver
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
@@ -98,7 +99,7 @@ def archive(
 def _run(spark: SparkSession, archiver: Archiver, found: Archived, report: JobReport) -> Archived:
     tasks = _TASKS_OF_A_ROUND * tasks_at_once(spark)
     with report.step(f"archiving {found.name}", found.offsets, "offset") as step:
-        for offsets in archiver.run(partial(in_tasks, spark), tasks):
+        for offsets in archiver.run(partial(in_tasks, spark, result=WrittenRange), tasks):
             step.advance(offsets)
     streams = archiver.streams
     new = [file for each in streams for file in each.manifest.files[len(each.before.files) :]]

@@ -6,17 +6,17 @@ the process that reads them. Of each hundred thousand messages only the last of 
 
 from __future__ import annotations
 
-import base64
-import pickle
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from headwater.errors import InvalidInput
 from headwater.log.compaction import Survey
 from headwater.spark.engine.connections import client
 
@@ -42,18 +42,25 @@ class CompactPart(NamedTuple):
     last: int
 
 
+class _Marks(NamedTuple):
+    """What the source is told by its option: Spark redacts one of this name in its plans."""
+
+    url: str
+    parts: list[CompactPart]
+
+
 def read_marks(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
     """Return rows of stream, part, tag, mark, n: the last of ``n`` messages of a tag in a part.
 
     ``mark`` is twice its offset, and one more when it is a marker that may go.
     """
     spark.dataSource.register(MarksSource)
-    words = base64.b64encode(pickle.dumps((url, list(parts)))).decode()
+    words = msgspec.json.encode(_Marks(url, list(parts))).decode()
     return spark.read.format(MarksSource.name()).option("url", words).load()
 
 
 class MarksSource(DataSource):
-    """The marks of parts of a log; ``url`` holds the store and the parts, pickled."""
+    """The marks of parts of a log; ``url`` holds the store and the parts, as JSON."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +73,14 @@ class MarksSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  Spark's signature
         """Plan a task for each part."""
-        return MarksReader(*pickle.loads(base64.b64decode(self.options["url"])))
+        try:
+            marks = msgspec.json.decode(self.options.get("url", ""), type=_Marks)
+        except msgspec.DecodeError as error:
+            raise InvalidInput(
+                f"format {self.name()!r} is for the job compact alone, which sets its options "
+                f"({error}); run headwater.spark.compact"
+            ) from None
+        return MarksReader(marks.url, marks.parts)
 
 
 class _Place(InputPartition):

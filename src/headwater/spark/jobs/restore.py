@@ -204,7 +204,8 @@ def _run(
     with report.step(f"restoring {found.name}", found.offsets, "offset") as step:
         while going := [way for way in ways if way.at <= way.last]:
             pieces = [way.piece() for way in going]
-            for way, piece, moved in zip(going, pieces, in_tasks(spark, work, pieces), strict=True):
+            done = in_tasks(spark, work, pieces, list[MovedRange])
+            for way, piece, moved in zip(going, pieces, done, strict=True):
                 step.advance(piece.last - way.at + 1)
                 way.at = piece.last + 1
                 way.moved += moved

@@ -80,7 +80,7 @@ def walk(
     each = max(1, rate // max(1, min(len(parts), tasks_at_once(spark))))
     report = report or JobReport()
     with report.tasks(spark, "walking through timelines"):
-        found = in_tasks(spark, _Work(plan, each, dry_run), parts)
+        found = in_tasks(spark, _Work(plan, each, dry_run), parts, dict[str, Any])
     behind: dict[str, int] = {}
     for one in found:
         for name, count in one.pop("behind").items():
