@@ -336,17 +336,37 @@ def test_a_right_that_is_missing_is_named(rights: str, named: str, dial: Dial) -
         assert "poor-pw" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rules", [["~other:*", "+@all"], ["~hw:*", "+@all", "-xadd"]])
-def test_a_right_that_is_missed_in_the_middle_of_work_is_an_error_of_rights(
-    rules: list[str], server: Server, dial: Dial
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        (["~hw:*", "+@all", "-hset"], "may not run hset on keys of the pattern hw:*"),
+        (["~hw:*", "+@all", "-xadd", "-memory|usage"], "may not run memory|usage, xadd on"),
+        (["~other:*", "+@all"], "zadd"),
+    ],
+)
+def test_a_right_that_only_functions_need_is_missed_before_anything_is_changed(
+    rules: list[str], named: str, server: Server, dial: Dial
 ) -> None:
     user = f"u{secrets.token_hex(4)}"
-    dial(server.url)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", *rules)
-    hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
-    with pytest.raises(AccessDenied):
-        hw.stream(user).write("t", b"v")
+    with pytest.raises(AccessDenied) as caught:
+        dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
+    assert named in str(caught.value)
+    assert "ACL SETUSER ... ~hw:* " in str(caught.value)
+    assert "poor-pw" not in str(caught.value)
+
+
+def test_a_right_that_is_taken_away_in_the_middle_of_work_is_an_error_of_rights(
+    server: Server, dial: Dial
+) -> None:
+    user = f"u{secrets.token_hex(4)}"
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", "~hw:*", "+@all")
+        hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
+        admin.execute_command("ACL", "SETUSER", user, "-xadd")
+        with pytest.raises(AccessDenied):
+            hw.stream(user).write("t", b"v")
 
 
 def until_gone(admin: redis.Redis, user: str) -> None:

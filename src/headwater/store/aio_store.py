@@ -16,7 +16,7 @@ import redis
 from headwater import instrument
 from headwater.errors import StoreError
 from headwater.instrument import Instrument
-from headwater.store import faults
+from headwater.store import faults, rights
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Wait
@@ -35,7 +35,8 @@ T = TypeVar("T")
 class AsyncStore:
     """A connected store for asyncio; see Store for what it promises."""
 
-    def __init__(self, address: Address, server: EmbeddedServer | None) -> None:
+    def __init__(self, address: Address, server: EmbeddedServer | None, check_rights: bool) -> None:
+        self._check_rights = check_rights
         self.where = address.safe
         self.kind = address.kind
         self.server = server
@@ -44,13 +45,17 @@ class AsyncStore:
         self.version = ""
 
     @classmethod
-    async def open(cls, url: str | None = None) -> AsyncStore:
-        """Connect, check the server and make sure that it has our functions."""
+    async def open(cls, url: str | None = None, *, check_rights: bool = True) -> AsyncStore:
+        """Connect, check the server and make sure that it has our functions.
+
+        Without ``check_rights``, the user need not have rights on our own keys: timelines lie under
+        keys that their users chose.
+        """
         address = resolve(url, default_directory())
         server = None
         if address.directory is not None:
             server = await asyncio.to_thread(EmbeddedServer.open, address.directory)
-        store = cls(address, server)
+        store = cls(address, server, check_rights)
         try:
             store.version = await store._first_contact()
         except BaseException:
@@ -72,6 +77,9 @@ class AsyncStore:
         if self.kind != "cluster":
             faults.refuse_node(infos[0], self.where)
         await self.load_library()
+        cluster = self.kind == "cluster"
+        for denied in await self.command(*rights.request(cluster)) if self._check_rights else ():
+            rights.check(denied, self.where, cluster)
         return versions[0]
 
     async def load_library(self) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from headwater.errors import LibraryTooNew
 
 NAME = "headwater"
-VERSION = 4
+VERSION = 5
 
 
 class Library(NamedTuple):

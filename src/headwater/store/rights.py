@@ -7,12 +7,13 @@ are read from the library itself, so that the list is true whatever the function
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import redis
 
+from headwater.errors import AccessDenied
 from headwater.store.library import library
 
 KEYS = "~hw:*"
@@ -48,6 +49,23 @@ def needed(cluster: bool) -> tuple[str, ...]:
 def rules(cluster: bool) -> str:
     """Spell the rights as words of ACL SETUSER."""
     return " ".join((KEYS, *(f"+{command}" for command in needed(cluster))))
+
+
+def request(cluster: bool) -> tuple[Any, ...]:
+    """Return the command that asks a server which of the needed rights its caller lacks."""
+    inside = [command for command in needed(cluster) if command not in (*_SENT, *_SENT_TO_CLUSTER)]
+    return ("FCALL", "hw_rights", 0, _KEY, *inside)
+
+
+def check(denied: Sequence[bytes], where: str, cluster: bool) -> None:
+    """Raise AccessDenied for commands that a server denies, with all of them and the cure."""
+    if denied:
+        names = ", ".join(command.decode() for command in denied)
+        raise AccessDenied(
+            where,
+            f"the user may not run {names} on keys of the pattern {KEYS[1:]}",
+            f"grant what is missing: ACL SETUSER ... {rules(cluster)}",
+        )
 
 
 def lacking(ask: Callable[..., Any], user: str, cluster: bool) -> list[str]:

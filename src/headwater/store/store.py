@@ -17,7 +17,7 @@ import redis
 from headwater import instrument
 from headwater.errors import StoreError
 from headwater.instrument import Instrument
-from headwater.store import faults
+from headwater.store import faults, rights
 from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Wait
 from headwater.store.commands import encoder
 from headwater.store.connections import StoreConnections, open_connections
@@ -69,6 +69,9 @@ class Store:
         if self.kind != "cluster":
             faults.refuse_node(infos[0], self.where)
         self.load_library()
+        cluster = self.kind == "cluster"
+        for denied in self.command(*rights.request(cluster)):
+            rights.check(denied, self.where, cluster)
         return versions[0]
 
     def load_library(self) -> None:

@@ -8,3 +8,30 @@ redis.register_function{
   callback = function() return LIBRARY end,
   flags = { 'no-writes', 'allow-stale', 'allow-oom' },
 }
+
+--[[
+  hw_rights: which commands the caller may not run on a key.
+  A function that is denied a command half-way leaves half a change behind, so clients ask before
+  they call any other function.
+  KEYS   none
+  ARGV   1 a key like those of the store   2.. commands, as access rules spell them: "hset", "memory|usage"
+  Reply  the commands that are denied
+]]
+redis.register_function{
+  function_name = 'hw_rights',
+  callback = function(_, args)
+    local key, denied = args[1], {}
+    for i = 2, #args do
+      local command, sub = string.match(args[i], '^([^|]+)|?(.*)$')
+      local allowed
+      if sub == '' then
+        allowed = redis.acl_check_cmd(command, key)
+      else
+        allowed = redis.acl_check_cmd(command, sub, key)
+      end
+      if not allowed then denied[#denied + 1] = args[i] end
+    end
+    return denied
+  end,
+  flags = { 'no-writes', 'allow-stale', 'allow-oom' },
+}
