@@ -50,7 +50,17 @@ def test_a_queue_tells_what_is_pushed_and_popped(
     assert facts(told.last("queue.push")) == (name, "ok", 3)
     queue.ack(*queue.pop(10, ack_ms=60_000))
     assert [facts(event) for event in told.named("queue.pop")] == [(name, "ok", 3)]
-    assert facts(told.last("queue.settle"))[:2] == (name, "ok")
+    assert facts(told.last("queue.settle")) == (name, "ok", 3)
+    queue.push_many([b"%d" % i for i in range(100)])
+    assert len(queue.pop(64)) == 64
+    assert facts(told.last("queue.pop")) == (name, "ok", 64)
+    assert len(list(queue.scan("ready"))) == 36
+    assert sum(event.messages for event in told.named("queue.page")) == 36
+    queue.nack(*queue.pop(10, ack_ms=60_000))
+    assert len(queue.peek(100)) == 36
+    assert sum(event.messages for event in told.named("queue.page")) == 72
+    queue.purge()
+    assert facts(told.last("queue.purge")) == (name, "ok", 36)
     queue.pop(1, block_ms=30)
     assert facts(told.last("queue.wait")) == (name, "ok", 0)
 
@@ -65,6 +75,28 @@ def test_dirty_lists_are_named_without_their_shards_and_members(
         f"{name}-c"
     }
     assert "member" not in repr(told.events)
+
+
+def test_dirty_lists_tell_how_many_members_move(
+    client: headwater.Headwater, name: str, told: Recorder
+) -> None:
+    ick, channel = client.ick(name), client.ick_channel(f"{name}-c", 1)
+    scores = {f"m{i}": float(i) for i in range(10)}
+    ick.add(scores)
+    assert told.last("ick.add").messages == 10
+    assert len(ick.reserve(4)) == 4
+    assert told.last("ick.exchange").messages == 4
+    ick.exchange(2, "m0", "m1")
+    assert told.last("ick.exchange").messages == 4, "two are committed, two reserved"
+    assert len(list(ick.scan())) == sum(event.messages for event in told.named("ick.scan")) == 8
+    channel.add(scores)
+    batch = channel.reserve(6)
+    channel.commit(batch, "m0")
+    channel.release(batch)
+    events = [told.last(f"channel.{verb}") for verb in ("add", "reserve", "commit", "release")]
+    assert [event.messages for event in events] == [10, 6, 1, 5]
+    channel.reshard(3)
+    assert sum(event.messages for event in told.named("channel.put")) == 9
 
 
 def test_timelines_are_named_by_the_address_of_their_server(told: Recorder) -> None:

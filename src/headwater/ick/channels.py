@@ -22,7 +22,15 @@ from headwater.ick.limits import (
     encode,
     spell_pairs,
 )
-from headwater.ick.replies import ReserveReply, ScanReply, SeenLayout, facts_of, pairs_of
+from headwater.ick.replies import (
+    Reply,
+    ReserveReply,
+    ScanReply,
+    SeenLayout,
+    facts_of,
+    members_scanned,
+    pairs_of,
+)
 from headwater.ick.types import (
     Added,
     Batch,
@@ -34,7 +42,7 @@ from headwater.ick.types import (
     ShardStats,
 )
 from headwater.inputs import check_ms, to_ms
-from headwater.store.call import Argument, Call, Operation
+from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 from headwater.store.many import together
 
@@ -57,13 +65,10 @@ def add(
         refused: list[Argument] = []
         for shard, some in _spread(words, view.shards).items():
             try:
-                added = Added(
-                    *(
-                        yield from handle.on_shard(
-                            "hw_channel_add", view.epoch, shard, (when, *some)
-                        )
-                    )
+                reply = yield from handle.on_shard(
+                    "hw_channel_add", view.epoch, shard, (when, *some), len(some) // 2
                 )
+                added = Added(*reply)
             except Closed:
                 refused += some
             else:
@@ -110,9 +115,10 @@ def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operati
     first = (handle.turn + 1) % view.shards
     args = (handle.consumer, handle.lease_ms, n)
     for shard in (*range(first, view.shards), *range(first)):
-        reply = ReserveReply(
-            *(yield from handle.on_shard("hw_channel_reserve", view.epoch, shard, args))
+        found = yield from handle.on_shard(
+            "hw_channel_reserve", view.epoch, shard, args, _members_reserved
         )
+        reply = ReserveReply(*found)
         if reply.token:
             handle.turn = shard
             pairs = zip(pairs_of(reply.rows), reply.generations, strict=True)
@@ -123,11 +129,15 @@ def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operati
     return None
 
 
+def _members_reserved(_: Call, reply: Reply) -> int:
+    return len(ReserveReply(*reply).generations)
+
+
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
     """Mark members of a batch as clean; return how many are so, and not dirty again."""
     _check_batch(handle, batch)
     args = (batch.token, handle.lease_ms, *_named(batch, members))
-    done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args)
+    done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args, _as_replied)
     return done
 
 
@@ -138,7 +148,7 @@ def release(
     _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
     args = (batch.token, handle.lease_ms, delay, *_named(batch, members))
-    given: int = yield from _on_batch(handle, "hw_channel_release", batch, args)
+    given: int = yield from _on_batch(handle, "hw_channel_release", batch, args, _as_replied)
     return given
 
 
@@ -167,13 +177,21 @@ def _named(batch: Batch, members: Iterable[Member]) -> list[Argument]:
     return [word for m in dict.fromkeys(chosen or generations) for word in (m, generations[m])]
 
 
+def _as_replied(_: Call, reply: int) -> int:
+    return reply
+
+
 def _on_batch(
-    handle: ChannelHandle, function: str, batch: Batch, args: tuple[Argument, ...]
+    handle: ChannelHandle,
+    function: str,
+    batch: Batch,
+    args: tuple[Argument, ...],
+    members: Count = 0,
 ) -> Operation[Any]:
     if not batch.reserved:
         return 0
     try:
-        return (yield from handle.on_shard(function, batch.epoch, batch.shard, args))
+        return (yield from handle.on_shard(function, batch.epoch, batch.shard, args, members))
     except Refusal as refusal:
         holder = refusal.words[1] if len(refusal.words) > 1 else None
         raise LeaseLost(handle.name, batch.shard, batch.token, holder) from None
@@ -240,7 +258,8 @@ def scan_page(
     """Read a page of one shard, and the cursor of the next, which is '0' at the end."""
     args = (_SETS[place], cursor, SCAN_MEMBERS)
     key = handle.shard_key(epoch, shard)
-    reply = ScanReply(*(yield Call("hw_channel_scan", key, args, read_only=True)))
+    call = Call("hw_channel_scan", key, args, read_only=True, messages=members_scanned)
+    reply = ScanReply(*(yield call))
     return [Listed(*pair, place, shard) for pair in pairs_of(reply.rows)], reply.cursor.decode()
 
 

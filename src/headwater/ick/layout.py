@@ -23,7 +23,7 @@ from headwater.ick.limits import MOVE_MEMBERS, check_shards
 from headwater.ick.replies import MovedRow, SeenLayout
 from headwater.ick.types import Layout
 from headwater.inputs import check_ms, check_name
-from headwater.store.call import Argument, Call, Operation
+from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 
 DEFAULT_SHARDS = 8
@@ -88,12 +88,20 @@ class ChannelHandle:
         return shard_key(self.name, epoch, shard)
 
     def on_shard(
-        self, function: str, epoch: int, shard: int, args: tuple[Argument, ...] = ()
+        self,
+        function: str,
+        epoch: int,
+        shard: int,
+        args: tuple[Argument, ...] = (),
+        members: Count = 0,
     ) -> Operation[Any]:
-        """Change a shard; raises Closed when it belongs to a layout that is left."""
+        """Change a shard; raises Closed when it belongs to a layout that is left.
+
+        ``members`` is how many that concerns, for instruments.
+        """
         key = self.shard_key(epoch, shard)
         try:
-            return (yield Call(function, key, args, repeatable=True))
+            return (yield Call(function, key, args, repeatable=True, messages=members))
         except Refusal as refusal:
             if refusal.code != "CLOSED":
                 raise
@@ -180,9 +188,10 @@ def _move_page(
     for row in rows:
         places.setdefault(shard_of(row.member, view.shards), []).extend(row)
     for place, found in places.items():
-        yield from handle.on_shard("hw_channel_put", view.epoch, place, tuple(found))
+        count = len(found) // len(MovedRow._fields)
+        yield from handle.on_shard("hw_channel_put", view.epoch, place, tuple(found), count)
     members = tuple(row.member for row in rows)
-    yield from handle.on_shard("hw_channel_forget", view.old_epoch, shard, members)
+    yield from handle.on_shard("hw_channel_forget", view.old_epoch, shard, members, len(members))
 
 
 def reshard(handle: ChannelHandle, shards: int) -> Operation[Layout]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater.ick.limits import Member, decode
+from headwater.store.call import Call
 
 Reply: TypeAlias = Sequence[Any]
 
@@ -26,6 +27,11 @@ class ScanReply(NamedTuple):
 
     cursor: bytes
     rows: list[bytes]
+
+
+def members_scanned(_: Call, reply: Reply) -> int:
+    """Count, for instruments, the members on a page."""
+    return len(ScanReply(*reply).rows) // 2
 
 
 class SeenLayout(NamedTuple):

@@ -15,9 +15,16 @@ from headwater.ick.limits import (
     spell_members,
     spell_pairs,
 )
-from headwater.ick.replies import ExchangeReply, ScanReply, facts_of, pairs_of
+from headwater.ick.replies import (
+    ExchangeReply,
+    Reply,
+    ScanReply,
+    facts_of,
+    members_scanned,
+    pairs_of,
+)
 from headwater.ick.types import Added, Listed, Place
-from headwater.store.call import Argument, Call, Operation
+from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 
 PLACES: tuple[Place, Place] = ("pset", "cset")
@@ -39,11 +46,15 @@ class IckHandle:
         *,
         read_only: bool = False,
         repeatable: bool = False,
+        members: Count = 0,
     ) -> Operation[Any]:
-        """Call a function on the Ick; raises NotAnIck when something else lies under its keys."""
-        also = (self.pset, self.cset)
+        """Call a function on the Ick; raises NotAnIck when something else lies under its keys.
+
+        ``members`` is how many that concerns, for instruments.
+        """
+        keys, words = (self.pset, self.cset), tuple(args)
         try:
-            return (yield Call(function, self.key, tuple(args), read_only, repeatable, also))
+            return (yield Call(function, self.key, words, read_only, repeatable, keys, members))
         except Refusal as refusal:
             part, found = refusal.words
             key = {"flag": self.key, "pset": self.pset, "cset": self.cset}[part]
@@ -54,7 +65,8 @@ def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
     """Mark members as dirty; one that is in the producer set takes the lower score."""
     args = spell_pairs(scores)
     # Sent twice, it does no more than make dirty again what was cleaned in between.
-    return Added(*(yield from ick.call("hw_ick_add", args, repeatable=True)))
+    reply = yield from ick.call("hw_ick_add", args, repeatable=True, members=len(args) // 2)
+    return Added(*reply)
 
 
 def exchange(
@@ -65,8 +77,16 @@ def exchange(
     args = (check_reserve(n), "1" if backwash else "0", *done)
     # A repeat of both could commit what the first reserved. Each alone may be sent again.
     repeatable = not (n and done)
-    reply = ExchangeReply(*(yield from ick.call("hw_ick_exchange", args, repeatable=repeatable)))
+    found = yield from ick.call(
+        "hw_ick_exchange", args, repeatable=repeatable, members=_members_exchanged
+    )
+    reply = ExchangeReply(*found)
     return reply.committed, pairs_of(reply.rows)
+
+
+def _members_exchanged(_: Call, reply: Reply) -> int:
+    committed, rows = ExchangeReply(*reply)
+    return committed + len(rows) // 2
 
 
 def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
@@ -96,7 +116,8 @@ def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:
 def scan_page(ick: IckHandle, place: Place, cursor: str) -> Operation[tuple[list[Listed], str]]:
     """Read a page of one set, and the cursor of the next, which is '0' at the end."""
     args = (place, cursor, SCAN_MEMBERS)
-    reply = ScanReply(*(yield from ick.call("hw_ick_scan", args, read_only=True)))
+    found = yield from ick.call("hw_ick_scan", args, read_only=True, members=members_scanned)
+    reply = ScanReply(*found)
     return [Listed(*pair, place) for pair in pairs_of(reply.rows)], reply.cursor.decode()
 
 

@@ -52,8 +52,15 @@ def _settle(
     for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
         part = words[start : start + 2 * BUNDLES_PER_CALL]
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
-        total += yield Call("hw_queue_settle", queue.key, (action, ms, *part), repeatable=True)
+        args = (action, ms, *part)
+        total += yield Call(
+            "hw_queue_settle", queue.key, args, repeatable=True, messages=_messages_settled
+        )
     return total
+
+
+def _messages_settled(_: Call, reply: int) -> int:
+    return reply
 
 
 def _receipt(delivery: Any) -> str:

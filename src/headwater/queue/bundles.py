@@ -35,6 +35,11 @@ class StoredMessage(NamedTuple):
     expires_ms: int | None = None
 
 
+def count_messages(texts: Iterable[bytes]) -> int:
+    """Return how many messages are in bundles, without opening them."""
+    return sum(text[_BODY] if text[_LETTER:_BODY] == b"p" else 1 for text in texts)
+
+
 def open_taken(texts: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
     """Return the ids and values of bundles that a pop has handed out.
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, get_args
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.queue.bundles import StoredMessage, open_bundle
+from headwater.queue.bundles import StoredMessage, count_messages, open_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import MAX_POP, check_count
-from headwater.queue.replies import DueReply, PageReply, TimedBundle, stats_of
+from headwater.queue.replies import DueReply, PageReply, Reply, TimedBundle, stats_of
 from headwater.queue.types import QueueItem, QueueStats, State
 from headwater.store.call import Call, Operation
 
@@ -197,7 +197,8 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
     spot, *others = spots
     part, priority, after, _ = spot
     args = (part, priority, after, min(count, PAGE_MESSAGES), PAGE_BYTES)
-    reply = PageReply.of((yield Call("hw_queue_page", queue.key, args, read_only=True)))
+    call = Call("hw_queue_page", queue.key, args, read_only=True, messages=_messages_on_page)
+    reply = PageReply.of((yield call))
     if part == "damaged":
         items = [_item(StoredMessage("", text), "damaged", 0) for text in reply.found]
     elif part == "ready":
@@ -211,6 +212,13 @@ def page(queue: QueueHandle, spots: list[Spot], count: int = PAGE_MESSAGES) -> O
     else:
         items = [item for bundle in reply.bundles() for item in _items(part, bundle, reply.now_ms)]
     return QueuePage(items, [spot._replace(after=reply.after), *others] if reply.after else others)
+
+
+def _messages_on_page(call: Call, reply: Reply) -> int:
+    found = PageReply.of(reply)
+    if call.args[0] in _WITHOUT_TIME:
+        return count_messages(found.found)
+    return sum(count_messages(bundle.texts) for bundle in found.bundles())
 
 
 def _items(part: str, bundle: TimedBundle, now_ms: int) -> Iterator[QueueItem]:

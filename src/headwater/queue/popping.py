@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 from itertools import repeat
-from typing import Any
 
 from headwater.errors import StoreError
 from headwater.inputs import check_block, check_ms
-from headwater.queue.bundles import open_taken
+from headwater.queue.bundles import count_messages, open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
 from headwater.queue.limits import check_count
-from headwater.queue.replies import PopReply
+from headwater.queue.replies import PopReply, Reply
 from headwater.queue.types import Delivery
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 
@@ -110,8 +109,8 @@ def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[PopReply]:
     return reply
 
 
-def _messages_popped(_: Call, reply: list[Any]) -> int:
-    return len(_deliveries(PopReply.of(reply)))
+def _messages_popped(_: Call, reply: Reply) -> int:
+    return sum(count_messages(bundle.texts) for bundle in PopReply.of(reply).bundles)
 
 
 def _deliveries(reply: PopReply) -> list[Delivery]:

@@ -18,6 +18,7 @@ from headwater.queue.limits import (
     check_source,
     check_value,
 )
+from headwater.queue.replies import PushReply
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
@@ -74,12 +75,12 @@ def push_many(
     repeatable = keyed or producer is not None
     call = Call("hw_queue_push", queue.key, (*head, *words), repeatable=repeatable, messages=size)
     try:
-        reply = yield call
+        reply = PushReply.of((yield call))
     except Refusal as refusal:
         raise StaleSequence(
             queue.name, str(producer), int(sequence or 0), int(refusal.words[0])
         ) from None
-    if reply[0]:
+    if reply.new:
         # A queue that begins, be it the second one of its name.
         queue.registered.discard(queue.key)
     if queue.key not in queue.registered:
@@ -87,8 +88,9 @@ def push_many(
         with contextlib.suppress(StoreError):
             yield from queue.register()
     if dedupe is not None:
-        return [number.decode() for number in reply[1:]]
-    return [str(number) for number in range(int(reply[1]), int(reply[2]) + 1)]
+        return [number.decode() for number in reply.numbers]
+    first, last = map(int, reply.numbers)
+    return [str(number) for number in range(first, last + 1)]
 
 
 def _check_size(values: list[bytes]) -> None:

@@ -14,6 +14,19 @@ from headwater.queue.types import QueueSettings
 Reply: TypeAlias = Sequence[Any]
 
 
+class PushReply(NamedTuple):
+    """hw_queue_push. ``new``: the queue begins. Numbers are the first and the last, or of each."""
+
+    new: int
+    numbers: list[bytes]
+
+    @classmethod
+    def of(cls, reply: Reply) -> PushReply:
+        """Read the reply."""
+        new, *numbers = reply
+        return cls(new, numbers)
+
+
 class TakenBundle(NamedTuple):
     """A bundle that was handed out; without ack it has no name."""
 

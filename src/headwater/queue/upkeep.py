@@ -13,7 +13,7 @@ from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page
 from headwater.queue.keys import QUEUES
 from headwater.queue.limits import MAX_ATTEMPTS, check_count
-from headwater.queue.replies import KeepReply, LettersReply, PurgeReply, settings_of
+from headwater.queue.replies import KeepReply, LettersReply, PurgeReply, Reply, settings_of
 from headwater.queue.types import Backoff, KeptQueue, QueueItem, QueueSettings
 from headwater.store.call import Argument, Call, Operation
 
@@ -80,18 +80,30 @@ def _end_letters(
         words = by_bundle(_place(letter) for letter in letters)
         for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
             part = words[start : start + 2 * BUNDLES_PER_CALL]
-            call = Call(function, queue.key, (count - total, *part), repeatable=True)
+            args: tuple[Argument, ...] = (count - total, *part)
+            call = Call(function, queue.key, args, repeatable=True, messages=_messages_gone)
             total += LettersReply(*(yield call)).messages
         return total
     yield from keep(queue)
     while total < count:
         # To do it twice would concern other letters than the first time.
-        call = Call(function, queue.key, (count - total,), repeatable=count >= MAX_LETTERS)
+        call = Call(
+            function,
+            queue.key,
+            (count - total,),
+            repeatable=count >= MAX_LETTERS,
+            messages=_messages_gone,
+        )
         reply = LettersReply(*(yield call))
         total += reply.messages
         if not reply.more:
             break
     return total
+
+
+def _messages_gone(_: Call, reply: Reply) -> int:
+    messages: int = reply[0]
+    return messages
 
 
 def _place(letter: QueueItem) -> str:
@@ -102,24 +114,32 @@ def _place(letter: QueueItem) -> str:
 
 def purge(queue: QueueHandle) -> Operation[int]:
     """Forget all messages, wherever they are; return how many."""
-    call = Call("hw_queue_purge", queue.key, ("messages",), repeatable=True)
+    args = ("messages",)
+    call = Call("hw_queue_purge", queue.key, args, repeatable=True, messages=_messages_gone)
     return PurgeReply(*(yield call)).messages
 
 
 def delete(queue: QueueHandle) -> Operation[bool]:
     """Remove the queue with all that belongs to it; return whether it existed."""
-    call = Call("hw_queue_purge", queue.key, ("all",), repeatable=True)
+    args = ("all",)
+    call = Call("hw_queue_purge", queue.key, args, repeatable=True, messages=_messages_gone)
     reply = PurgeReply(*(yield call))
     queue.registered.discard(queue.key)
     yield Call("hw_registry_remove", QUEUES, (queue.name,), repeatable=True)
     return bool(reply.existed)
 
 
+def _messages_kept(_: Call, reply: Reply) -> int:
+    step = KeepReply(*reply)
+    return step.returned + step.buried + step.outlived
+
+
 def keep(queue: QueueHandle) -> Operation[KeptQueue]:
     """Do all that is due to a queue when nobody pops."""
     steps: list[KeepReply] = []
     while not steps or steps[-1].more:
-        call = Call("hw_queue_keep", queue.key, (SILENT_PRODUCER_MS,), repeatable=True)
+        args = (SILENT_PRODUCER_MS,)
+        call = Call("hw_queue_keep", queue.key, args, repeatable=True, messages=_messages_kept)
         steps.append(KeepReply(*(yield call)))
     return KeptQueue(
         queue.name,
