@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,31 +40,40 @@ _Score = Annotated[
 _BATCH = 1000
 
 
+@dataclass(frozen=True, kw_only=True)
+class _WriteFlags(WritingFarmFlags):
+    """What is written, and where."""
+
+    key: _Key = None
+    members: _Members = None
+    score: _Score = None
+    as_json: AsJson = False
+
+    def tuples(self) -> Iterable[Tuple]:
+        """Return what is to be written, from the arguments or from standard input."""
+        if self.key is None:
+            return map(_read, sys.stdin.buffer)
+        if not self.members:
+            raise InvalidInput(
+                f"name members of {self.key!r}, or no key and give JSON by standard input"
+            )
+        when = round(time.time() * 1000) if self.score is None else self.score
+        return [(self.key, when, member) for member in self.members]
+
+
 @grouped
-def insert(
-    farm: WritingFarmFlags,
-    key: _Key = None,
-    members: _Members = None,
-    score: _Score = None,
-    as_json: AsJson = False,
-) -> None:
+def insert(given: _WriteFlags) -> None:
     """Insert members into a timeline, or the records on the lines of standard input.
 
     Each line is a JSON document with key, score and member, as `select --json` prints them.
     """
-    _write("insert", farm, _given(key, members, score), as_json)
+    _write("insert", given)
 
 
 @grouped
-def delete(
-    farm: WritingFarmFlags,
-    key: _Key = None,
-    members: _Members = None,
-    score: _Score = None,
-    as_json: AsJson = False,
-) -> None:
+def delete(given: _WriteFlags) -> None:
     """Delete members from a timeline: inserts up to that score lose. See insert for its input."""
-    _write("delete", farm, _given(key, members, score), as_json)
+    _write("delete", given)
 
 
 @grouped
@@ -111,15 +122,6 @@ def select(
         output.warn(f"a cluster did not answer, records may be missing: {failure}")
 
 
-def _given(key: str | None, members: list[str] | None, score: float | None) -> Iterable[Tuple]:
-    if key is None:
-        return map(_read, sys.stdin.buffer)
-    if not members:
-        raise InvalidInput(f"name members of {key!r}, or no key and give JSON by standard input")
-    when = round(time.time() * 1000) if score is None else score
-    return [(key, when, member) for member in members]
-
-
 def _read(line: bytes) -> Tuple:
     """Return the record on a line, as `select --json` prints it."""
     try:
@@ -130,20 +132,18 @@ def _read(line: bytes) -> Tuple:
         ) from None
 
 
-def _write(verb: str, farm: WritingFarmFlags, tuples: Iterable[Tuple], as_json: bool) -> None:
+def _write(verb: str, given: _WriteFlags) -> None:
     from headwater.timeline import Farm, Written
 
     done = Written()
-    batch: list[Tuple] = []
-    with Farm.open(farm.instances, **farm.arguments()) as opened:
-        write = opened.insert if verb == "insert" else opened.delete
-        for item in tuples:
-            batch.append(item)
-            if len(batch) == _BATCH:
-                done = done.plus(write(batch))
-                batch = []
-        done = done.plus(write(batch))
+    tuples = iter(given.tuples())
+    with Farm.open(given.instances, **given.arguments()) as farm:
+        write = farm.insert if verb == "insert" else farm.delete
+        while batch := list(islice(tuples, _BATCH)):
+            done = done.plus(write(batch))
     counts = [f"{count} {name}" for name, count in done._asdict().items() if count]
     output.answer(
-        views.timelines.TimelineWrittenView.of(done), ", ".join(counts) or "nothing to do", as_json
+        views.timelines.TimelineWrittenView.of(done),
+        ", ".join(counts) or "nothing to do",
+        given.as_json,
     )
