@@ -75,7 +75,8 @@ class SentNode(NamedTuple):
     @classmethod
     def all_of(cls, nodes: Reply) -> Iterator[SentNode]:
         """Read the nodes of a reply."""
-        return map(cls._make, _rows(nodes, 5))
+        each = iter(nodes)
+        return map(cls, each, each, each, each, each)
 
 
 class IndexedNode(NamedTuple):
@@ -222,7 +223,8 @@ class ClaimedRange(NamedTuple):
     @classmethod
     def all_of(cls, claims: Reply) -> list[ClaimedRange]:
         """Read the claims of a reply."""
-        return [cls(*row) for row in _rows(claims, 3)]
+        each = iter(claims)
+        return list(map(cls, each, each, each))
 
     @classmethod
     def all_in(cls, head: bytes) -> list[ClaimedRange]:
@@ -246,8 +248,7 @@ class GroupReadReply(NamedTuple):
     @classmethod
     def of(cls, reply: Reply) -> GroupReadReply:
         """Read the reply."""
-        claims, *facts = reply
-        return cls(ClaimedRange.all_of(claims), *facts)
+        return cls(ClaimedRange.all_of(reply[0]), *reply[1:])
 
 
 class ExpireReply(NamedTuple):
