@@ -50,9 +50,9 @@ def _on_ranges(
     total = 0
     try:
         for flat in _calls_of(ranges_of(offsets)):
-            call = (group.name, *args, *flat)
+            words = (group.name, *args, *flat)
             total += yield Call(
-                function, group.key, call, repeatable=True, messages=counts.as_replied
+                function, group.key, words, repeatable=True, messages=counts.as_replied
             )
     except Refusal:
         raise group.unknown() from None
@@ -65,18 +65,23 @@ def _calls_of(ranges: list[tuple[int, int]]) -> Iterable[list[int]]:
         yield [edge for span in ranges[start : start + RANGES_PER_CALL] for edge in span]
 
 
+def _range_of(item: Offsets) -> tuple[int, int]:
+    if not isinstance(item, tuple):
+        check_offset(item)
+        return item, item
+    if len(item) != 2:
+        raise InvalidInput(f"a range is a pair (start, end), not {item!r}")
+    start, end = item
+    check_offset(start)
+    check_offset(end, "end of a range")
+    if end < start:
+        raise InvalidInput(f"the range ({start}, {end}) ends before it starts; swap its ends")
+    return item
+
+
 def ranges_of(offsets: Iterable[Offsets]) -> list[tuple[int, int]]:
     """Return offsets and (start, end) ranges as ranges, in order and neighbours joined."""
-    spans = []
-    for item in offsets:
-        if isinstance(item, tuple) and len(item) != 2:
-            raise InvalidInput(f"a range is a pair (start, end), not {item!r}")
-        start, end = item if isinstance(item, tuple) else (item, item)
-        check_offset(start)
-        check_offset(end, "end of a range")
-        if end < start:
-            raise InvalidInput(f"the range ({start}, {end}) ends before it starts; swap its ends")
-        spans.append((start, end))
+    spans = [_range_of(item) for item in offsets]
     spans.sort()
     joined: list[tuple[int, int]] = []
     for start, end in spans:
