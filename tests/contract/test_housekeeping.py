@@ -9,6 +9,7 @@ import headwater
 from headwater import Headwater, Stream
 from headwater.log import retention
 from headwater.log.keys import stream_key
+from headwater.log.replies import BuryReply, ClaimedRange
 from headwater.store.call import Call, Operation
 from tests.support.servers import until
 
@@ -109,10 +110,11 @@ def test_turning_dead_letters_off_drops_what_had_expired_by_then(hw: Headwater, 
     stream.write_many([("tag", b"value")] * 3)
     stream.group("workers", dead_letters=True).read(3, retry_ms=1, expire_ms=1)
 
-    def marked() -> Operation[int]:
+    def marked() -> Operation[list[ClaimedRange]]:
         # As by a housekeeper that dies before it buries.
         yield Call("hw_group_expire", stream_key(name), ("workers", 0))
-        return len((yield Call("hw_group_bury", stream_key(name), ("workers", "", 0, 10))))
+        reply = yield Call("hw_group_bury", stream_key(name), ("workers", "", 0, 10))
+        return BuryReply.of(reply).claims
 
     until(lambda: hw.store.run(marked()))
 
