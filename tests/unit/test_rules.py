@@ -18,8 +18,6 @@ WHOLE = {"src/headwater/errors.py"}
 STILL_LARGE = {
     # Timelines.
     "tests/contract/test_timeline_server.py",
-    # The outbox.
-    "tests/contract/test_rocket_rides.py",
     # The store and workers.
     "tests/contract/test_connect.py",
     "tests/contract/test_recovery.py",
