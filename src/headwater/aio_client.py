@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any
@@ -31,7 +30,7 @@ class AsyncHeadwater:
     def __init__(self, store: AsyncStore) -> None:
         self.store = store
         self._registered: set[str] = set()
-        self._member = member_name()
+        self._member = member_name(store.token())
 
     def __repr__(self) -> str:
         return f"AsyncHeadwater({self.store.where!r})"
@@ -73,7 +72,7 @@ class AsyncHeadwater:
         lease_ms: int = LEASE_MS,
     ) -> AsyncIckChannel:
         """See Headwater.ick_channel."""
-        who = consumer or f"{self._member}.{secrets.token_hex(2)}"
+        who = consumer or f"{self._member}.{self.store.token()}"
         handle = ChannelHandle(name, shards, who, lease_ms, self._registered)
         return AsyncIckChannel(self.store, handle)
 

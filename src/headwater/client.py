@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from types import TracebackType
 
@@ -24,10 +23,10 @@ from headwater.queue.types import KeptQueue
 from headwater.store.store import Store
 
 
-def member_name() -> str:
-    """Name this client among the members of a group: where it runs, and which one it is."""
+def member_name(token: str) -> str:
+    """Return the name of this client among the members of a group: where it runs, and which."""
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:60] or "host"
-    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{host}-{os.getpid()}-{token}"
 
 
 class Headwater:
@@ -36,7 +35,7 @@ class Headwater:
     def __init__(self, url: str | None = None) -> None:
         self.store = Store(url)
         self._registered: set[str] = set()
-        self._member = member_name()
+        self._member = member_name(self.store.token())
 
     def __repr__(self) -> str:
         return f"Headwater({self.store.where!r})"
@@ -87,7 +86,7 @@ class Headwater:
         ``consumer`` names who reserves by this object; without it each has a name of its own.
         ``lease_ms`` is how long a shard stays with a consumer that is not heard of.
         """
-        who = consumer or f"{self._member}.{secrets.token_hex(2)}"
+        who = consumer or f"{self._member}.{self.store.token()}"
         return IckChannel(self.store, ChannelHandle(name, shards, who, lease_ms, self._registered))
 
     def ick_channels(self) -> list[str]:

@@ -86,7 +86,7 @@ def read(
     patience = check_block(block_ms) if count else 0
     if not patience:
         return (yield from read_now(group, count, terms)).messages
-    name = group.take_waiter()
+    name = yield from group.take_waiter()
     messages = yield from _wait_for_messages(group, count, patience, terms, name)
     # Not reached when the wait was cut short: then something may still come for this waiter.
     group.waiters.append(name)

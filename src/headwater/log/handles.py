@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -13,7 +12,7 @@ from headwater.errors import InvalidInput, UnknownGroup
 from headwater.log.keys import STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
-from headwater.store.call import Argument, Call, Operation
+from headwater.store.call import Argument, Call, Operation, Token
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
 
@@ -113,12 +112,12 @@ class GroupHandle:
         self.options = replace(self.options, start=offset)
         self.option_words = (str(offset), *self.option_words[1:])
 
-    def take_waiter(self) -> str:
+    def take_waiter(self) -> Operation[str]:
         """Return a name to wait under; put it back once nothing can come for it any more."""
         try:
             return self.waiters.pop()
         except IndexError:
-            return f"{self.member}.{secrets.token_hex(4)}"
+            return f"{self.member}.{(yield Token())}"
 
     def unknown(self) -> UnknownGroup:
         """Return the error for a group that has never read."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headwater.client import Headwater, member_name
@@ -89,7 +90,7 @@ class Streamer:
         self._batch = batch
         self._steps: Steps = steps or _ignore_step
         self._stop = StopSignal()
-        self._new_producer = new_producer or _new_producer
+        self._new_producer = new_producer or partial(_new_producer, hw.store.token)
         self._producer = self._new_producer()
         self._registered: set[str] = set()
         self._rows = self._batches = 0
@@ -281,14 +282,14 @@ def _by_stream(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], Sequen
         yield stream, some_tags, some_values
 
 
-def _new_producer() -> str:
+def _new_producer(token: Callable[[], str]) -> str:
     """Return a name by which the log knows a streamer.
 
     It is new with every streamer and every connection. A database that was restored from a
     backup counts its batches from an earlier number; under one fixed name, the log would take
     them for repeats.
     """
-    return f"outbox:{member_name()}"
+    return f"outbox:{member_name(token())}"
 
 
 def _ignore_step(_: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-
 from headwater.queue.keys import QUEUES, queue_key
-from headwater.store.call import Call, Operation
+from headwater.store.call import Call, Operation, Token
 
 
 class QueueHandle:
@@ -31,12 +29,12 @@ class QueueHandle:
             yield Call("hw_registry_add", QUEUES, (self.name,), repeatable=True)
             self.registered.add(self.key)
 
-    def take_waiter(self) -> str:
-        """Give a name to wait under; give it back once nothing can come for it any more."""
+    def take_waiter(self) -> Operation[str]:
+        """Return a name to wait under; put it back once nothing can come for it any more."""
         try:
             return self.waiters.pop()
         except IndexError:
-            return f"{self.member}.{secrets.token_hex(4)}"
+            return f"{self.member}.{(yield Token())}"
 
 
 def list_queues() -> Operation[list[str]]:

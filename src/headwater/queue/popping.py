@@ -38,7 +38,7 @@ def pop(
         return []
     if not patience:
         return (yield from _pop_now(queue, count, ack, []))
-    waiter = queue.take_waiter()
+    waiter = yield from queue.take_waiter()
     found = yield from _wait_for_messages(queue, count, ack, patience, waiter)
     # Not reached when the wait was cut short: then something may still come for this waiter.
     queue.waiters.append(waiter)

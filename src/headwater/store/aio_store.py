@@ -19,14 +19,14 @@ from headwater.instrument import Instrument
 from headwater.store import faults, rights
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Wait
+from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Token, Wait
 from headwater.store.commands import encoder
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, needs_loading
 from headwater.store.many import chunks
 from headwater.store.observing import Observed, RequestObservation
-from headwater.store.store import GREETING
+from headwater.store.store import GREETING, random_token
 from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
@@ -35,7 +35,16 @@ T = TypeVar("T")
 class AsyncStore:
     """A connected store for asyncio; see Store for what it promises."""
 
-    def __init__(self, address: Address, server: EmbeddedServer | None, check_rights: bool) -> None:
+    def __init__(
+        self,
+        address: Address,
+        server: EmbeddedServer | None,
+        clock: Callable[[], float],
+        token: Callable[[], str],
+        *,
+        check_rights: bool,
+    ) -> None:
+        self.clock, self.token = clock, token
         self._check_rights = check_rights
         self.where = address.safe
         self.kind = address.kind
@@ -45,17 +54,25 @@ class AsyncStore:
         self.version = ""
 
     @classmethod
-    async def open(cls, url: str | None = None, *, check_rights: bool = True) -> AsyncStore:
+    async def open(
+        cls,
+        url: str | None = None,
+        *,
+        check_rights: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        token: Callable[[], str] = random_token,
+    ) -> AsyncStore:
         """Connect, check the server and make sure that it has our functions.
 
         Without ``check_rights``, the user need not have rights on our own keys: timelines lie under
-        keys that their users chose.
+        keys that their users chose. ``clock`` and ``token`` are what operations and names are given
+        for time and for chance.
         """
         address = resolve(url, default_directory())
         server = None
         if address.directory is not None:
             server = await asyncio.to_thread(EmbeddedServer.open, address.directory)
-        store = cls(address, server, check_rights)
+        store = cls(address, server, clock, token, check_rights=check_rights)
         try:
             store.version = await store._first_contact()
         except BaseException:
@@ -68,7 +85,7 @@ class AsyncStore:
             return await self._check_and_load()
         except (redis.RedisError, OSError) as error:
             fault = error
-        recovery = faults.Recovery(GREETING if self.server else None, self.where)
+        recovery = self._recovery(GREETING if self.server else None, None)
         return await self._retry(recovery, fault, self._check_and_load)
 
     async def _check_and_load(self) -> str:
@@ -121,14 +138,14 @@ class AsyncStore:
     ) -> Any:
         """Do one request, recovering from what can be recovered from, and report it."""
         found = instrument.current()
-        if found is not None and observation is None and not isinstance(request, Clock):
+        if found is not None and observation is None and not isinstance(request, (Clock, Token)):
             return await self._ask_observed(found, request, patience_s)
         if not isinstance(request, (Call, Wait)):
             if isinstance(request, Look):
                 return await self._look(request)
             if isinstance(request, Many):
                 return await self._ask_many(request, patience_s, observation)
-            return time.monotonic() * 1000
+            return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
@@ -136,7 +153,7 @@ class AsyncStore:
         except (redis.RedisError, OSError) as error:
             fault = error
         again = partial(self.connections.send, request.key, command, fresh=True)
-        recovery = faults.Recovery(request, self.where, patience_s)
+        recovery = self._recovery(request, patience_s)
         if observation is not None:
             observation.retried = True
         return await self._retry(recovery, fault, again)
@@ -158,7 +175,7 @@ class AsyncStore:
     ) -> list[Any]:
         """Run calls, thousands in a round trip; each recovers as a single one does."""
         replies: list[Any] = []
-        for chunk in chunks(request, self.where, patience_s):
+        for chunk in chunks(request, partial(self._recovery, patience_s=patience_s)):
             found = await self._send_all(chunk.unanswered)
             while (before := chunk.take(found)) is not None:
                 if observation is not None:
@@ -181,6 +198,9 @@ class AsyncStore:
         keyed = [(request.key, command) for command in request.commands]
         replies = await self.connections.send_all(keyed)
         return None if any(isinstance(reply, Exception) for reply in replies) else replies
+
+    def _recovery(self, request: Call | Wait | None, patience_s: float | None) -> faults.Recovery:
+        return faults.Recovery(request, self.where, patience_s, self.clock)
 
     async def _retry(
         self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], Awaitable[T]]

@@ -1,7 +1,8 @@
 """What an operation may ask of a store: the seam between meaning and I/O.
 
 An operation is a generator: it yields requests, is sent their replies, and returns its result.
-It never touches a socket, so that the sync and the async store run the very same definition.
+It never touches a socket, a clock or a source of randomness, so that the sync and the async store
+run the very same definition, and a test can run it in a time of its own.
 """
 
 from __future__ import annotations
@@ -76,5 +77,9 @@ class Clock(NamedTuple):
     """Ask for a monotonic time in milliseconds, to count down a blocking call."""
 
 
-Request: TypeAlias = "Call | Wait | Look | Many | Clock"
+class Token(NamedTuple):
+    """Ask for a random text of 8 characters, for a name that nobody else has."""
+
+
+Request: TypeAlias = "Call | Wait | Look | Many | Clock | Token"
 Operation: TypeAlias = Generator[Request, Any, T]

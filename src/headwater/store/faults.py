@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
+from collections.abc import Callable
 from typing import Literal, NoReturn, TypeAlias
 
 import redis.exceptions as redis_errors
@@ -63,11 +64,16 @@ class Recovery:
     """
 
     def __init__(
-        self, request: Call | Wait | None, where: str, patience_s: float | None = None
+        self,
+        request: Call | Wait | None,
+        where: str,
+        patience_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._request = request
         self._where = where
-        self._until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+        self._clock = clock
+        self._until = clock() + (PATIENCE_S if patience_s is None else patience_s)
         self._loads = 0
         self._perhaps_done = False
         self.delay_s = 0.005
@@ -95,7 +101,7 @@ class Recovery:
         if _is_access(error):
             _raise_access(error, self._where)
         if code in _BUSY or code in _ELSEWHERE:
-            if time.monotonic() < self._until:
+            if self._clock() < self._until:
                 return "wait" if code in _BUSY else "renew"
             self._refuse_to_guess(text, error)
             raise StoreError(
@@ -123,7 +129,7 @@ class Recovery:
             self._perhaps_done = True
             if not request.repeatable:
                 self._refuse_to_guess(why, error)
-        if request is not None and time.monotonic() < self._until:
+        if request is not None and self._clock() < self._until:
             return "renew"
         self._refuse_to_guess(why, error)
         raise StoreUnreachable(self._where, why) from error

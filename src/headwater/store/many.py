@@ -6,7 +6,7 @@ the others keep their replies.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from headwater.errors import StoreError
@@ -31,10 +31,9 @@ class BeforeRetry(NamedTuple):
 class CallChunk:
     """Calls that are sent together, until each has a reply."""
 
-    def __init__(self, calls: Sequence[Call], where: str, patience_s: float | None) -> None:
+    def __init__(self, calls: Sequence[Call], recover: Callable[[Call], Recovery]) -> None:
         self._calls = calls
-        self._where = where
-        self._patience_s = patience_s
+        self._recover = recover
         self._recoveries: dict[int, Recovery] = {}
         self._open: Sequence[int] = range(len(calls))
         self.replies: list[Any] = [None] * len(calls)
@@ -58,8 +57,7 @@ class CallChunk:
                 continue
             recovery = self._recoveries.get(place)
             if recovery is None:
-                recovery = Recovery(self._calls[place], self._where, self._patience_s)
-                self._recoveries[place] = recovery
+                recovery = self._recoveries[place] = self._recover(self._calls[place])
             try:
                 step = recovery.next_step(reply)
             except Refusal as refusal:
@@ -72,8 +70,8 @@ class CallChunk:
         return next((BeforeRetry(step, delays[step]) for step in steps if step in delays), None)
 
 
-def chunks(request: Many, where: str, patience_s: float | None) -> Iterator[CallChunk]:
-    """Cut calls into chunks, each of which is sent at once.
+def chunks(request: Many, recover: Callable[[Call], Recovery]) -> Iterator[CallChunk]:
+    """Cut calls into chunks, each of which is sent at once; ``recover`` is for those that fail.
 
     Raises ValueError for a call that must not be sent twice: a fault would leave it in doubt.
     """
@@ -84,12 +82,12 @@ def chunks(request: Many, where: str, patience_s: float | None) -> Iterator[Call
             raise ValueError(f"{call.function} is not to be repeated, so it must be sent alone")
         more = sum(len(arg) for arg in call.args if not isinstance(arg, int))
         if part and (len(part) == CHUNK_CALLS or size + more > CHUNK_BYTES):
-            yield CallChunk(part, where, patience_s)
+            yield CallChunk(part, recover)
             part, size = [], 0
         part.append(call)
         size += more
     if part:
-        yield CallChunk(part, where, patience_s)
+        yield CallChunk(part, recover)
 
 
 def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:

@@ -7,6 +7,7 @@ a call twice unless that is harmless.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from headwater import instrument
 from headwater.errors import StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults, rights
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Wait
+from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Token, Wait
 from headwater.store.commands import encoder
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
@@ -33,15 +34,29 @@ T = TypeVar("T")
 GREETING = Call("hw_version", "", read_only=True)
 
 
+def random_token() -> str:
+    """Return a text of 8 characters that nobody can guess."""
+    return secrets.token_hex(4)
+
+
 class Store:
     """A connected store; ``run`` is all that the data types need of it."""
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        token: Callable[[], str] = random_token,
+    ) -> None:
         """Connect, check the server and make sure that it has our functions.
+
+        ``clock`` and ``token`` are what operations and names are given for time and for chance.
 
         Raises StoreUnreachable, AccessDenied, StoreTooOld, LibraryTooNew, EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
+        self.clock, self.token = clock, token
         self.where = address.safe
         self.kind = address.kind
         self.server: EmbeddedServer | None = None
@@ -60,7 +75,7 @@ class Store:
             return self._check_and_load()
         except (redis.RedisError, OSError) as error:
             fault = error
-        recovery = faults.Recovery(GREETING if self.server else None, self.where)
+        recovery = self._recovery(GREETING if self.server else None, None)
         return self._retry(recovery, fault, self._check_and_load)
 
     def _check_and_load(self) -> str:
@@ -120,14 +135,14 @@ class Store:
     ) -> Any:
         """Do one request, recovering from what can be recovered from, and report it."""
         found = instrument.current()
-        if found is not None and observation is None and not isinstance(request, Clock):
+        if found is not None and observation is None and not isinstance(request, (Clock, Token)):
             return self._ask_observed(found, request, patience_s)
         if not isinstance(request, (Call, Wait)):
             if isinstance(request, Look):
                 return self._look(request)
             if isinstance(request, Many):
                 return self._ask_many(request, patience_s, observation)
-            return time.monotonic() * 1000
+            return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
         fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
@@ -135,7 +150,7 @@ class Store:
         except (redis.RedisError, OSError) as error:
             fault = error
         again = partial(self.connections.send, request.key, command, fresh=True)
-        recovery = faults.Recovery(request, self.where, patience_s)
+        recovery = self._recovery(request, patience_s)
         if observation is not None:
             observation.retried = True
         return self._retry(recovery, fault, again)
@@ -155,7 +170,7 @@ class Store:
     ) -> list[Any]:
         """Run calls, thousands in a round trip; each recovers as a single one does."""
         replies: list[Any] = []
-        for chunk in chunks(request, self.where, patience_s):
+        for chunk in chunks(request, partial(self._recovery, patience_s=patience_s)):
             found = self._send_all(chunk.unanswered)
             while (before := chunk.take(found)) is not None:
                 if observation is not None:
@@ -178,6 +193,9 @@ class Store:
         keyed = [(request.key, command) for command in request.commands]
         replies = self.connections.send_all(keyed)
         return None if any(isinstance(reply, Exception) for reply in replies) else replies
+
+    def _recovery(self, request: Call | Wait | None, patience_s: float | None) -> faults.Recovery:
+        return faults.Recovery(request, self.where, patience_s, self.clock)
 
     def _retry(self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], T]) -> T:
         """Try again until it succeeds or the caller must know."""
