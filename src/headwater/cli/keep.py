@@ -64,7 +64,7 @@ def keep(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seal, apply retention, compact where asked for, give up what expired, remove who is gone.
+    """Seal nodes, apply retention, compact where asked for, and give up what has expired.
 
     In queues, messages that were not acknowledged in time are redelivered or given up. In channels
     of dirty lists, a change of the number of shards is brought to its end.

@@ -24,10 +24,10 @@ from headwater.errors import HeadwaterError
 if TYPE_CHECKING:
     from headwater.outbox import Outbox, Progress, Status, Streamer
 
-app = typer.Typer(no_args_is_help=True, help="Bring what transactions staged in SQL to the log.")
+app = typer.Typer(no_args_is_help=True, help="Stream what transactions staged in SQL to the log.")
 
 _LOOK_S = 1.0
-# Over so many looks the rate is taken.
+# The rate is taken over this many looks.
 _LOOKS = 5
 
 
@@ -50,8 +50,8 @@ def stream(
 ) -> None:
     """Stream until Ctrl-C or SIGTERM. One leads; any number may stand by.
 
-    Shows rate, backlog and the age of the oldest staged row; without a terminal as a line now and
-    then, when anything has changed.
+    It shows rate, backlog and the age of the oldest staged row; without a terminal it prints a line
+    when anything has changed. Either signal ends it with exit code 0, after the batch at hand.
     """
     from headwater.outbox import Outbox, Streamer
     from headwater.sql.engines import open_engine
@@ -99,14 +99,14 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
 def _shown(streamer: Streamer, outbox: Outbox, every: float) -> Iterator[None]:
     """Show what the streamer does while it does it, and what it logs."""
     console = output.console()
-    view = _View(streamer, outbox)
+    screen = _StreamerScreen(streamer, outbox)
     over = threading.Event()
-    watcher = threading.Thread(target=view.watch, args=(over, console, every), daemon=True)
+    watcher = threading.Thread(target=screen.watch, args=(over, console, every), daemon=True)
     watcher.start()
     try:
         with logged_lines("headwater.outbox"):
             if console.is_terminal:
-                with Live(get_renderable=view.picture, console=console, refresh_per_second=4):
+                with Live(get_renderable=screen.picture, console=console, refresh_per_second=4):
                     yield
             else:
                 yield
@@ -115,8 +115,8 @@ def _shown(streamer: Streamer, outbox: Outbox, every: float) -> Iterator[None]:
         watcher.join(5)
 
 
-class _View:
-    """What is seen of a streamer; looks at the database once a second, whatever is staged."""
+class _StreamerScreen:
+    """Shows a streamer; it looks at the database once a second, however much is staged."""
 
     def __init__(self, streamer: Streamer, outbox: Outbox) -> None:
         self._streamer = streamer
@@ -163,7 +163,7 @@ class _View:
         return f"{_state(progress)}: {facts}"
 
     def picture(self) -> Table:
-        """Draw it."""
+        """Draw what is known of the streamer."""
         progress = self._streamer.progress
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)

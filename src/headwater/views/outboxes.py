@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.outbox.status import Checkpoint, Status
+from headwater.outbox.status import Status
 from headwater.views.record import mirror
 
-CheckpointView = mirror("CheckpointView", Checkpoint)
 OutboxView = mirror("OutboxView", Status)

@@ -34,7 +34,7 @@ def demo(
     with interruptible(), _place(store) as (url, directory):
         story = Story(url, directory, messages, screen)
         with screen.shown():
-            story.tell()
+            story.run()
     screen.claims(story.claims)
     false = sum(not claim.true for claim in story.claims)
     if false:

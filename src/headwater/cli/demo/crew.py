@@ -1,4 +1,4 @@
-"""The demo's group at work: members as processes, and the count of what they did."""
+"""The demo's group at work: its members are processes, and what they did is counted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headwater.errors import HeadwaterError
 News: TypeAlias = "queue.Queue[tuple[str, dict[str, Any]]]"
 
 RETRY_MS = 2500
-# Which of its batches the member that gets killed is working on then.
+# The batch on which the member works when it is killed.
 LAST_BATCH = 3
 _PATIENCE_S = 60.0
 
 
 class Member:
-    """A process that takes batches of a group's messages; killed in the end, if not before."""
+    """A process that takes batches of a group's messages; it is killed in the end."""
 
     def __init__(
         self, url: str, stream: str, name: str, batch: int, news: News, stalls_at: int = 0
@@ -35,7 +35,7 @@ class Member:
         self._news = news
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headwater.cli.demo.member", *words],
-            # Not among the arguments, which everybody on the machine can read.
+            # Not an argument, which everybody on the machine can read.
             env={**os.environ, "HEADWATER_URL": url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ class Member:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._process.wait()
-        # Who listens comes to the end by itself; nobody may close what it reads from before.
+        # The listener ends by itself; what it reads from must not be closed before.
         if self._listener.ident is not None:
             self._listener.join()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -63,11 +63,11 @@ class Member:
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
             raise HeadwaterError(
-                f"member {self._name} of the demo did not start; see what it said above"
+                f"member {self._name} of the demo did not start; see its output above"
             )
 
     def go(self) -> None:
-        """Let the member begin, and pass on what it tells."""
+        """Let the member begin, and pass on its notes."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -79,29 +79,29 @@ class Member:
             self._news.put((self._name, json.loads(line)))
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End the member as a crash would."""
         self._process.kill()
 
 
 @dataclass
 class Shift:
-    """What two members did, of whom one was killed: each message done, and how often.
+    """What two members did, of which one was killed: each message done, and how often.
 
-    ``held`` is what the killed one had in hand, ``again`` what was handed out a second time.
+    ``held`` is what the killed member was working on, ``redelivered`` what was delivered twice.
     """
 
     done: Counter[int] = field(default_factory=Counter)
     held: set[int] = field(default_factory=set)
-    again: set[int] = field(default_factory=set)
+    redelivered: set[int] = field(default_factory=set)
 
-    def take_in(self, told: dict[str, Any]) -> None:
-        """Count what a member told."""
-        self.done.update(told.get("done", ()))
-        self.again |= {offset for offset, attempt in told.get("took", ()) if attempt == 2}
+    def count(self, note: dict[str, Any]) -> None:
+        """Count what a member notes."""
+        self.done.update(note.get("done", ()))
+        self.redelivered |= {offset for offset, attempt in note.get("took", ()) if attempt == 2}
 
 
 def work(url: str, stream: str, messages: int, batch: int, screen: DemoScreen) -> Shift:
-    """Let two processes share the messages, kill one that has a batch in hand, see it through."""
+    """Let two processes share the messages, kill one in the middle of a batch, await the rest."""
     news: News = queue.Queue()
     shift = Shift()
     deadline = time.monotonic() + _PATIENCE_S
@@ -117,17 +117,17 @@ def work(url: str, stream: str, messages: int, batch: int, screen: DemoScreen) -
         batches_of_bob = 0
         while len(shift.done) < messages and time.monotonic() < deadline:
             try:
-                who, told = news.get(timeout=1)
+                who, note = news.get(timeout=1)
             except queue.Empty:
                 continue
-            shift.take_in(told)
+            shift.count(note)
             screen.progress(f"{len(shift.done)} done")
-            batches_of_bob += who == "bob" and "took" in told
+            batches_of_bob += who == "bob" and "took" in note
             if batches_of_bob == LAST_BATCH and not shift.held:
                 bob.kill()
-                shift.held = {offset for offset, _ in told["took"]}
+                shift.held = {offset for offset, _ in note["took"]}
                 screen.note(
                     f"bob is killed with {len(shift.held)} messages in hand; "
-                    f"they come again after {RETRY_MS} ms"
+                    f"they are redelivered after {RETRY_MS} ms"
                 )
     return shift

@@ -1,9 +1,9 @@
 """One member of the demo's group, as a process of its own that can be killed.
 
 `python -m headwater.cli.demo.member STREAM GROUP MEMBER BATCH RETRY_MS [STALLS_AT]`, with the store
-in $HEADWATER_URL. Says "ready", waits for a line, then takes batches until it is killed or its
-parent is gone, and tells of each as a line of JSON: what it took, and, once acknowledged, what is
-done. In batch number STALLS_AT it works for ever.
+in $HEADWATER_URL. It prints "ready", waits for a line, then takes batches until it is killed or its
+parent is gone. It prints a note of each as a line of JSON: what it took, and, once acknowledged,
+what is done. In batch number STALLS_AT it works for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(
     """Take, work, acknowledge, until killed."""
     with headwater.connect() as hw:
         own = hw.stream(stream).group(group, member=member)
-        _tell(ready=True)
+        _note(ready=True)
         sys.stdin.readline()
         threading.Thread(target=_leave_with_parent, daemon=True).start()
         number = 0
@@ -35,12 +35,12 @@ def main(
             if not taken:
                 continue
             number += 1
-            _tell(took=[(message.offset, message.attempt) for message in taken])
+            _note(took=[(message.offset, message.attempt) for message in taken])
             if number == int(stalls_at):
                 threading.Event().wait()
             time.sleep(WORK_S)
             own.ack(*(message.offset for message in taken))
-            _tell(done=[message.offset for message in taken])
+            _note(done=[message.offset for message in taken])
 
 
 def _leave_with_parent() -> None:
@@ -48,7 +48,7 @@ def _leave_with_parent() -> None:
     os._exit(0)
 
 
-def _tell(**facts: Any) -> None:
+def _note(**facts: Any) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 

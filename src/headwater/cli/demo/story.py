@@ -1,6 +1,7 @@
 """What the demo does: write, read, share, lose a member, retry, replay, lose the server.
 
-Nothing is played: members are processes, killed by SIGKILL in mid-work, and so is the server.
+Nothing is simulated: members are processes, killed by SIGKILL in the middle of their work, and so
+is the server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BEFORE, AFTER = 20, 20
 
 
 class Story:
-    """One telling of the demo, on one store."""
+    """One run of the demo, on one store."""
 
     def __init__(self, url: str, directory: Path | None, messages: int, screen: DemoScreen) -> None:
         self._url = url
@@ -35,8 +36,8 @@ class Story:
         self._name = f"demo-{secrets.token_hex(4)}"
         self.claims: list[Claim] = []
 
-    def tell(self) -> None:
-        """Do all of it, and gather what was claimed."""
+    def run(self) -> None:
+        """Do all of it, and collect the claims."""
         with connect(self._url) as hw:
             stream = hw.stream(self._name)
             try:
@@ -96,8 +97,8 @@ class Story:
             shift = crew.work(self._url, self._name, self._messages, batch, self._screen)
         self._claim("handled by the group", self._messages, len(shift.done))
         self._claim("handled twice", 0, sum(count > 1 for count in shift.done.values()))
-        self._claim("in the hands of the killed process", batch, len(shift.held))
-        self._claim("of those, handed out again", len(shift.held), len(shift.held & shift.again))
+        self._claim("held by the killed process", batch, len(shift.held))
+        self._claim("of those, redelivered", len(shift.held), len(shift.held & shift.redelivered))
         facts = stream.group("workers").info()
         self._claim("still pending, still to come", (0, 0), (facts.pending, facts.lag))
 

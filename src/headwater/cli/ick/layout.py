@@ -54,7 +54,7 @@ def consumers(name: ChannelName, store: StoreUrl = None, as_json: AsJson = False
 
 
 def stats(name: ChannelName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show how every shard stands."""
+    """Show the members of every shard by state, the longest wait, and who holds it."""
     with known_channel(store, name) as channel:
         facts = channel.stats()
     if facts is None:

@@ -92,7 +92,7 @@ def exchange(
 
 
 def stats(key: Key, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show how large the sets are and between which scores."""
+    """Show the sizes of both sets, and their lowest and highest scores."""
     with _known(store, key) as ick:
         facts = ick.stats() or {}
     if as_json:

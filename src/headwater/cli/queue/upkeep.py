@@ -19,7 +19,7 @@ _TIMES = {"ready": "due", "delayed": "due", "unacked": "deadline", "dead": "give
 
 
 def list_queues(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """List all queues and how they stand."""
+    """List all queues, with their messages by state."""
     with connected(store) as hw:
         found = hw.store.run(views.overview.all_queues())
     output.show_list(
@@ -46,7 +46,7 @@ def _state(facts: QueueStats) -> str:
 
 
 def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show how a queue stands."""
+    """Show the messages of a queue by state, their age, rates and settings."""
     with known_queue(store, name) as queue:
         facts = queue.stats()
     if as_json:

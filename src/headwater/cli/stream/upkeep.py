@@ -48,7 +48,7 @@ def list_streams(store: StoreUrl = None, as_json: AsJson = False) -> None:
 
 
 def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show how a stream stands."""
+    """Show offsets, size, times, retention, groups and readers of a stream."""
     with known_stream(store, name) as stream:
         facts = stream.info()
     if as_json:

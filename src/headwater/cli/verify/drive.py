@@ -1,7 +1,7 @@
 """The schedule: start workers, kill them and the server at random moments, then check the notes.
 
-Everything that chance decides follows from one seed. What the processes do between two kills does
-not: a run with the same seed kills the same things at the same times, and no more can be had.
+Everything random follows from one seed. What the processes do between two kills does not: a run
+with the same seed kills the same things at the same times, and no more can be promised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headwater.stopping import STOP_SIGNALS
 from headwater.store import embedded
 
 RETRY_MS = 1500
-# What is left when all have stopped must come within this time, or it is taken for lost.
+# What is left when all have stopped must arrive within this time, or it counts as lost.
 DRAIN_S = 60.0
 
 
@@ -100,7 +100,7 @@ def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
 
 
 def _drain(hw: headwater.Headwater, job: Job, notes: Notes) -> bool:
-    """Read and acknowledge all that is left; says whether that came to an end."""
+    """Read and acknowledge all that is left; returns whether that came to an end."""
     chance = job.chance()
     number = 0
     deadline = time.monotonic() + DRAIN_S
@@ -149,7 +149,7 @@ class _Run:
         self._pids: dict[str, int] = {}
 
     def job(self, name: str) -> Job:
-        """Describe a worker's next life."""
+        """Describe the next life of a worker."""
         return Job(
             name=name,
             life=self._lives.get(name, 0),
@@ -161,7 +161,7 @@ class _Run:
         )
 
     def work(self, report: VerifyReport) -> None:
-        """Let all work until time is up, and kill what the plan says meanwhile."""
+        """Let all work until the time is up, and kill what the plan says meanwhile."""
         try:
             for name in self._roles:
                 self._start(name)
@@ -226,12 +226,12 @@ class _Run:
 
 
 def _live(work: Callable[[Job], None], job: Job, trace: Path) -> None:
-    """Work in a process of its own, and end it without a trace of the parent's business."""
+    """Work in a process of its own, and end it without running what the parent would run."""
     status = 1
     try:
         work(job)
         status = 0
-    except BaseException:  # noqa: BLE001  told in the report
+    except BaseException:  # noqa: BLE001  it is in the report
         trace.write_text(traceback.format_exc())
     finally:
         os._exit(status)

@@ -1,7 +1,7 @@
-"""Those who use the log while things are killed: each notes what it does before and after.
+"""Processes that use the log while things are killed: each notes what it does before and after.
 
-A note is one line of a file that only its worker appends to, given to the system before the call
-that it announces, so that it outlives a kill -9 of the worker. A worker that is started again
+A note is one line of a file that only its worker appends to. It is given to the system before the
+call that it announces, so that it outlives a kill -9 of the worker. A worker that is started again
 goes on from its own notes.
 """
 
@@ -54,14 +54,14 @@ class Notes:
         self._file.write(msgspec.json.encode(event) + b"\n")
 
     def events(self) -> list[Event]:
-        """Give all events so far; a last line that was cut off counts as not written."""
+        """Return all events so far; a last line that was cut off counts as not written."""
         lines = self._path.read_bytes().split(b"\n")[:-1]
         return [msgspec.json.decode(line, type=Event) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker is to do, and until when."""
+    """What a worker has to do, and until when."""
 
     name: str
     life: int
@@ -72,11 +72,11 @@ class Job:
     retry_ms: int
 
     def chance(self) -> random.Random:
-        """Give chance that is the same whenever this life is lived again."""
+        """Return random numbers that are the same in each run of this life."""
         return random.Random(f"{self.seed} {self.name} {self.life}")
 
     def calls(self) -> Iterator[str]:
-        """Name calls, each once in a history, until time is up."""
+        """Yield a new name for each call until the time is up."""
         number = 0
         while now_ms() < self.until_ms:
             number += 1
@@ -92,7 +92,7 @@ def write(job: Job, style: Style) -> None:
         for call in job.calls():
             sequence = acked + 1
             if style == "numbered":
-                # The same again, until it is acknowledged: in this life or another.
+                # The same batch until it is acknowledged, in this life or another.
                 size = _size(random.Random(f"{job.seed} {job.name} {sequence}"))
                 values = [f"{job.name}#{sequence}.{place}" for place in range(size)]
             else:
@@ -110,7 +110,7 @@ def write(job: Job, style: Style) -> None:
 
 
 def _size(chance: random.Random) -> int:
-    """Choose a size of a batch: plain, packed, and now and then a whole node."""
+    """Return the size of a batch: plain, packed, and sometimes a whole node."""
     return chance.randint(1, chance.choice([1, 8, 50, 1200]))
 
 
@@ -143,7 +143,7 @@ def take(job: Job, retrying: bool) -> None:
 def take_once(
     job: Job, group: headwater.Group, notes: Notes, call: str, chance: random.Random
 ) -> list[int]:
-    """Read once, and give the offsets that came."""
+    """Read once, and return the offsets that were delivered."""
     retry_ms = job.retry_ms if group.name == RETRYING else None
     notes.note(Reading(call, now_ms(), group.name, retry_ms))
     messages = group.read(
@@ -158,7 +158,7 @@ def take_once(
 def settle(
     group: headwater.Group, notes: Notes, call: str, offsets: list[int], luck: float
 ) -> None:
-    """Acknowledge what was read; but sometimes forget it, or give it back."""
+    """Acknowledge what was read; but sometimes drop it, or nack it."""
     if luck < 0.05:
         return
     if luck < 0.1:
@@ -179,7 +179,7 @@ def keep_house(job: Job) -> None:
             try:
                 luck = chance.random()
                 if luck < 0.05:
-                    # The server then writes its whole file anew, and may be killed at that.
+                    # The server then rewrites its whole file, and may be killed at that.
                     hw.store.command("BGREWRITEAOF")
                 elif luck < 0.5:
                     stream.seal()
@@ -191,7 +191,7 @@ def keep_house(job: Job) -> None:
 
 
 def roles(writers: int, members: int) -> dict[str, Callable[[Job], None]]:
-    """Name the workers and what each does: every style of writing, both kinds of group."""
+    """Return the workers by name: every style of writing, both kinds of group, a housekeeper."""
     styles: tuple[Style, ...] = ("numbered", "many", "one")
     found: dict[str, Callable[[Job], None]] = {"keeper": keep_house}
     for place in range(writers):
