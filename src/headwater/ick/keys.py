@@ -10,7 +10,7 @@ CHANNELS = "hw:{channels}"
 
 
 def ick_keys(name: str, one_server: bool) -> tuple[str, str, str]:
-    """Give the keys of an Ick: its flag, its producer set, its consumer set.
+    """Return the keys of an Ick: its flag, its producer set, its consumer set.
 
     They are those of redis-ick, without a prefix of ours. On a cluster they must share a slot: they
     do unless the name has braces that do not form a hash tag, which is refused there.
@@ -37,17 +37,17 @@ def ick_keys(name: str, one_server: bool) -> tuple[str, str, str]:
 
 
 def hash_tag(key: str) -> str:
-    """Give the part of a key by which a cluster finds its slot."""
+    """Return the part of a key by which a cluster finds its slot."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     return tag if opened and closed and tag else key
 
 
 def channel_key(name: str) -> str:
-    """Give the key of a channel, under which its layout is kept."""
+    """Return the key of a channel, under which its layout is kept."""
     return f"hw:c:{{{check_name(name, 'channel')}}}"
 
 
 def shard_key(name: str, epoch: int, shard: int) -> str:
-    """Give the key of a shard; every other key of it begins with this one."""
+    """Return the key of a shard; every other key of it begins with this one."""
     return f"hw:cs:{{{name}/{epoch}/{shard}}}"

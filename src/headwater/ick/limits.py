@@ -55,7 +55,7 @@ def encode(member: Member) -> bytes:
 
 
 def decode(member: bytes) -> Member:
-    """Give a member as text, or as it is when it is not UTF-8."""
+    """Return a member as text, or as it is when it is not UTF-8."""
     try:
         return member.decode()
     except UnicodeDecodeError:

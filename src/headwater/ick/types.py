@@ -32,7 +32,7 @@ class Listed(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """A member that was handed out; ``generation`` tells this time from any other."""
+    """A member that was handed out; ``generation`` distinguishes this time from any other."""
 
     member: Member
     score: float

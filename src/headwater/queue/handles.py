@@ -9,8 +9,8 @@ from headwater.store.call import Call, Operation, Token
 class QueueHandle:
     """A queue as its operations see it.
 
-    ``registered`` is shared by all handles of a client: the keys it has told the registry of.
-    ``damaged`` is how many messages were damaged when last told, so that each is told of once.
+    ``registered`` is shared by all handles of a client: the keys that it has registered.
+    ``damaged`` is how many damaged messages were logged, so that each is logged once.
     """
 
     __slots__ = ("damaged", "key", "member", "name", "registered", "waiters")
@@ -24,7 +24,7 @@ class QueueHandle:
         self.waiters: list[str] = []
 
     def register(self) -> Operation[None]:
-        """Tell the registry of this queue, once per client."""
+        """Register the name of this queue, once per client."""
         if self.key not in self.registered:
             yield Call("hw_registry_add", QUEUES, (self.name,), repeatable=True)
             self.registered.add(self.key)

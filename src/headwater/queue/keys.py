@@ -8,10 +8,10 @@ QUEUES = "hw:{queues}"
 
 
 def queue_key(name: str) -> str:
-    """Give the key of a queue; every other key of it begins with this one."""
+    """Return the key of a queue; every other key of it begins with this one."""
     return f"hw:q:{{{check_name(name, 'queue')}}}"
 
 
 def box_key(queue: str, waiter: str) -> str:
-    """Give the key of the list on which one blocked consumer waits."""
+    """Return the key of the list on which one blocked consumer waits."""
     return f"{queue}:box:{waiter}"

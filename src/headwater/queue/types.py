@@ -95,7 +95,7 @@ class QueueStats:
 class KeptQueue:
     """What housekeeping did to a queue, in messages and producers.
 
-    ``returned`` were not acknowledged in time and come again, ``buried`` were given up,
+    ``returned`` were not acknowledged in time and are redelivered, ``buried`` were given up,
     ``outlived`` their ``ttl_ms``.
     """
 

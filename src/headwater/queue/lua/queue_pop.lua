@@ -9,7 +9,7 @@
          5 '1' when this waiter has been registered by an earlier call
          6 what it found in its box, or ''
   Reply  { 1 when there may be more that this call had not the time for,
-           ms until something comes due or -1 (told when nothing was found),
+           ms until something comes due, or -1; also -1 when something was found,
            messages damaged so far, then for each bundle: its name or '' without ack, attempt, texts }
          A receipt is the name, a point and the number of a message.
 ]]

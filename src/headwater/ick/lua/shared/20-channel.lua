@@ -19,7 +19,7 @@
   removes the generation it names.
 
   A closed shard takes nothing more. When it is empty its hash stays as a mark for a week, so that
-  whoever still believes in the old layout is told instead of writing where nobody looks.
+  whoever still believes in the old layout is refused instead of writing where nobody looks.
 ]]
 -- Of so many places one goes to the member that has waited longest, whatever the scores.
 local FAIR = 8

@@ -2,7 +2,7 @@
   How a queue lies in the server. There are two ideas:
 
   A *message* is a number and a value. The number is its id and never changes: 16 digits, the
-  microsecond of the push, moved on where two would be equal. So it tells the age, too.
+  microsecond of the push, moved on where two would be equal. So it shows the age, too.
 
   A *bundle* is 1 to 64 messages in one string. Bundles are moved whole wherever that is possible, so
   that 50 messages cost about as much as one. A bundle that waits for nothing but a consumer lies in
