@@ -89,16 +89,9 @@ def client(
     return connect(request.param)
 
 
-def _postgres() -> Postgres:
-    folder = postgres_folder()
-    if folder is None:
-        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
-    return Postgres(folder)
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    with _postgres() as server:
+    with Postgres(postgres_folder()) as server:
         yield server
 
 
@@ -137,7 +130,7 @@ def books(outbox: Outbox, name: str) -> Books:
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
     """A server that a test may end."""
-    with _postgres() as server:
+    with Postgres(postgres_folder()) as server:
         yield server
 
 

