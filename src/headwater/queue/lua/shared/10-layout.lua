@@ -8,18 +8,16 @@
   that 50 messages cost about as much as one. A bundle that waits for nothing but a consumer lies in
   a list. One that has a time lies in a hash, and a sorted set has its name by that time:
 
-      push                                 pop(ack_ms)
-       |                                       |
-       v        K:ready:0, a list              v       K:unacked:0, a sorted set
-    +------------+-----------+---------+    +---------------------------+------------------------+
-    | 3 messages | 1 message | 50 of.. | -> | deadline                  | name of a bundle ------+--+
-    +------------+-----------+---------+    +---------------------------+------------------------+  |
-                                            | 1733000030000             | 1733000000000123:0:1:50|  |
-                                            +---------------------------+------------------------+  |
-                                              K:bundles, a hash                                     |
-                                            +---------------------------+------------------------+  |
-                                            | 1733000000000123          | 50 messages            |<-+
-                                            +---------------------------+------------------------+
+    K:ready:0    list   [ 1 message ] [ 1 message ] [ 50 messages ] [ 50 messages ] ...
+                                          |
+                                          |  pop(50, ack_ms)
+                                          v
+    K:unacked:0  zset   name of a bundle -> its deadline      1733000000000123:0:1:50 -> 1733000030000
+    K:bundles    hash   number of a bundle -> its string      1733000000000123 -> [ 50 messages ]
+                                          |
+                                          |  nack, or the deadline is over      ack: both go
+                                          v
+    K:retry:0    zset   name of a bundle -> when it is redelivered
 
   A name is "number:priority:attempt:count". The number is new with each hand-out, attempt is how
   often the messages were handed out, count is how many are left. A receipt is the name of the bundle
