@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,6 +15,7 @@ from headwater.log.keys import STREAMS, TOPICS, topic_key
 from headwater.queue.keys import QUEUES
 from headwater.store.call import Call, Many, Operation
 from headwater.views import overview
+from tests.support.commands import run
 from tests.support.entries import entries
 from tests.support.round_trips import RoundTrips
 from tests.support.servers import Server
@@ -125,3 +127,29 @@ def test_ten_thousand_objects_are_a_handful_of_round_trips(
     before = trips.count
     hw.store.run(overview.overview())
     assert trips.count - before <= len(OVERVIEWS) * A_HANDFUL
+
+
+LISTS = (
+    ("stream", "list"),
+    ("stream", "groups"),
+    ("queue", "list"),
+    ("ick", "channel", "list"),
+)
+
+
+def test_lists_of_the_command_line_are_a_handful_of_round_trips(
+    own_server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with headwater.connect(own_server.url) as hw:
+        for place in range(50):
+            stream = hw.stream(f"{name}-{place}")
+            stream.write("tag", b"value")
+            stream.group("g").read(1)
+            hw.queue(f"{name}-{place}").push(b"value")
+            hw.ick_channel(f"{name}-{place}", shards=2).add({"member": 1.0})
+        trips = RoundTrips(hw, monkeypatch)
+        monkeypatch.setattr("headwater.client.connect", lambda _: nullcontext(hw))
+        for words in LISTS:
+            before = trips.count
+            assert len(run(None, *words, "--json").rows) >= 50, words
+            assert trips.count - before <= A_HANDFUL, words
