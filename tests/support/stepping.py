@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from headwater.errors import StoreError
 from headwater.log.handles import StreamHandle
-from headwater.store.call import Clock, Operation
+from headwater.store.call import Clock, Operation, Token
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
 
@@ -34,11 +33,14 @@ class Stepper:
         self.result: Any = None
 
     def step(self) -> bool:
-        """Do one call and think about its reply; returns whether the operation is over."""
+        """Do one call and think about its reply; returns whether the operation is over.
+
+        To ask for the time or for chance is no call: nothing is sent.
+        """
         try:
             request = self._operation.send(self._reply)
-            while isinstance(request, Clock):
-                request = self._operation.send(time.monotonic() * 1000)
+            while isinstance(request, (Clock, Token)):
+                request = self._operation.send(self._store.ask(request))
         except StopIteration as end:
             self.done, self.result = True, end.value
             return True
