@@ -147,7 +147,7 @@ class Line:
         self.socket.sendall(self._ask())
 
     def took(self) -> float | None:
-        """Read on; returns how long the request took once its answer is there."""
+        """Read on; returns how long the request took once its answer is there, else None."""
         self._got += self.socket.recv(65536)
         head, end, body = self._got.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -17,12 +17,15 @@ from headwater.timeline import Farm
 from tests.support import blocking
 from tests.support.commands import StreamCommands
 from tests.support.consumers import Desk
-from tests.support.farms import OpenFarm, Replica, open_farm, replicas
+from tests.support.farms import OpenFarm, Replica, one_each, open_farm, replicas
 from tests.support.instruments import Recorder
 from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer
 from tests.support.workers import Crew
+
+if TYPE_CHECKING:
+    from tests.support.timeline_http import Client, LocalServer
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
 
@@ -83,8 +86,7 @@ def open_(
     with contextlib.ExitStack() as opened:
 
         def open_(urls: str | None = None, **words: Any) -> Farm:
-            urls = urls or ";".join(replica.url for replica in three)
-            farm = open_farm(request.param, loop, urls, **words)
+            farm = open_farm(request.param, loop, urls or one_each(three), **words)
             opened.callback(farm.close)
             return farm
 
@@ -145,3 +147,21 @@ def told() -> Iterator[Recorder]:
         yield recorder
     assert current() is None
     assert not +recorder.open, "what began has ended"
+
+
+@pytest.fixture
+def roshi_server(three: list[Replica]) -> Iterator[LocalServer]:
+    """Serve a farm of three clusters over HTTP."""
+    from tests.support.timeline_http import LocalServer
+
+    with LocalServer(one_each(three)) as server:
+        yield server
+
+
+@pytest.fixture
+def roshi(roshi_server: LocalServer) -> Iterator[Client]:
+    """Connect to that server."""
+    from tests.support.timeline_http import Client
+
+    with contextlib.closing(Client(roshi_server.port)) as client:
+        yield client

@@ -79,3 +79,8 @@ def open_farm(manner: str, loop: blocking.Loop, urls: str, **words: Any) -> Farm
 def members(farm: Farm, key: str = "k", **words: Any) -> list[Any]:
     """Select the members of a key."""
     return [record.member for record in farm.select([key], **words)[key]]
+
+
+def one_each(replicas: list[Replica]) -> str:
+    """Name the farm in which each instance is a cluster."""
+    return ";".join(replica.url for replica in replicas)

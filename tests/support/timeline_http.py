@@ -119,3 +119,9 @@ class LocalServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def records(answer: Answer, key: str) -> list[tuple[float, str]]:
+    """Return score and member of the records of a key."""
+    assert answer.status == 200
+    return [(row["score"], row["member"]) for row in answer.body["records"][key]]

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.errors import InvalidInput
 from headwater.serve.http.authorization import authorize
-from headwater.serve.http.parsing import Refused
+from headwater.serve.http.messages import Refused
 from headwater.serve.listening import ListenAddress, bound_address, url_of
 from headwater.serve.tokens import Scope, Tokens
 

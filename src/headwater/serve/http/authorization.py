@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.serve.http.parsing import Refused
+from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope, Tokens
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from headwater.serve.connections import OpenConnections
-from headwater.serve.http.parsing import Parser, Refused, Request
-from headwater.serve.http.replies import Reply, spell
+from headwater.serve.http.messages import Refused, Reply, Request, spell
+from headwater.serve.http.parsing import RequestParser
 
 REQUEST_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 120.0
@@ -40,13 +40,15 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, all_open: OpenConnections, handler: Handler, max_body: int) -> None:
         self._handler = handler
-        self._parser = Parser(max_body)
+        self._parser = RequestParser(max_body)
         self._all_open = all_open
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         self._paused = False
         self._full = False
         self._ending = False
+        # What arrived while a request was under way.
+        self._ahead_bytes = 0
         self._heard = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -67,8 +69,10 @@ class HttpConnection(asyncio.Protocol):
         self._parser.feed(data)
         if self._request is None:
             self._go_on()
-        elif self._parser.buffered > _MOST_AHEAD_BYTES:
-            self._pause()
+        else:
+            self._ahead_bytes += len(data)
+            if self._ahead_bytes > _MOST_AHEAD_BYTES:
+                self._pause()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol: a client that does not read is not read either."""
@@ -87,39 +91,45 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._transport is not None and self._paused and not self._full:
+        if self._full or self._parser.requests:
+            return
+        self._ahead_bytes = 0
+        if self._transport is not None and self._paused:
             self._paused = False
             self._transport.resume_reading()
 
     def _go_on(self) -> None:
         """Begin the next request if it is there."""
+        parser = self._parser
         # Most are answered later; those that are answered at once make no deep recursion here.
         while not (self._request or self._ending or self._full or self._transport is None):
-            try:
-                request = self._parser.next()
-            except Refused as refused:
-                reply = self._handler.refuse(refused)
-                self._handler.count(reply)
-                self._ending = True
-                self._send(reply, bodiless=False)
-                return
-            if request is None:
-                if self._parser.wants_continue():
+            if parser.requests:
+                self._request = request = parser.requests.popleft()
+                self._handler.handle(request, self._answer)
+            elif parser.refused is not None:
+                self._refuse(parser.refused)
+            else:
+                if parser.wants_continue():
                     self._transport.write(_CONTINUE)
                 return
-            self._request = request
-            self._handler.handle(request, self._answer)
 
     def _answer(self, reply: Reply) -> None:
         request, self._request = self._request, None
         self._handler.count(reply)
         if request is None or self._transport is None:
             return
-        self._ending = self._ending or not request.head.keep_alive
-        self._send(reply, bodiless=request.head.method == "HEAD")
-        if self._parser.begun and not self._ending:
+        self._ending = self._ending or not request.keep_alive
+        self._send(reply, bodiless=request.method == "HEAD")
+        parser = self._parser
+        if (parser.requests or parser.begun or parser.refused) and not self._ending:
             asyncio.get_running_loop().call_soon(self._go_on)
         self._resume()
+
+    def _refuse(self, refused: Refused) -> None:
+        reply = self._handler.refuse(refused)
+        self._handler.count(reply)
+        self._ending = True
+        self._send(reply, bodiless=False)
 
     def _send(self, reply: Reply, *, bodiless: bool) -> None:
         assert self._transport is not None
@@ -136,10 +146,7 @@ class HttpConnection(asyncio.Protocol):
             return
         silent_s = now - self._heard
         if self._parser.begun and silent_s > REQUEST_TIMEOUT_S:
-            reply = self._handler.refuse(Refused(408, "the rest of the request did not come"))
-            self._handler.count(reply)
-            self._ending = True
-            self._send(reply, bodiless=False)
+            self._refuse(Refused(408, "the rest of the request did not come"))
         elif silent_s > IDLE_TIMEOUT_S:
             self._transport.close()
 

@@ -1,228 +1,234 @@
-"""HTTP/1.1 as far as a server of JSON documents needs it, without I/O: bytes in, requests out.
+"""Requests out of the bytes of a connection, by llhttp, the parser of Node.js; without I/O.
 
-Strict where leniency is dangerous: what could be read in two ways by two programs, such as a body
-with both a length and a transfer coding, is refused, and so is whatever is larger than allowed. A
-head that was seen before is not read again; clients send the same one over and over.
+llhttp refuses what two programs could read in two ways: a body with both a length and a transfer
+coding, lines that end in LF alone, folded headers. What it leaves to its users is refused here:
+other versions than HTTP/1.0 and 1.1, any number of Host headers but one, transfer codings other
+than chunked, and whatever is larger than allowed. docs/decisions/0022 compares it with others.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import Final, NamedTuple
+from collections import deque
+from typing import Final
 from urllib.parse import urlsplit
 
+import httptools
+
+from headwater.serve.http.messages import Refused, Request
+
 MAX_HEAD_BYTES: Final = 64 * 1024
-_MOST_REMEMBERED_BYTES: Final = 1024
-_MAX_CHUNK_LINE: Final = 256
-_CHUNKED: Final = -1
-
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_HEAD = re.compile(
-    rb"(" + _TOKEN + rb") ([!-~]+) HTTP/1\.([01])((?:\r\n" + _TOKEN + rb":[^\r\n\0]*)*)"
-)
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n\0]*)?")
 
 
-class Refused(Exception):
-    """A request that is answered with an error; ``allow`` are the methods that would do."""
+class RequestParser:
+    """Cuts what arrives on a connection into requests. The methods ``on_...`` are for llhttp.
 
-    def __init__(self, status: int, message: str, allow: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.allow = allow
+    ``requests`` are complete, and taken from there. ``begun`` says that a part of another one is
+    there, ``refused`` why nothing can follow.
+    """
 
-
-class Head(NamedTuple):
-    """What stands before a body; ``length`` is -1 for one that comes in chunks."""
-
-    method: str
-    path: str
-    query: str
-    length: int
-    keep_alive: bool
-    expects: bool
-    authorization: str
-
-
-class Request(NamedTuple):
-    """A whole request."""
-
-    head: Head
-    body: bytes
-
-
-def read_head(head: bytes) -> Head:
-    """Read a request line and headers, without the empty line; raises Refused."""
-    return _remembered(head) if len(head) <= _MOST_REMEMBERED_BYTES else _read_head(head)
-
-
-def _read_head(head: bytes) -> Head:
-    found = _HEAD.fullmatch(head)
-    if found is None:
-        raise Refused(400, "this is not a request of HTTP/1.0 or HTTP/1.1")
-    method, target, minor, fields = found.groups()
-    headers: dict[str, str] = {}
-    for line in fields.decode("latin-1").split("\r\n")[1:]:
-        name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        if headers.setdefault(name, value) != value and name in _SINGLE:
-            raise Refused(400, f"the request has two different {name} headers")
-    path, query = _split(target.decode())
-    words = {word.strip().lower() for word in headers.get("connection", "").split(",")}
-    return Head(
-        method=method.decode(),
-        path=path,
-        query=query,
-        length=_length(headers, minor == b"1"),
-        keep_alive="close" not in words if minor == b"1" else "keep-alive" in words,
-        expects=minor == b"1" and headers.get("expect", "").lower() == "100-continue",
-        authorization=headers.get("authorization", ""),
+    __slots__ = (
+        "_authorization",
+        "_body",
+        "_chunked",
+        "_expects",
+        "_head_bytes",
+        "_hosts",
+        "_in_body",
+        "_length",
+        "_llhttp",
+        "_max_body",
+        "_method",
+        "_quiet_bytes",
+        "_size",
+        "_target",
+        "begun",
+        "refused",
+        "requests",
     )
-
-
-_remembered = lru_cache(maxsize=4096)(_read_head)
-_SINGLE: Final = {"authorization", "content-length", "expect", "host", "transfer-encoding"}
-
-
-def _split(target: str) -> tuple[str, str]:
-    if target.startswith("/"):
-        path, _, query = target.partition("?")
-        return path, query
-    try:
-        # The absolute form, which clients send that believe this is a proxy.
-        parts = urlsplit(target)
-    except ValueError:
-        raise Refused(400, "the address of the request cannot be read") from None
-    return parts.path or "/", parts.query
-
-
-def _length(headers: dict[str, str], chunks_known: bool) -> int:
-    coding = headers.get("transfer-encoding")
-    text = headers.get("content-length")
-    if coding is None:
-        if text is None:
-            return 0
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise Refused(400, "the Content-Length is not a number")
-        return int(text)
-    if text is not None or not chunks_known or coding.lower() != "chunked":
-        raise Refused(400, "a body has a Content-Length or comes in chunks, and not both")
-    return _CHUNKED
-
-
-class Parser:
-    """Cuts what arrives on a connection into requests."""
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
-        # What one read of the socket brought, unless a request is in parts; read up to ``_at``.
-        self._buffer: bytes | bytearray = b""
-        self._at = 0
-        self._head: Head | None = None
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._continued = False
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._expects: bool
+        self.requests: deque[Request] = deque()
+        self.refused: Refused | None = None
+        # Bytes since the last piece of a body or end of a request: a head, or what llhttp keeps.
+        self._quiet_bytes = 0
+        self.on_message_begin()
+        self.begun = False
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived."""
-        if self._at == len(self._buffer):
-            self._buffer = data
-        else:
-            if not isinstance(self._buffer, bytearray):
-                self._buffer = bytearray(self._buffer)
-            del self._buffer[: self._at]
-            self._buffer += data
-        self._at = 0
+        """Take what arrived; adds the requests that it completes."""
+        if self.refused is not None:
+            return
+        self._quiet_bytes += len(data)
+        while data:
+            try:
+                self._llhttp.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                if self.begun:
+                    data = self._without_upgrade() + data
+            except httptools.HttpParserCallbackError as error:
+                if not isinstance(error.__context__, Refused):
+                    raise
+                self.refused = error.__context__
+                break
+            except httptools.HttpParserError as error:
+                self.refused = Refused(400, f"this is not a request of HTTP/1.1: {error}")
+                break
+        if self._quiet_bytes > MAX_HEAD_BYTES and self.begun and not self.refused:
+            self.refused = _head_too_large()
 
-    @property
-    def buffered(self) -> int:
-        """How many bytes wait to be read."""
-        return len(self._buffer) - self._at
+    def _without_upgrade(self) -> bytes:
+        """Go on as if a request had not asked for another protocol, which a server may ignore.
 
-    @property
-    def begun(self) -> bool:
-        """Whether a part of a request is there."""
-        return self._at < len(self._buffer) or self._head is not None
+        httptools ends such a request with its head. Another parser reads its body: it begins with
+        the head that this returns, which says the same of the body.
+        """
+        last = not self._llhttp.should_keep_alive()
+        self._llhttp = httptools.HttpRequestParser(_BehindHead(self))
+        framing = b"Content-Length: %d" % self._length
+        if self._chunked:
+            framing = b"Transfer-Encoding: chunked"
+        close = b"Connection: close\r\n" if last else b""
+        return b"POST / HTTP/1.1\r\nHost: x\r\n%b%b\r\n\r\n" % (close, framing)
 
     def wants_continue(self) -> bool:
-        """Say, once for each request, that its client waits to be told to send the body."""
-        asked = self._head is not None and self._head.expects and not self._continued
-        self._continued = self._continued or asked
-        return asked
+        """Return whether the client waits for permission to send the body; True once a request."""
+        if not (self._expects and self._in_body):
+            return False
+        self._expects = False
+        return True
 
-    def next(self) -> Request | None:
-        """Give the next request once all of it is there; raises Refused, and is of no use then."""
-        if self._head is None:
-            self._head = self._next_head()
-            if self._head is None:
-                return None
-            if self._head.length > self._max_body:
-                raise self._too_large()
-        head = self._head
-        body = self._next_chunks() if head.length == _CHUNKED else self._next_body(head.length)
-        if body is None:
-            return None
-        self._head, self._continued = None, False
-        return Request(head, body)
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self.begun = True
+        self._in_body = self._expects = self._chunked = False
+        self._target = self._authorization = b""
+        self._hosts = self._head_bytes = self._length = self._size = 0
+        self._body: list[bytes] = []
 
-    def _next_head(self) -> Head | None:
-        while self._buffer.startswith(b"\r\n", self._at):
-            self._at += 2
-        end = self._buffer.find(b"\r\n\r\n", self._at, self._at + MAX_HEAD_BYTES)
-        if end < 0:
-            if self.buffered >= MAX_HEAD_BYTES:
-                raise Refused(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at most")
-            return None
-        head = read_head(bytes(self._buffer[self._at : end]))
-        self._at = end + 4
-        return head
+    def on_url(self, part: bytes) -> None:
+        """Take the target of a request, or a part of it."""
+        self._target += part
+        self._head_bytes += len(part)
 
-    def _next_body(self, length: int) -> bytes | None:
-        end = self._at + length
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[self._at : end])
-        self._at = end
-        return body
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Those behind the body, its trailers, mean nothing here."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._in_body:
+            return
+        name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"content-length":
+            self._length = int(value)
+            if self._length > self._max_body:
+                raise self._body_too_large()
+        elif name == b"authorization":
+            if self._authorization:
+                raise Refused(400, "the request has two Authorization headers; send one")
+            self._authorization = value
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                raise Refused(400, "a body comes with its Content-Length, or chunked")
+            self._chunked = True
+        elif name == b"expect":
+            self._expects = value.strip().lower() == b"100-continue"
 
-    def _next_chunks(self) -> bytes | None:
-        """Collect chunks, each as soon as it is whole."""
-        buffer = self._buffer
-        while True:
-            line = buffer.find(b"\r\n", self._at, self._at + _MAX_CHUNK_LINE)
-            if line < 0:
-                if self.buffered >= _MAX_CHUNK_LINE:
-                    raise Refused(400, "a chunk of the body has no readable size")
-                return None
-            found = _CHUNK.fullmatch(bytes(buffer[self._at : line]))
-            if found is None:
-                raise Refused(400, "a chunk of the body has no readable size")
-            size = int(found[1], 16)
-            if self._size + size > self._max_body:
-                raise self._too_large()
-            if not size:
-                return self._end_of_chunks(line)
-            end = line + 2 + size
-            if len(buffer) < end + 2:
-                return None
-            if buffer[end : end + 2] != b"\r\n":
-                raise Refused(400, "a chunk of the body is longer than it says")
-            self._chunks.append(bytes(buffer[line + 2 : end]))
-            self._size += size
-            self._at = end + 2
+    def on_headers_complete(self) -> None:
+        """Check a head; what follows is its body."""
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _head_too_large()
+        version = self._llhttp.get_http_version()
+        if version == "1.1":
+            if self._hosts != 1:
+                raise Refused(400, "a request of HTTP/1.1 has one Host header")
+        elif version != "1.0":
+            raise Refused(400, f"HTTP/{version} is not spoken here; send HTTP/1.1")
+        else:
+            self._expects = False
+            if self._chunked:
+                raise Refused(400, "HTTP/1.0 has no chunked bodies; send a Content-Length")
+        self._method = self._llhttp.get_method().decode()
+        if self._method == "CONNECT":
+            # Nothing says where its body ends, and we are no proxy.
+            raise Refused(400, "this is no proxy; send the request itself")
+        self._in_body = True
 
-    def _end_of_chunks(self, line: int) -> bytes | None:
-        """Pass over what may follow the last chunk, up to the empty line."""
-        end = self._buffer.find(b"\r\n\r\n", line)
-        if end < 0:
-            if len(self._buffer) - line > MAX_HEAD_BYTES:
-                raise Refused(431, "too much follows the last chunk of the body")
-            return None
-        self._at = end + 4
-        body = b"".join(self._chunks)
-        self._chunks, self._size = [], 0
-        return body
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        self._quiet_bytes = 0
+        self._size += len(piece)
+        if self._size > self._max_body:
+            raise self._body_too_large()
+        self._body.append(piece)
 
-    def _too_large(self) -> Refused:
+    def on_message_complete(self) -> None:
+        """End a request; but one that asks for another protocol and has a body has not ended."""
+        self._quiet_bytes = 0
+        if (self._length or self._chunked) and self._llhttp.should_upgrade():
+            return
+        self.begun = False
+        path, query = _split(self._target)
+        body = self._body
+        self.requests.append(
+            Request(
+                self._method,
+                path,
+                query,
+                self._authorization.strip().decode("latin-1") if self._authorization else "",
+                self._llhttp.should_keep_alive(),
+                body[0] if len(body) == 1 else b"".join(body),
+            )
+        )
+
+    def _body_too_large(self) -> Refused:
         return Refused(413, f"a body may have {self._max_body} bytes here; send smaller batches")
+
+
+class _BehindHead:
+    """Passes on to a parser what follows the first head that llhttp reads, and not that head."""
+
+    def __init__(self, parser: RequestParser) -> None:
+        self._parser = parser
+        self._in_head = True
+        self.on_body = parser.on_body
+        self.on_message_complete = parser.on_message_complete
+
+    def on_message_begin(self) -> None:
+        if not self._in_head:
+            self._parser.on_message_begin()
+
+    def on_url(self, part: bytes) -> None:
+        if not self._in_head:
+            self._parser.on_url(part)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            self._parser.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._in_head:
+            self._in_head = False
+        else:
+            self._parser.on_headers_complete()
+
+
+def _head_too_large() -> Refused:
+    return Refused(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at most")
+
+
+def _split(target: bytes) -> tuple[str, str]:
+    """Return the path and the query of a target."""
+    if target.startswith(b"/"):
+        path, _, query = target.decode().partition("?")
+        return path, query
+    try:
+        # The absolute form, which clients send that believe this is a proxy.
+        parts = urlsplit(target.decode())
+    except ValueError:
+        raise Refused(400, "the address of the request cannot be read") from None
+    return parts.path or "/", parts.query

@@ -10,8 +10,7 @@ from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.http.authorization import authorize
-from headwater.serve.http.parsing import Head, Refused, Request
-from headwater.serve.http.replies import Reply
+from headwater.serve.http.messages import Refused, Reply, Request
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.batching import Batcher, BatchPart
 from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
@@ -59,9 +58,9 @@ class Service:
     def handle(self, request: Request, answer: Answered) -> None:
         """Answer a request, at once or later."""
         try:
-            action = _route(request.head)
+            action = _route(request)
             if (needed := _SCOPES[action]) is not None:
-                authorize(self._tokens, request.head.authorization, needed)
+                authorize(self._tokens, request.authorization, needed)
             if action in _WRITES:
                 self._write(action, request, answer)
             elif action == "select":
@@ -77,9 +76,9 @@ class Service:
 
     def refuse(self, refused: Refused) -> Reply:
         """Return the reply to a request that is refused."""
-        headers = f"Allow: {refused.allow}\r\n" if refused.allow else ""
+        headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
         if refused.status == 401:
-            headers += "WWW-Authenticate: Bearer\r\n"
+            headers += b"WWW-Authenticate: Bearer\r\n"
         return wire.failed(refused.status, str(refused), headers)
 
     def count(self, reply: Reply) -> None:
@@ -100,7 +99,7 @@ class Service:
 
     def _select(self, request: Request, answer: Answered) -> None:
         began = time.perf_counter()
-        query = wire.read_query(request.head.query)
+        query = wire.read_query(request.query)
         keys = wire.read_keys(request.body, query)
 
         def done(result: Answer | Exception) -> None:
@@ -138,12 +137,12 @@ def _failed(error: Exception) -> Reply:
     return wire.failed(500, "the server failed by a fault of its own; its log says more")
 
 
-def _route(head: Head) -> str:
-    methods = _ROUTES.get(head.path)
+def _route(request: Request) -> str:
+    methods = _ROUTES.get(request.path)
     if methods is None:
-        raise Refused(404, f"there is no {head.path} here; there are {', '.join(_ROUTES)}")
-    action = methods.get("GET" if head.method == "HEAD" else head.method)
+        raise Refused(404, f"there is no {request.path} here; there are {', '.join(_ROUTES)}")
+    action = methods.get("GET" if request.method == "HEAD" else request.method)
     if action is None:
         allow = ", ".join(methods)
-        raise Refused(405, f"{head.path} takes {allow}, not {head.method}", allow)
+        raise Refused(405, f"{request.path} takes {allow}, not {request.method}", allow)
     return action

@@ -21,7 +21,7 @@ import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.serve.http.replies import Reply
+from headwater.serve.http.messages import Reply
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import (
@@ -216,7 +216,7 @@ def raw_key(key: bytes) -> str:
     return ENCODED + base64.b64encode(key).decode() if text.startswith(ENCODED) else text
 
 
-def failed(status: int, message: str, headers: str = "") -> Reply:
+def failed(status: int, message: str, headers: bytes = b"") -> Reply:
     """Return the reply that reports an error."""
     body = {"error": message, "code": status, "description": http.HTTPStatus(status).phrase}
     return Reply(status, _write(body), headers=headers)
