@@ -9,7 +9,6 @@ import json
 import threading
 from typing import Any, NamedTuple, Self
 
-from headwater.instrument import installed
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
@@ -90,8 +89,7 @@ class LocalServer:
         self._thread.start()
         metrics = ServerMetrics(shared_memory(1), 0)
         self._farm = AsyncFarm.open(farm, **words)
-        self._reports = installed(metrics)
-        self._reports.__enter__()
+        self._farm.report_to(metrics)
         service = Service(self._farm, metrics, tokens or Tokens())
         bound = ListenAddress("127.0.0.1", 0).bind()
         self.port: int = bound.getsockname()[1]
@@ -115,7 +113,6 @@ class LocalServer:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._serving.result(20)
         self._run(self._farm.close())
-        self._reports.__exit__(None, None, None)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -77,7 +77,16 @@ _TIMED: Final = {
     "farm.repair_check": "repair_check_duration",
     "farm.repair_write": "repair_write_duration",
 }
-_WRITES: Final = {"farm.insert": "insert", "farm.delete": "delete"}
+_WRITES: Final = {
+    f"farm.{verb}": (
+        f"{verb}_call",
+        f"{verb}_record_count",
+        f"{verb}_quorum_failure",
+        f"{verb}_call_duration",
+        f"{verb}_record_duration",
+    )
+    for verb in ("insert", "delete")
+}
 
 
 class RoshiMetrics(ABC):
@@ -97,14 +106,15 @@ class RoshiMetrics(ABC):
 
     def end(self, token: Any, event: Event) -> None:  # noqa: ARG002
         """Count and time an operation of a farm; those of others are ignored."""
-        if (verb := _WRITES.get(event.name)) is not None:
-            self.add(f"{verb}_call", 1)
-            self.add(f"{verb}_record_count", event.messages)
+        if (write := _WRITES.get(event.name)) is not None:
+            calls, records, quorum_failures, call_duration, record_duration = write
+            self.add(calls, 1)
+            self.add(records, event.messages)
             if event.error == "QuorumFailed":
-                self.add(f"{verb}_quorum_failure", 1)
+                self.add(quorum_failures, 1)
             if event.messages:
-                self.observe(f"{verb}_call_duration", event.seconds)
-                self.observe(f"{verb}_record_duration", event.seconds / event.messages)
+                self.observe(call_duration, event.seconds)
+                self.observe(record_duration, event.seconds / event.messages)
         elif event.name == "farm.select":
             self.add("select_call", 1)
             self.add("select_returned", event.messages)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.instrument import installed
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
@@ -52,8 +51,8 @@ class TimelineServer:
         async def serve(process: ServerProcess) -> None:
             metrics = ServerMetrics(memory, process.number)
             async with open_farm() as farm:
-                with installed(metrics):
-                    await serve_http(process, Service(farm, metrics, self.tokens), self.max_body)
+                farm.report_to(metrics)
+                await serve_http(process, Service(farm, metrics, self.tokens), self.max_body)
 
         bound = self.address.bind()
         url = url_of(bound, "http")

@@ -12,6 +12,7 @@ from typing import Final, Self, TypeVar
 
 from headwater.errors import TimelineError
 from headwater.inputs import check_int
+from headwater.instrument import Instrument
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
@@ -49,6 +50,7 @@ from headwater.timeline.records import (
 
 T = TypeVar("T")
 
+_WRITTEN: Final = tuple(f"farm.write_{name}" for name in Written._fields)
 # How often a farm may move during one call.
 _MOST_MOVES: Final = 5
 
@@ -81,6 +83,14 @@ class AsyncFarm(OpenedFarm):
     def layout(self) -> FarmLayout:
         """The layout of the farm, as far as is known here."""
         return self._active.layout
+
+    def report_to(self, instrument: Instrument) -> None:
+        """Report to an instrument of its own, instead of the installed one.
+
+        That one would be told of all calls to instances, too, which costs more than it is worth to
+        who wants to know of farms.
+        """
+        self._reports.own = instrument
 
     async def _by_layout(self, work: Callable[[ActiveLayout], Awaitable[T]]) -> T:
         """Do something by the present layout, and again by the next if the farm has moved.
@@ -130,9 +140,11 @@ class AsyncFarm(OpenedFarm):
             return await self._by_layout(lambda active: active.write(changes))
 
         written = await self._reports.operation(f"farm.{verb}", work(), len(operations))
-        if self._reports.wanted:
-            for name, n in written._asdict().items():
-                self._reports.count(f"farm.write_{name}", n)
+        instrument, farm = self._reports.instrument, self._reports.farm
+        if instrument is not None:
+            for name, n in zip(_WRITTEN, written, strict=True):
+                if n:
+                    instrument.count(name, farm, n)
         return written
 
     async def select(self, keys: Iterable[Key], offset: int = 0, limit: int = 10) -> Selected:

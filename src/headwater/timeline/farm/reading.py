@@ -155,11 +155,13 @@ class Reader:
     async def ask(self, cluster: Cluster, reading: ReadBatch) -> Found:
         """Ask one cluster, and count what it returns."""
         found = await cluster.select(reading)
-        if self._reports.wanted:
-            self._reports.count("farm.select_send_to")
-            self._reports.count("farm.select_partial_error", len(found.failed))
+        instrument, farm = self._reports.instrument, self._reports.farm
+        if instrument is not None:
+            instrument.count("farm.select_send_to", farm)
+            if found.failed:
+                instrument.count("farm.select_partial_error", farm, len(found.failed))
             retrieved = sum(map(len, found.raw.values())) // 2
-            self._reports.count("farm.select_retrieved", retrieved)
+            instrument.count("farm.select_retrieved", farm, retrieved)
         return found
 
     def took(self, name: str, seconds: float) -> None:
