@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from types import TracebackType
+from typing import Self
 
+from headwater.client_handles import ClientHandles
 from headwater.ick.ick import Ick, IckChannel
-from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
-from headwater.ick.single import IckHandle
+from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
-from headwater.log import housekeeping
-from headwater.log.handles import StreamHandle, list_streams, list_topics
+from headwater.log.handles import list_streams, list_topics
 from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
-from headwater.log.topics import TopicHandle
-from headwater.queue import upkeep
-from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.handles import list_queues
 from headwater.queue.queue import Queue
 from headwater.queue.types import KeptQueue
 from headwater.store.store import Store
-
-
-def member_name(token: str) -> str:
-    """Return the name of this client among the members of a group: where it runs, and which."""
-    host = "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:60] or "host"
-    return f"{host}-{os.getpid()}-{token}"
 
 
 class Headwater:
@@ -34,43 +23,37 @@ class Headwater:
 
     def __init__(self, url: str | None = None) -> None:
         self.store = Store(url)
-        self._registered: set[str] = set()
-        self._member = member_name(self.store.token())
+        self._handles = ClientHandles(self.store.kind, self.store.token)
 
     def __repr__(self) -> str:
         return f"Headwater({self.store.where!r})"
 
-    def __enter__(self) -> Headwater:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def stream(self, name: str) -> Stream:
-        """Give the stream of that name; it need not exist yet."""
-        return Stream(self.store, StreamHandle(name, self._registered), self._member)
+        """Return the stream of that name; it need not exist yet."""
+        return Stream(self.store, self._handles.stream(name), self._handles.member)
 
     def topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Give the topic of that name; the first to open it decides how many partitions it has.
+        """Return the topic of that name; the first to open it decides how many partitions it has.
 
         Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
         """
-        handle = TopicHandle(name, partitions, self._registered)
+        handle = self._handles.topic(name, partitions)
         self.store.run(handle.open())
-        return Topic(self.store, handle, self._member)
+        return Topic(self.store, handle, self._handles.member)
 
     def queue(self, name: str) -> Queue:
-        """Give the queue of that name; it need not exist yet."""
-        return Queue(self.store, QueueHandle(name, self._registered, self._member))
+        """Return the queue of that name; it need not exist yet."""
+        return Queue(self.store, self._handles.queue(name))
 
     def ick(self, name: str) -> Ick:
-        """Give the Ick under that key, which is the same for redis-ick; it need not exist yet."""
-        return Ick(self.store, IckHandle(name, self.store.kind != "cluster"))
+        """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""
+        return Ick(self.store, self._handles.ick(name))
 
     def ick_channel(
         self,
@@ -80,70 +63,54 @@ class Headwater:
         consumer: str | None = None,
         lease_ms: int = LEASE_MS,
     ) -> IckChannel:
-        """Give a consumer's view of the channel of that name, which its first use brings about.
+        """Return a consumer's view of the channel of that name; its first use creates the channel.
 
-        ``shards`` is for a new channel, 8 if not said; one that is there keeps its own number.
+        ``shards`` is for a new channel, 8 without it; an existing channel keeps its own number.
         ``consumer`` names who reserves by this object; without it each has a name of its own.
-        ``lease_ms`` is how long a shard stays with a consumer that is not heard of.
+        ``lease_ms`` is how long a shard stays leased to a consumer that sends nothing.
         """
-        who = consumer or f"{self._member}.{self.store.token()}"
-        return IckChannel(self.store, ChannelHandle(name, shards, who, lease_ms, self._registered))
+        return IckChannel(self.store, self._handles.channel(name, shards, consumer, lease_ms))
 
     def ick_channels(self) -> list[str]:
-        """List the names of all channels, sorted."""
+        """Return the names of all channels, sorted."""
         return self.store.run(list_channels())
 
     def streams(self) -> list[str]:
-        """List the names of all streams, sorted."""
+        """Return the names of all streams, sorted."""
         return self.store.run(list_streams())
 
     def topics(self) -> list[str]:
-        """List the names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self.store.run(list_topics())
 
     def queues(self) -> list[str]:
-        """List the names of all queues, sorted."""
+        """Return the names of all queues, sorted."""
         return self.store.run(list_queues())
 
     def keep(self, *streams: str) -> list[Kept]:
-        """Do the housekeeping of the named streams, or of all, once; says what was done to each.
+        """Do the housekeeping of the named streams, or of all, once; returns what was done to each.
 
-        Seals, gives up what expired, applies retention, compacts where asked for, and forgets
-        producers and members that are gone. Any number of clients may do it at once. Without
-        names, queues and channels are kept as well; ``keep_queues`` and ``keep_channels`` say what
-        that did.
+        Seals, expires messages, applies retention, compacts where asked for, and forgets producers
+        and members that are gone. Any number of clients may do it at once. Without names, it keeps
+        queues and channels as well, as ``keep_queues`` and ``keep_channels`` do.
         """
-        if not streams:
-            self.keep_queues()
-            self.keep_channels()
-        return [
-            self.store.run(housekeeping.keep(StreamHandle(name, self._registered)))
-            for name in streams or self.streams()
-        ]
+        return self.store.run(self._handles.keep(streams))
 
     def keep_channels(self, *channels: str) -> list[KeptChannel]:
-        """Bring changes of the number of shards forward, of the named channels or of all.
+        """Continue changes of the number of shards, of the named channels or of all.
 
-        Says what became of each that is being changed; consumers do the same as they reserve.
+        Returns the state of each change that is under way; consumers continue it as they reserve.
         """
-        found = []
-        for name in channels or self.ick_channels():
-            handle = ChannelHandle(name, None, self._member, LEASE_MS, self._registered)
-            layout = self.store.run(finish_change(handle))
-            if layout is not None:
-                found.append(KeptChannel(name, layout.settled, layout.leases))
-        return found
+        return self.store.run(self._handles.keep_channels(channels))
 
     def keep_queues(self, *queues: str) -> list[KeptQueue]:
-        """Do the housekeeping of the named queues, or of all, once; says what was done to each.
+        """Do the housekeeping of the named queues, or of all, once; returns what was done to each.
 
-        What was not acknowledged in time comes again or is given up, what outlived its time goes.
-        A pop does so by itself; this is for queues that nobody pops.
+        Messages that were not acknowledged in time are redelivered or become dead letters, and
+        those past their time to live are dropped. A pop does the same; this is for queues that
+        nobody pops.
         """
-        return [
-            self.store.run(upkeep.keep(QueueHandle(name, self._registered, self._member)))
-            for name in queues or self.queues()
-        ]
+        return self.store.run(self._handles.keep_queues(queues))
 
     def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

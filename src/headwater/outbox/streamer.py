@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headwater.client import Headwater, member_name
+from headwater.client import Headwater
+from headwater.client_handles import member_name
 from headwater.errors import (
     DatabaseUnreachable,
     InvalidInput,

@@ -18,7 +18,6 @@ import io
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from headwater.errors import EmbeddedServerFailed
@@ -135,12 +134,7 @@ class EmbeddedServer:
         """Return the hold itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the hold."""
         self.close()
 

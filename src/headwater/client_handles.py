@@ -1,0 +1,87 @@
+"""What both clients do without I/O: the handles of objects, and housekeeping over many."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
+from headwater.ick.single import IckHandle
+from headwater.ick.types import KeptChannel
+from headwater.log import housekeeping
+from headwater.log.handles import StreamHandle, list_streams
+from headwater.log.housekeeping import Kept
+from headwater.log.topics import TopicHandle
+from headwater.queue import upkeep
+from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.types import KeptQueue
+from headwater.store.call import Operation
+
+
+def member_name(token: str) -> str:
+    """Return the name of this client among the members of a group: where it runs, and which."""
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:60] or "host"
+    return f"{host}-{os.getpid()}-{token}"
+
+
+class ClientHandles:
+    """Makes the handles of one client, which share what it told the registry of names."""
+
+    def __init__(self, kind: str, token: Callable[[], str]) -> None:
+        self.member = member_name(token())
+        self._token = token
+        self._one_server = kind != "cluster"
+        self._registered: set[str] = set()
+
+    def stream(self, name: str) -> StreamHandle:
+        """Return the handle of a stream."""
+        return StreamHandle(name, self._registered)
+
+    def topic(self, name: str, partitions: int | None) -> TopicHandle:
+        """Return the handle of a topic."""
+        return TopicHandle(name, partitions, self._registered)
+
+    def queue(self, name: str) -> QueueHandle:
+        """Return the handle of a queue."""
+        return QueueHandle(name, self._registered, self.member)
+
+    def ick(self, name: str) -> IckHandle:
+        """Return the handle of an Ick."""
+        return IckHandle(name, self._one_server)
+
+    def channel(
+        self, name: str, shards: int | None, consumer: str | None, lease_ms: int
+    ) -> ChannelHandle:
+        """Return the handle of a channel; without ``consumer``, each has a name of its own."""
+        consumer = consumer or f"{self.member}.{self._token()}"
+        return ChannelHandle(name, shards, consumer, lease_ms, self._registered)
+
+    def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:
+        """Keep the named streams; or all, and before them all queues and channels."""
+        if not streams:
+            yield from self.keep_queues(())
+            yield from self.keep_channels(())
+        kept = []
+        for name in streams or (yield from list_streams()):
+            done = yield from housekeeping.keep(self.stream(name))
+            kept.append(done)
+        return kept
+
+    def keep_queues(self, queues: Sequence[str]) -> Operation[list[KeptQueue]]:
+        """Keep the named queues, or all."""
+        kept = []
+        for name in queues or (yield from list_queues()):
+            done = yield from upkeep.keep(self.queue(name))
+            kept.append(done)
+        return kept
+
+    def keep_channels(self, channels: Sequence[str]) -> Operation[list[KeptChannel]]:
+        """Keep the named channels, or all."""
+        kept = []
+        for name in channels or (yield from list_channels()):
+            handle = self.channel(name, None, self.member, LEASE_MS)
+            layout = yield from finish_change(handle)
+            if layout is not None:
+                kept.append(KeptChannel(name, layout.settled, layout.leases))
+        return kept

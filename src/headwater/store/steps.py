@@ -1,0 +1,186 @@
+"""What both stores do when it takes more than one call: first contact, recovery, many calls.
+
+Each is written once, as a generator of steps. A step is a call without arguments: the sync store
+makes it, the async store makes and awaits it, and either sends back what it returned or raised.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import redis
+
+from headwater.store import faults, rights
+from headwater.store.call import Call, Look, Many, Wait
+from headwater.store.commands import encoder
+from headwater.store.embedded import EmbeddedServer
+from headwater.store.library import library, needs_loading
+from headwater.store.many import chunks
+from headwater.store.observing import RequestObservation
+from headwater.store.url import Address
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
+
+GREETING = Call("hw_version", "", read_only=True)
+
+
+def random_token() -> str:
+    """Return a text of 8 characters that nobody can guess."""
+    return secrets.token_hex(4)
+
+
+class StoreSteps:
+    """The part of a store that is the same in both; a store adds how its steps are made.
+
+    ``sleep`` waits for so many seconds, ``apart`` makes a call that may take long.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        server: EmbeddedServer | None,
+        connections: Any,
+        clock: Callable[[], float],
+        token: Callable[[], str],
+        *,
+        sleep: Callable[[float], Any],
+        apart: Callable[[Callable[[], Any]], Any],
+        check_rights: bool,
+    ) -> None:
+        self.where = address.safe
+        self.kind = address.kind
+        self.server = server
+        self.connections = connections
+        self.clock, self.token = clock, token
+        self.version = ""
+        self._encode = encoder(address.kind)
+        self._sleep, self._apart = sleep, apart
+        self._check_rights = check_rights
+
+    # ── First contact ────────────────────────────────────────────────────────────────────────
+
+    def _first_contact(self) -> Steps[str]:
+        try:
+            return (yield from self._check_and_load())
+        except (redis.RedisError, OSError) as error:
+            fault = error
+        recovery = self._recovery(GREETING if self.server else None, None)
+        return (yield from self._retry(recovery, fault, self._check_and_load))
+
+    def _check_and_load(self) -> Steps[str]:
+        cluster = self.kind == "cluster"
+        infos = [faults.parse_info(reply) for reply in (yield from self._command("INFO", "server"))]
+        versions = [faults.check_server(info, self.where) for info in infos]
+        if not cluster:
+            faults.refuse_node(infos[0], self.where)
+        yield from self._load_library()
+        if self._check_rights:
+            for denied in (yield from self._command(*rights.request(cluster))):
+                rights.check(denied, self.where, cluster)
+        return versions[0]
+
+    def _load_library(self) -> Steps[None]:
+        """Give every server our function library unless it has this one.
+
+        Raises LibraryTooNew, before anything is changed, when one of them has a newer.
+        """
+        lacking = []
+        for server in (yield self.connections.servers):
+            try:
+                reply = yield partial(server.send, "", ("FCALL", "hw_version", 0), fresh=True)
+                found = reply.decode()
+            except redis.ResponseError as error:
+                if "Function not found" not in str(error):
+                    raise
+                found = None
+            if needs_loading(found, self.where):
+                lacking.append(server)
+        load = ("FUNCTION", "LOAD", "REPLACE", library().source)
+        for server in lacking:
+            yield partial(server.send, "", load, fresh=True)
+
+    def _command(self, *words: Any) -> Steps[list[Any]]:
+        replies = []
+        for server in (yield self.connections.servers):
+            reply = yield partial(server.send, "", words, fresh=True)
+            replies.append(reply)
+        return replies
+
+    # ── Recovery ─────────────────────────────────────────────────────────────────────────────
+
+    def _recovery(self, request: Call | Wait | None, patience_s: float | None) -> faults.Recovery:
+        return faults.Recovery(request, self.where, patience_s, self.clock)
+
+    def _recover(
+        self,
+        request: Call | Wait,
+        command: tuple[Any, ...],
+        fault: Exception,
+        patience_s: float | None,
+    ) -> Steps[Any]:
+        """Send a call again that failed, until it succeeds or the caller must know."""
+        recovery = self._recovery(request, patience_s)
+        again = partial(self.connections.send, request.key, command, fresh=True)
+        return (yield from self._retry(recovery, fault, partial(_once, again)))
+
+    def _retry(
+        self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], Steps[T]]
+    ) -> Steps[T]:
+        while True:
+            step = recovery.next_step(fault)
+            try:
+                yield from self._prepare(step, recovery.delay_s)
+                return (yield from attempt())
+            except (redis.RedisError, OSError) as error:
+                fault = error
+
+    def _prepare(self, step: faults.Step, delay_s: float) -> Steps[None]:
+        try:
+            if step == "load":
+                return (yield from self._load_library())
+            yield partial(self._sleep, delay_s)
+            if step == "renew":
+                if self.server is not None:
+                    yield partial(self._apart, self.server.ensure_running)
+                yield self.connections.renew
+        except (redis.RedisError, OSError) as error:
+            raise faults.unsent(error) from error
+
+    # ── Many calls ───────────────────────────────────────────────────────────────────────────
+
+    def _ask_many(
+        self, request: Many, patience_s: float | None, observation: RequestObservation | None
+    ) -> Steps[list[Any]]:
+        """Run calls, thousands in a round trip; each recovers as a single one does."""
+        replies: list[Any] = []
+        for chunk in chunks(request, partial(self._recovery, patience_s=patience_s)):
+            found = yield self._sending(chunk.unanswered)
+            while (before := chunk.take(found)) is not None:
+                if observation is not None:
+                    observation.retried = True
+                try:
+                    yield from self._prepare(*before)
+                except (redis.RedisError, OSError) as error:
+                    found = [error] * len(chunk.unanswered)
+                else:
+                    found = yield self._sending(chunk.unanswered)
+            replies += chunk.replies
+        return replies
+
+    def _sending(self, calls: Sequence[Call]) -> Callable[[], Any]:
+        keyed = [(call.key, self._encode(call)) for call in calls]
+        return partial(self.connections.send_all, keyed)
+
+    def _look(self, request: Look) -> Steps[list[Any] | None]:
+        """Run commands that only read, in one round trip; None when that did not work at once."""
+        keyed = [(request.key, command) for command in request.commands]
+        replies = yield partial(self.connections.send_all, keyed)
+        return None if any(isinstance(reply, Exception) for reply in replies) else replies
+
+
+def _once(step: Callable[[], Any]) -> Steps[Any]:
+    return (yield step)
