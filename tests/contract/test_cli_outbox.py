@@ -37,7 +37,7 @@ def stage(outbox: Outbox, name: str, count: int) -> None:
         outbox.stage_many(conn, name, [("t", b"v")] * count)
 
 
-def test_the_tables_are_created_and_told_of(store_url: str, database_url: str) -> None:
+def test_the_tables_are_created(store_url: str, database_url: str) -> None:
     if database_url.startswith("postgres"):
         before = run(store_url, "outbox", "status", "--db", database_url)
         assert before.code == 1
@@ -48,7 +48,7 @@ def test_the_tables_are_created_and_told_of(store_url: str, database_url: str) -
     assert (row["backlog"], row["oldest_ms"], row["streaming"]) == (0, None, False)
 
 
-def test_the_status_tells_what_is_staged_and_how_far_consumers_are(
+def test_the_status_shows_what_is_staged_and_where_consumers_are(
     store_url: str, outbox: Outbox, database_url: str, name: str
 ) -> None:
     stage(outbox, name, 3)
@@ -64,7 +64,7 @@ def test_the_status_tells_what_is_staged_and_how_far_consumers_are(
     assert row["oldest_ms"] >= 0
 
 
-def test_it_streams_until_it_is_told_to_stop(
+def test_it_streams_until_it_is_asked_to_stop(
     store_url: str, outbox: Outbox, hw: Headwater, database_url: str, name: str
 ) -> None:
     stage(outbox, name, 2500)
@@ -118,7 +118,7 @@ def test_on_a_terminal_it_shows_a_live_view(
     assert b"Traceback" not in seen
 
 
-def test_an_outage_is_told_in_one_line_and_its_end_in_another(
+def test_an_outage_is_one_line_and_its_end_another(
     outbox: Outbox, database_url: str, name: str
 ) -> None:
     with (
@@ -143,33 +143,38 @@ def test_an_outage_is_told_in_one_line_and_its_end_in_another(
 
 @pytest.mark.parametrize("command", ["status", "stream"])
 @pytest.mark.parametrize(
-    ("db", "told"),
+    ("db", "says"),
     [
         ("nonsense", "sqlite:///file"),
         ("oracle://u:secret@h/d", "sqlite:///file"),
         ("mysql://u:secret@h/d", "sqlite:///file"),
         ("postgresql://u:secret@127.0.0.1:1/d", "cannot reach the database"),
         ("postgres://u:secret@127.0.0.1:1/d", "cannot reach the database"),
+        ("postgresql://u@127.0.0.1:1/d?password=secret", "cannot reach the database"),
+        ("postgresql://u@127.0.0.1:1/d?sslpassword=secret", "cannot reach the database"),
+        ("host=127.0.0.1 port=1 password=secret", "sqlite:///file"),
         ("sqlite:////nowhere/at/all.db", "no such file"),
     ],
 )
-def test_a_database_that_cannot_be_is_told_in_one_line(
-    store_url: str, command: str, db: str, told: str
+def test_a_database_that_cannot_be_reached_is_one_line_without_secrets(
+    store_url: str, command: str, db: str, says: str
 ) -> None:
     found = run(store_url, "outbox", command, "--db", db)
     assert found.code == 1
-    assert told in found.err
+    assert says in found.err
     assert found.err.startswith("error: ")
     assert found.err.count("\n") == 1
     assert "secret" not in found.err
 
 
-def test_a_slip_of_the_pen_makes_no_file(store_url: str, tmp_path: Path) -> None:
+def test_a_typing_error_makes_no_file(store_url: str, tmp_path: Path) -> None:
     assert run(store_url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/slip.db").code == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_tables_are_told_before_anything_is_shown(store_url: str, tmp_path: Path) -> None:
+def test_missing_tables_are_an_error_before_anything_is_shown(
+    store_url: str, tmp_path: Path
+) -> None:
     (tmp_path / "empty.db").touch()
     found = run(store_url, "outbox", "stream", "--db", f"sqlite:///{tmp_path}/empty.db")
     assert (found.code, found.out) == (1, "")

@@ -148,7 +148,7 @@ def test_a_decorated_handler_is_a_consumer(desk: Desk, name: str) -> None:
 # ── What it costs ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_costs_one_read_and_one_word_to_the_log(
+def test_a_batch_costs_one_read_and_one_report_to_the_log(
     desk: Desk, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = desk.hw.stream(name)

@@ -48,7 +48,7 @@ def test_a_handler_that_ends_the_transaction_is_stopped(
         desk.consumer("c", name, handler, on_error="skip").run_once()
 
 
-def test_a_handler_that_hides_an_error_of_the_database_is_told(desk: Desk, name: str) -> None:
+def test_a_handler_that_hides_an_error_of_the_database_fails(desk: Desk, name: str) -> None:
     desk.hw.stream(name).write_many(entries(3))
 
     def handler(conn: sa.Connection, messages: list[Message]) -> None:

@@ -229,7 +229,7 @@ def test_a_gap_stops_the_consumer_with_its_exact_range(desk: Desk, name: str, up
 
 
 @pytest.mark.parametrize("upto", [11, 50, 100])
-def test_a_gap_may_be_passed_and_is_told(
+def test_a_gap_may_be_skipped_and_is_counted(
     desk: Desk, name: str, upto: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumed_then_evicted(desk, name, upto)
@@ -243,7 +243,7 @@ def test_a_gap_may_be_passed_and_is_told(
     assert consumer.positions() == {name: 101}
 
 
-def test_evicted_and_empty_offsets_in_a_row_are_told_apart(desk: Desk, name: str) -> None:
+def test_evicted_offsets_count_as_missed_and_empty_ones_do_not(desk: Desk, name: str) -> None:
     stream = desk.hw.stream(name)
     stream.write_many(entries(100, tags=1))
     consumer = desk.consumer("c", name, on_gap="skip", start=5)

@@ -1,4 +1,4 @@
-"""A consumer stands where it is told, moves when it is told, and retention waits for it."""
+"""A consumer begins, moves and stands where it is asked to, and retention waits for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.watch import blocked
 # ── Where it begins, and where it stands ─────────────────────────────────────────────────────
 
 
-def test_a_new_consumer_begins_where_it_is_told(desk: Desk, name: str) -> None:
+def test_a_new_consumer_begins_where_it_is_asked_to(desk: Desk, name: str) -> None:
     stream = desk.hw.stream(name)
     stream.write_many(entries(10))
     stream.evict(2)
@@ -164,14 +164,14 @@ def test_retention_waits_from_the_very_start(desk: Desk, name: str) -> None:
     assert stream.retain(max_count=0) == (0, 50, "consumer:c")
 
 
-def test_a_running_consumer_tells_the_log_while_it_waits(desk: Desk, name: str) -> None:
+def test_a_running_consumer_reports_its_position_while_it_waits(desk: Desk, name: str) -> None:
     stream = desk.hw.stream(name)
     with running(desk.consumer("c", name)):
         stream.write_many(entries(20))
         until(lambda: stream.info().readers == {"consumer:c": 21})
 
 
-def test_a_consumer_that_stops_tells_the_log(desk: Desk, name: str) -> None:
+def test_a_consumer_that_stops_reports_its_position(desk: Desk, name: str) -> None:
     stream = desk.hw.stream(name)
     stream.write_many(entries(20))
     with running(desk.consumer("c", name, batch=3)):

@@ -155,7 +155,7 @@ def test_a_reset_rolls_back_as_a_whole(desk: Desk, name: str, total: Any) -> Non
     assert total() == 1000 + sum(range(3, 11))
 
 
-def test_a_consumer_that_cannot_be_reset_says_so(desk: Desk, name: str, total: Any) -> None:
+def test_a_consumer_that_cannot_be_reset_fails(desk: Desk, name: str, total: Any) -> None:
     stream = desk.hw.stream(name)
     stream.write_many(values(1, 3))
     write_reset(stream, "c", 2, {"sum": 9})
@@ -183,7 +183,7 @@ def test_a_record_that_cannot_be_meant_is_poison(
     assert letters == [value]
 
 
-def test_a_gap_in_what_is_to_be_applied_again_is_told(desk: Desk, name: str, total: Any) -> None:
+def test_a_gap_in_what_is_to_be_applied_again_is_found(desk: Desk, name: str, total: Any) -> None:
     stream = desk.hw.stream(name)
     stream.write_many(values(1, 10))
     consumer = summing(desk, name)

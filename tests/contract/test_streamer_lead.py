@@ -100,7 +100,7 @@ def test_a_database_that_was_restored_from_a_backup_loses_nothing(
     assert books.anomalies(hw) == []
 
 
-def test_a_batch_left_for_longer_than_the_log_remembers_is_told(
+def test_a_batch_left_for_longer_than_the_log_remembers_is_logged(
     engine: sa.Engine, outbox: Outbox, streamer: Streamer, name: str, caplog: Any
 ) -> None:
     with engine.begin() as conn:

@@ -83,7 +83,7 @@ def test_a_streamer_that_was_stopped_before_it_ran_does_not_run(
     assert outbox.status().backlog == 1
 
 
-def test_the_status_tells_what_waits_and_who_streams(
+def test_the_status_shows_what_waits_and_who_streams(
     engine: sa.Engine, outbox: Outbox, books: Books, make_streamer: MakeStreamer
 ) -> None:
     empty = outbox.status()
@@ -105,7 +105,7 @@ def test_the_status_tells_what_waits_and_who_streams(
 # ── What cannot be ───────────────────────────────────────────────────────────────────────────
 
 
-def test_missing_tables_are_told(engine: sa.Engine, hw: Headwater) -> None:
+def test_missing_tables_are_an_error(engine: sa.Engine, hw: Headwater) -> None:
     with Streamer(Outbox(engine), hw) as streamer:
         with pytest.raises(NotCreated, match="create_all"):
             streamer.run_once()
@@ -123,7 +123,7 @@ def test_missing_tables_are_told(engine: sa.Engine, hw: Headwater) -> None:
         "postgresql+psycopg://u@/app?host=/nowhere",
     ],
 )
-def test_a_database_that_is_away_at_first_contact_is_told(hw: Headwater, url: str) -> None:
+def test_a_database_that_is_away_at_first_contact_is_an_error(hw: Headwater, url: str) -> None:
     with Streamer(Outbox(sa.create_engine(url)), hw) as streamer:
         with pytest.raises(DatabaseUnreachable) as caught:
             streamer.run_once()
@@ -133,7 +133,7 @@ def test_a_database_that_is_away_at_first_contact_is_told(hw: Headwater, url: st
 
 
 @on_postgres
-def test_a_user_without_rights_is_told(
+def test_a_user_without_rights_is_refused(
     engine: sa.Engine, outbox: Outbox, hw: Headwater, name: str
 ) -> None:
     with engine.begin() as conn:
@@ -157,7 +157,7 @@ def test_a_user_without_rights_is_told(
     ],
     ids=["empty", "space", "zero width", "long stream", "long tag", "large value"],
 )
-def test_a_row_that_the_log_cannot_take_is_told_and_kept(
+def test_a_row_that_the_log_cannot_take_is_an_error_and_stays(
     engine: sa.Engine,
     outbox: Outbox,
     streamer: Streamer,

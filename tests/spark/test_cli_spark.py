@@ -38,7 +38,7 @@ def rides(embedded_url: str, engine: sa.Engine, name: str) -> Iterator[Rides]:
         yield Rides(hw, engine, name)
 
 
-def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
+def test_totals_and_reconcile_agree_and_drift_is_found_fixed_and_gone(
     rides: Rides, embedded_url: str, database_url: str
 ) -> None:
     rides.make(range(1, 51))
@@ -70,7 +70,7 @@ def test_totals_and_reconcile_agree_and_drift_is_told_mended_and_gone(
 
 
 @pytest.mark.long
-def test_a_totals_job_that_drifted_is_told_and_begun_anew(
+def test_a_totals_job_that_drifted_is_found_and_begun_anew(
     rides: Rides, embedded_url: str, database_url: str
 ) -> None:
     rides.make(range(1, 11))
@@ -97,7 +97,7 @@ def test_a_totals_job_that_drifted_is_told_and_begun_anew(
         (("reconcile", "nowhere", *TABLES, "--topic"), "nowhere"),
     ],
 )
-def test_what_is_refused_is_told_in_one_line(
+def test_a_refusal_is_one_line(
     words: tuple[str, ...], says: str, embedded_url: str, database_url: str, engine: sa.Engine
 ) -> None:
     engine.connect().close()
@@ -136,7 +136,7 @@ def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:
     assert "Missing option '--db'" in done.stdout
 
 
-def test_without_spark_the_cure_is_told(database_url: str) -> None:
+def test_without_spark_the_error_says_what_to_install(database_url: str) -> None:
     words = ["spark", "totals", "s", "--db", database_url, *TOTALS]
     program = (
         "import sys; sys.modules['pyspark'] = None\n"

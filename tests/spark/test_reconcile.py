@@ -93,9 +93,7 @@ def test_a_millimetre_too_much_is_found_where_it_is_and_taken_away(
 
 @on_sqlite
 @pytest.mark.long
-def test_rows_that_nobody_was_told_of_are_named_and_brought_in(
-    rides: Rides, compare: Compare
-) -> None:
+def test_rows_without_a_record_are_named_and_brought_in(rides: Rides, compare: Compare) -> None:
     rides.make(range(1, 31))
     rides.make([31, 32], told=False)
     rides.make(range(33, 41))
@@ -161,7 +159,7 @@ def test_what_the_log_has_no_longer_is_said_and_the_rest_judged(
 
 
 @on_sqlite
-def test_an_archive_tells_of_what_the_log_has_no_longer(
+def test_an_archive_is_read_for_what_the_log_has_no_longer(
     spark: SparkSession, rides: Rides, compare: Compare, embedded_url: str, tmp_path: Path
 ) -> None:
     rides.make(range(1, 31))

@@ -217,7 +217,7 @@ def test_it_runs_until_it_is_stopped_and_takes_up_what_comes(
 
 
 @on_sqlite
-def test_evicted_messages_are_told_and_passed_only_when_asked(
+def test_evicted_messages_are_an_error_unless_they_may_be_skipped(
     hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
 ) -> None:
     stream = hw.stream(name)

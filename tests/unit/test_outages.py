@@ -71,7 +71,7 @@ def test_delays_double_up_to_the_longest() -> None:
     assert [delay_s(n, 1, 10) for n in (1, 2, 3, 4, 5, 6, 10_000)] == [1, 2, 4, 8, 10, 10, 10]
 
 
-def test_an_outage_is_told_twice_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_twice_however_long_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL, lambda: now)
     delays = []
@@ -95,7 +95,7 @@ def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFi
     ]
 
 
-def test_giving_way_to_another_transaction_is_not_worth_a_word(
+def test_a_transaction_that_was_rolled_back_for_another_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)

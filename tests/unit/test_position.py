@@ -48,12 +48,12 @@ def test_a_new_consumer_holds_everything_until_it_knows_where_the_first_message_
     assert drive(position("last").look_up(), [None, 21]) == (21, [21])
 
 
-def test_who_was_second_to_begin_tells_the_log_where_the_first_began() -> None:
+def test_the_second_to_begin_reports_where_the_first_began() -> None:
     """It had told a later position: retention must not pass what the first still needs."""
     assert drive(position("last").look_up(), [None, 11]) == (11, [21, 11])
 
 
-def test_a_position_that_somebody_moved_back_is_told() -> None:
+def test_a_position_that_somebody_moved_back_is_reported() -> None:
     place = position("first")
     assert drive(place.look_up(), [15]) == (15, [15])
     place.next = None
@@ -62,7 +62,7 @@ def test_a_position_that_somebody_moved_back_is_told() -> None:
     assert drive(place.look_up(), [4]) == (4, [4])
 
 
-def test_a_position_is_told_once() -> None:
+def test_a_position_is_reported_once() -> None:
     place = position("first")
     drive(place.look_up(), [15])
     place.next = 30
