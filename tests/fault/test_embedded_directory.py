@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,15 +18,10 @@ import headwater
 from headwater.errors import EmbeddedServerFailed, HeadwaterError, OutcomeUnknown
 from headwater.store import embedded, supervisor
 from headwater.store.embedded import EmbeddedServer
+from tests.support.embedded import kill_supervisor, linux_only
+from tests.support.servers import until
 
 pytestmark = pytest.mark.fault
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "data"
-    yield path
-    embedded.stop(path, now=True)
 
 
 def remove(directory: Path) -> None:
@@ -157,6 +152,36 @@ def test_a_server_that_stays_is_watched_too(directory: Path) -> None:
     remove(directory)
     fcntl.flock(lock, fcntl.LOCK_SH)
     lock.close()
+
+
+@linux_only
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_server_whose_supervisor_was_killed_is_watched_by_the_next_one(
+    directory: Path, stays: bool
+) -> None:
+    if stays:
+        embedded.start(directory)
+    with headwater.connect(f"embedded://{directory}") as hw:
+        kill_supervisor(directory)
+        with headwater.connect(f"embedded://{directory}"):
+            until(lambda: not supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK))
+            # The supervisor needs no connection of its own to end the server.
+            hw.store.command("CLIENT", "KILL", "TYPE", "normal")
+            lock = supervisor.lock_file(directory / supervisor.SERVER_LOCK)
+            remove(directory)
+            until(lambda: supervisor.try_lock(lock, fcntl.LOCK_EX), seconds=5)
+            lock.close()
+
+
+def test_a_parent_directory_that_cannot_be_read_is_no_obstacle(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root reads every directory")
+    directory = tmp_path / "above" / "data"
+    directory.mkdir(parents=True, mode=0o700)
+    directory.parent.chmod(0o311)
+    with EmbeddedServer.open(directory):
+        assert embedded.status(directory).running
+    directory.parent.chmod(0o700)
 
 
 def test_a_rewrite_of_the_file_is_no_loss(directory: Path) -> None:

@@ -19,7 +19,6 @@ STILL_LARGE = {
     # The store and workers.
     "tests/contract/test_connect.py",
     "tests/contract/test_recovery.py",
-    "tests/fault/test_embedded_server.py",
 }
 # Names of classes that still stand in more than one module; nothing is added here.
 STILL_SHARED = {"State", "Written"}

@@ -16,11 +16,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater.store.supervisor import AOF_DIRECTORY, AOF_MANIFEST
+from headwater.store.supervisor import AOF_DIRECTORY, newest_increment
 
 # How a command begins: its number of arguments, then the length of the first.
 _COMMAND = re.compile(rb"\*[1-9]\d{0,8}\r\n\$\d{1,10}\r\n")
 _LONGEST_LINE = 32
+# Commands without arguments that a server writes into its file. A changed byte in the word EXEC
+# would make a whole transaction look incomplete.
+_ALONE = {b"MULTI", b"EXEC", b"FLUSHALL", b"FLUSHDB"}
 
 
 class Damaged(Exception):
@@ -63,7 +66,7 @@ def _whole(text: mmap.mmap, size: int) -> int:
     while at < size:
         begin = at
         try:
-            at, name = _read_command(text, at, size)
+            at, name, alone = _read_command(text, at, size)
         except _Incomplete:
             _check_tail(text, begin, size)
             return begin if transaction is None else transaction
@@ -73,6 +76,8 @@ def _whole(text: mmap.mmap, size: int) -> int:
             transaction = begin
         elif name == b"EXEC":
             transaction = None
+        elif alone and name not in _ALONE:
+            raise Damaged(begin, "a command of one word is none that the server writes")
     return size if transaction is None else transaction
 
 
@@ -91,13 +96,13 @@ def _check_tail(text: mmap.mmap, begin: int, size: int) -> None:
         )
 
 
-def _read_command(text: mmap.mmap, at: int, size: int) -> tuple[int, bytes]:
-    """Read one command or comment; return where it ends and the first argument."""
+def _read_command(text: mmap.mmap, at: int, size: int) -> tuple[int, bytes, bool]:
+    """Read one command or comment; return its end, its first argument, and whether it has one."""
     if text[at] == ord("#"):
         end = text.find(b"\r\n", at)
         if end < 0:
             raise _Incomplete
-        return end + 2, b"#"
+        return end + 2, b"#", False
     count, at = _read_number(text, at, size, b"*")
     if not count:
         raise Damaged(at, "a command has no arguments")
@@ -113,7 +118,7 @@ def _read_command(text: mmap.mmap, at: int, size: int) -> tuple[int, bytes]:
         if not place:
             name = text[at:end].upper()
         at = end + 2
-    return at, name
+    return at, name, count == 1
 
 
 def _read_number(text: mmap.mmap, at: int, size: int, mark: bytes) -> tuple[int, int]:
@@ -133,14 +138,11 @@ def _read_number(text: mmap.mmap, at: int, size: int, mark: bytes) -> tuple[int,
 
 def newest_file(directory: Path) -> Path | None:
     """Return the file that the server of a data directory appends to; None before there is one."""
-    folder = directory / AOF_DIRECTORY
     try:
-        # Each row reads: file NAME seq NUMBER type b|h|i
-        rows = [row.split() for row in (folder / AOF_MANIFEST).read_text().splitlines()]
-        _, name = max((int(row[3]), row[1]) for row in rows if row[5:6] == ["i"])
-    except (FileNotFoundError, ValueError):
+        name = newest_increment(directory)
+    except ValueError:
         return None
-    return folder / name
+    return directory / AOF_DIRECTORY / name if name else None
 
 
 def cut_zero_tail(directory: Path) -> int:
@@ -148,7 +150,8 @@ def cut_zero_tail(directory: Path) -> int:
 
     A power cut can leave a file longer than what was written to it, filled up with zeros, and the
     server refuses such a file. Cutting is safe: every complete command ends in CR LF, so a zero at
-    the end belongs to none, and what was acknowledged had been synced with its length.
+    the end belongs to none, and what was acknowledged had been synced with its length. A last block
+    that became zeros after it was synced looks the same.
     """
     newest = newest_file(directory)
     try:

@@ -151,10 +151,8 @@ def _is_gone(directory: Path) -> bool:
 
 
 def _is_supervised(directory: Path) -> bool:
-    """Tell whether the server's end is taken care of, or not wanted."""
-    return (directory / supervisor.STAY).exists() or not supervisor.is_free(
-        directory / supervisor.SUPERVISOR_LOCK
-    )
+    """Return whether a supervisor looks after the server."""
+    return not supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK)
 
 
 def supervise(directory: Path) -> None:

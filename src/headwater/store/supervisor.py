@@ -11,9 +11,9 @@ directory, which are the protocol between all processes that share one:
     server.lock      held by the server process itself, which inherits it, as long as it lives
     stay             its presence asks that the server outlive its users
 
-A server whose directory is removed, moved or replaced would go on acknowledging writes into files
-that nobody will ever find again. So the supervisor watches the directory and kills the server when
-it is lost; users find that the lock they hold is not the one at their path any more.
+A server whose directory is removed or replaced would acknowledge writes into files that nobody will
+find again. So the supervisor watches the directory and kills the server when it is lost; users
+notice that the lock they hold is not the one at their path any more.
 
 All locks are flock(2): the kernel gives them back however a process ends, so nothing has to be
 guessed from process ids or left-over files. Who waits for several takes them in this order.
@@ -47,8 +47,7 @@ LOG = "valkey.log"
 AOF_DIRECTORY = "appendonlydir"
 AOF_MANIFEST = "appendonly.aof.manifest"
 
-# How often the supervisor looks whether the directory is still there; where the kernel reports
-# changes of directories, it looks at once.
+# How often the supervisor looks at the directory; where the kernel reports changes, at once.
 WATCH_S = 0.25
 
 # Exit status: another supervisor or server came first. Nothing is wrong; look again.
@@ -140,8 +139,8 @@ class _Watch:
     def __init__(self, directory: str, locks: dict[str, io.FileIO], child: int | None) -> None:
         self._directory = directory
         self._locks = locks
-        self._child = child
-        self._link: socket.socket | None = None
+        # The server leads a process group, to which a process that rewrites its file belongs too.
+        self._group = child
         self._newest: tuple[str, os.stat_result] | None = None
         self._changes, woken = os.pipe()
         os.set_blocking(self._changes, False)
@@ -152,9 +151,8 @@ class _Watch:
 
     def run(self) -> None:
         """Look at the directory after each change of it, and every ``WATCH_S`` in any case."""
-        while not (why := self._moved() or self._data_lost()):
-            if self._child is None and self._link is None:
-                self._link = _connect()
+        while not (why := self._loss()):
+            self._group = self._group or _server_pid()
             if len(self._watched) < 3 and Path(AOF_DIRECTORY).is_dir():
                 self._watched.append(_report_changes(AOF_DIRECTORY))
             select.select([self._changes], [], [], WATCH_S)
@@ -162,20 +160,25 @@ class _Watch:
             time.sleep(0.005)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._changes, 1 << 16)
-        with contextlib.suppress(OSError):
-            if self._child is not None:
-                os.kill(self._child, signal.SIGKILL)
-            elif self._link is not None:
-                self._link.sendall(SHUTDOWN_COMMAND)
-        with contextlib.suppress(OSError):
-            _log(f"headwater: ended the server, because {why} while it was in use")
+        _log(f"headwater: killed the server, because {why} while it was in use")
+        # Until the thread that waits for the end of the server ends this process.
+        while True:
+            with contextlib.suppress(OSError):
+                if self._group:
+                    os.killpg(self._group, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _loss(self) -> str:
+        """Return what is lost; '' when all is in place, and when that cannot be seen just now."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._moved() or self._data_lost()
+        return ""
 
     def _moved(self) -> str:
-        try:
-            there = os.path.samestat(Path(self._directory).stat(), Path().stat())
-        except OSError:
+        there = _stat(Path(self._directory))
+        if there is None:
             return f"{self._directory} was removed or moved"
-        if not there:
+        if not os.path.samestat(there, Path().stat()):
             return f"{self._directory} was replaced"
         for name, file in self._locks.items():
             found = _stat(Path(name))
@@ -184,17 +187,15 @@ class _Watch:
         return ""
 
     def _data_lost(self) -> str:
-        """Say whether the file to which the server appends is not the one that it was."""
-        name = _newest_increment()
+        """Return whether the file to which the server appends is not the one that it was."""
+        name = newest_increment()
         found = _stat(Path(AOF_DIRECTORY, name)) if name else None
-        if name != _newest_increment():
+        if name != newest_increment():
             return ""  # The server has just begun another file: look again.
         before = self._newest
         if found is not None:
             self._newest = name, found
-            if before is None or before[0] != name:
-                return ""
-            if os.path.samestat(found, before[1]):
+            if before is None or before[0] != name or os.path.samestat(found, before[1]):
                 return ""
         if before is None:
             return ""
@@ -204,31 +205,45 @@ class _Watch:
         return f"{AOF_DIRECTORY}/{before[0]} was removed or replaced"
 
 
-def _newest_increment() -> str:
+def newest_increment(directory: str | Path = ".") -> str:
     """Return the name of the file that the server appends to; '' before there is one."""
     try:
-        # Each row reads: file NAME seq NUMBER type b|h|i
-        text = Path(AOF_DIRECTORY, AOF_MANIFEST).read_text()
-        rows = [row.split() for row in text.splitlines()]
-        return max((int(row[3]), row[1]) for row in rows if row[5:6] == ["i"])[1]
-    except (OSError, ValueError):
+        text = Path(directory, AOF_DIRECTORY, AOF_MANIFEST).read_text()
+    except (FileNotFoundError, NotADirectoryError):
         return ""
+    # Each row reads: file NAME seq NUMBER type b|h|i
+    rows = [row.split() for row in text.splitlines()]
+    return max(((int(row[3]), row[1]) for row in rows if row[5:6] == ["i"]), default=(0, ""))[1]
 
 
 def _stat(path: Path) -> os.stat_result | None:
+    """Look at a file; None when it is not there."""
     try:
         return path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def _report_changes(directory: str) -> int:
-    """Ask for a signal when an entry of a directory is removed or renamed."""
-    watched = os.open(directory, os.O_RDONLY)
-    with contextlib.suppress(AttributeError, OSError):  # Linux has it, and not on every file system
+    """Ask for a signal when an entry of a directory changes; not every system has that."""
+    watched = -1
+    with contextlib.suppress(AttributeError, OSError):
+        watched = os.open(directory, os.O_RDONLY)
         changes = fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MULTISHOT
         fcntl.fcntl(watched, fcntl.F_NOTIFY, changes)
     return watched
+
+
+def _server_pid() -> int | None:
+    """Return the process that listens on the socket; None when there is none now."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+        link.connect(SOCKET)
+        if sys.platform == "darwin":
+            return link.getsockopt(0, 2)  # LOCAL_PEERPID
+        return int.from_bytes(
+            link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder
+        )
+    return None
 
 
 def lock_file(path: str | Path) -> io.FileIO:
@@ -278,8 +293,8 @@ def _clear_remains() -> None:
 
 
 def _log(line: str) -> None:
-    with Path(LOG).open("a") as log:
-        log.write(f"{line}\n")
+    """Write to the log, which is standard error; a file made anew would disturb who removes it."""
+    os.write(2, f"{line}\n".encode())
 
 
 def _detach() -> None:
@@ -309,31 +324,18 @@ def _leave_with_server(life: io.FileIO, child: int | None) -> None:
     if child is not None:
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-            # There is no log in a directory that was deleted, and nobody to read it.
-            with contextlib.suppress(FileNotFoundError):
-                _log(f"{REFUSED}it ended with exit status {os.WEXITSTATUS(status)}")
+            _log(f"{REFUSED}it ended with exit status {os.WEXITSTATUS(status)}")
     os._exit(0)
-
-
-def _connect() -> socket.socket | None:
-    """Connect to the server; None when it does not take connections now."""
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(SHUTDOWN_GRACE_S)
-    try:
-        link.connect(SOCKET)
-    except OSError:
-        link.close()
-        return None
-    return link
 
 
 def _end(child: int | None) -> None:
     """Shut the server down; the thread that watches its lock ends this process when it is gone."""
     if child is None:
-        if link := _connect():
-            with contextlib.suppress(OSError), link:
-                link.sendall(SHUTDOWN_COMMAND)
-                link.recv(1)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(SHUTDOWN_GRACE_S)
+            link.connect(SOCKET)
+            link.sendall(SHUTDOWN_COMMAND)
+            link.recv(1)
         time.sleep(SHUTDOWN_GRACE_S)
         return
     # The child is waited for only when it is gone, so its id belongs to no other process.
