@@ -588,8 +588,8 @@ class DatabaseRefused(OutboxError):
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
-            f"the database at {where} refuses: {why}; "
-            "give the user the rights to read and write the tables headwater_*"
+            f"the database at {where} refuses: {why}; correct the URL, or give the user the rights "
+            "to read and write the tables headwater_*"
         )
         self.where = where
 
