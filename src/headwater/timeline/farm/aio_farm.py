@@ -87,8 +87,8 @@ class AsyncFarm(OpenedFarm):
     def report_to(self, instrument: Instrument) -> None:
         """Report to an instrument of its own, instead of the installed one.
 
-        That one would be told of all calls to instances, too, which costs more than it is worth to
-        who wants to know of farms.
+        An installed instrument receives every call to an instance, too, which costs more than the
+        reports of the farm alone.
         """
         self._reports.own = instrument
 
