@@ -19,6 +19,7 @@ from tests.support.commands import StreamCommands
 from tests.support.consumers import Desk
 from tests.support.farms import OpenFarm, Replica, one_each, open_farm, replicas
 from tests.support.instruments import Recorder
+from tests.support.locked import locked
 from tests.support.servers import Server, redis_binary
 from tests.support.stores import Stores
 from tests.support.streamers import MakeStreamer
@@ -64,6 +65,20 @@ def make_streamer(outbox: Outbox, hw: headwater.Headwater) -> Iterator[MakeStrea
 @pytest.fixture
 def streamer(make_streamer: MakeStreamer) -> Streamer:
     return make_streamer()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server on a loopback port."""
+    with Server(tcp=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def locked_server() -> Iterator[Server]:
+    """A server with a password, and a user who may do all that is needed."""
+    with locked() as server:
+        yield server
 
 
 @pytest.fixture(scope="module", params=["plain", "redis"])

