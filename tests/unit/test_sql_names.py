@@ -44,6 +44,10 @@ SPELLINGS = {
     ),
     f"postgresql+psycopg://me:a@{SECRET}@{AWAY}/db": f"postgresql://me:***@{AWAY}/db",
     f"postgresql+psycopg://me:{SECRET}/%3F%40@{AWAY}/db": f"postgresql://me:***@{AWAY}/db",
+    f"postgresql+psycopg://me:a@{SECRET}/b@{AWAY}/db": f"postgresql://me:***@{AWAY}/db",
+    f"postgresql+psycopg://me@{AWAY}/host=h options='-c my.pin={SECRET}'": (
+        f"postgresql://me@{AWAY}/host=h options=***"
+    ),
     f"sqlite:///file:app.db?mode=ro&uri=true&key={SECRET}": "sqlite:///file:app.db?mode=ro&uri=true",
     f"sqlite:///app.db?hexkey={SECRET}": "sqlite:///app.db",
     f"sqlite+pysqlite://:{SECRET}@/app.db?cipher=aes": "sqlite://:***@/app.db",

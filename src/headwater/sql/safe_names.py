@@ -33,7 +33,7 @@ _LEAD_TO_SECRETS = {"passfile", "sslkey", "options", "service", "servicefile"}
 
 # As in "password = 'it''s'", in a keyword string or behind the ? of a URL.
 _ASSIGNMENT = re.compile(
-    r"""([\w.%-]*(?:pass|pwd|secret|token|key|credential)[\w.%-]*\s*=\s*)"""
+    r"""([\w.%-]*(?:pass|pwd|secret|token|key|credential|options)[\w.%-]*\s*=\s*)"""
     r"""('(?:[^'\\]|\\.|'')*'?|"[^"]*"?|[^\s&;,'"]+)""",
     re.IGNORECASE,
 )
@@ -62,22 +62,21 @@ def safe_name(database: Database) -> str:
     user = quote(url.username or "", safe=" +") + (f":{HIDDEN}" if url.password else "")
     # Behind an @ that was not encoded, the rest of a password passes for a host.
     host = (url.host or "").rpartition("@")[2]
-    return "".join(
-        (
-            f"{kind}://",
-            user and f"{user}@",
-            f"[{host}]" if ":" in host else host,
-            f":{url.port}" if url.port else "",
-            "" if url.database is None else f"/{_hide(name)}",
-            f"?{urlencode(shown)}" if shown else "",
-        )
-    )
+    place = f"[{host}]" if ":" in host else host
+    place += f":{url.port}" if url.port else ""
+    place += "" if url.database is None else f"/{_hide(name)}"
+    if _split_password(url):
+        place = _hide(name.rpartition("@")[2])
+    query = f"?{urlencode(shown)}" if shown else ""
+    return f"{kind}://{user and f'{user}@'}{place}{query}"
 
 
 def without_secrets(text: str, database: Database) -> str:
     """Return what was said about a database without the secrets that are quoted in it."""
     url = _url_of(database)
-    facts = {url.username, url.host, str(url.port or ""), url.database, *url.query, "="}
+    facts = {url.username, *url.query, "="}
+    if not _split_password(url):
+        facts |= {url.host, str(url.port or ""), url.database}
     quoted = re.findall(r'"([^"]*)"', text)
     if _UNREADABLE.search(text) and not facts.issuperset(quoted):
         text = re.sub(r'".*"', f'"{HIDDEN}"', text, flags=re.DOTALL)
@@ -89,6 +88,11 @@ def without_secrets(text: str, database: Database) -> str:
 
 def _url_of(database: Database) -> URL:
     return database if isinstance(database, URL) else database.url
+
+
+def _split_password(url: URL) -> bool:
+    """Return whether a password with an @ and a / in it went into host, port and database."""
+    return url.get_backend_name() != "sqlite" and "@" in (url.database or "")
 
 
 def _hide(text: str) -> str:
@@ -106,6 +110,10 @@ def _secrets(url: URL) -> Iterator[str]:
         yield str(url.password)
     if url.host and "@" in url.host:
         yield url.host.rpartition("@")[0]
+    if _split_password(url):
+        rest = (url.database or "").rpartition("@")[0]
+        port = f":{url.port}" if url.port else ""
+        yield from (f"{url.host}{port}/{rest}", rest, url.host or "")
     harmless = _SHOWN.get(url.get_backend_name(), set()) | _harmless()
     for name, values in url.normalized_query.items():
         for value in values:
