@@ -35,6 +35,7 @@ may make a span current between them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ class Event(NamedTuple):
 
 
 class Instrument(Protocol):
-    """Receives reports. Its methods are called often, from any thread: no blocking, no errors."""
+    """Receives reports. Its methods are called often, from any thread, and must not block."""
 
     def begin(self, name: str, object: str) -> Any:
         """Note that an operation begins; ``end`` is given what this returns."""
@@ -73,6 +74,7 @@ class Instrument(Protocol):
         """Count something that takes no time of its own: a retry, a repair, a redelivery."""
 
 
+_log = logging.getLogger("headwater.instrument")
 _installed: Instrument | None = None
 
 
@@ -112,7 +114,7 @@ class Observation:
     ) -> None:
         self._instrument, self._clock = instrument, clock
         self.name, self.object, self.messages, self.bytes = name, object, 0, 0
-        self._token = instrument.begin(name, object)
+        self._token = _told(instrument.begin, name, object)
         self._began = clock()
 
     def end(self, outcome: Outcome = "ok", error: BaseException | None = None) -> None:
@@ -120,7 +122,7 @@ class Observation:
         kind = "" if error is None else type(error).__name__
         took = self._clock() - self._began
         event = Event(self.name, self.object, outcome, took, self.messages, self.bytes, kind)
-        self._instrument.end(self._token, event)
+        _told(self._instrument.end, self._token, event)
 
 
 def observe(name: str, object: str) -> Observation | None:
@@ -131,4 +133,13 @@ def observe(name: str, object: str) -> Observation | None:
 def count(name: str, object: str, n: int = 1) -> None:
     """Count something that takes no time of its own, if an instrument is installed."""
     if _installed is not None:
-        _installed.count(name, object, n)
+        _told(_installed.count, name, object, n)
+
+
+def _told(method: Callable[..., Any], *facts: Any) -> Any:
+    """Call an instrument; what it raises is logged and must not change what became of the work."""
+    try:
+        return method(*facts)
+    except Exception:  # noqa: BLE001  whatever it is, a write that is done stays done
+        _log.exception("the instrument %r failed", method)
+        return None

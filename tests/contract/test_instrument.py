@@ -20,7 +20,7 @@ from headwater.store.aio_pipe import PackedCommands
 from headwater.store.aio_store import AsyncStore
 from headwater.store.call import Call
 from headwater.store.many import together
-from headwater.timeline import Farm
+from headwater.timeline import AsyncFarm, Farm
 from tests.support.blocking import Loop
 from tests.support.entries import entries
 from tests.support.forwarder import Forwarder
@@ -293,3 +293,46 @@ def test_a_cancelled_handler_is_told_as_one_that_is_retried(
     loop.wait(work())
     (event,) = told.named("worker.handle")
     assert (event.outcome, event.error) == ("retried", "CancelledError")
+
+
+def test_calls_that_share_a_connection_begin_and_end_in_one_context(
+    stores: Stores, name: str, loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracer = Tracer()
+
+    async def work() -> None:
+        async with AsyncFarm.open(stores.url("plain")) as farm:
+            await asyncio.gather(*(farm.insert([(name, n, f"m{n}")]) for n in range(20)))
+            await farm.select([name])
+            assert CURRENT.get() == ""
+
+    with installed(tracer):
+        loop.wait(work())
+    assert {event.outcome for event in tracer.events} == {"ok"}
+    assert tracer.named("farm.insert")
+    assert "different Context" not in caplog.text
+
+
+class Failing:
+    """An instrument that raises whatever it is told."""
+
+    def begin(self, name: str, object: str) -> Any:
+        raise RuntimeError(name, object)
+
+    def end(self, token: Any, event: Event) -> None:
+        raise RuntimeError(token, event)
+
+    def count(self, name: str, object: str, n: int = 1) -> None:
+        raise RuntimeError(name, object, n)
+
+
+def test_an_instrument_that_fails_changes_nothing_of_the_work(
+    stores: Stores, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with headwater.connect(stores.url("plain")) as hw, installed(Failing()):
+        stream = hw.stream(name)
+        assert stream.write("t", b"v") == 1
+        group = stream.group("g")
+        with at_work(Worker(group, lambda _: None)):
+            until(all_done(group, 1))
+    assert "the instrument" in caplog.text

@@ -8,6 +8,7 @@ that do no harm when they are sent again, by whoever has another way.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -86,9 +87,12 @@ class AsyncPipe(asyncio.Protocol):
         """
         done: asyncio.Future[list[Any]] = self._loop.create_future()
         if (found := instrument.current()) is not None:
-            observation = Observation(found, name_of(packed.function), self._where)
+            # Begun and ended in one context, which is not the caller's: calls overlap here.
+            context = contextvars.copy_context()
+            name = name_of(packed.function)
+            observation = context.run(Observation, found, name, self._where)
             observation.bytes = len(packed.commands)
-            done.add_done_callback(partial(_report, observation))
+            done.add_done_callback(partial(_report, observation), context=context)
         if self._lost is not None:
             done.set_exception(self._lost)
             return done
