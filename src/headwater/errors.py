@@ -6,7 +6,7 @@
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
     │   ├── AccessDenied          wrong password, or a right is missing
-    │   ├── LibraryTooNew         the server carries a newer function library
+    │   ├── LibraryTooNew         the server has a newer function library
     │   ├── EmbeddedServerFailed  the private server did not come up
     │   ├── OutcomeUnknown        the connection broke after a call was sent
     │   └── FarmMoved             an instance knows of a newer layout of its farm
@@ -15,15 +15,15 @@
     │   ├── UnknownTopic          the topic was never opened
     │   ├── UnknownGroup          the group has never read
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
-    │   ├── StagingGone           what was staged is not there, or not to be added to
+    │   ├── StagingGone           what was staged is gone, or its publish has begun
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
-    ├── SparkError                the pipeline on Spark cannot start or go on
+    ├── SparkError                the pipeline on Spark cannot start or continue
     │   ├── SparkMissing          PySpark is not installed
     │   ├── JavaMissing           there is no Java that Spark runs on
     │   ├── OffsetOutOfRange      a stream ends before the offset to read from or up to
     │   ├── DataLost              messages were evicted before a query had read them
-    │   ├── StreamReplaced        a stream was deleted and written anew while a query read it
+    │   ├── StreamReplaced        a stream was deleted and created again while a query read it
     │   ├── QueryRefused          a database will not run what a table source asks for
     │   ├── WriteRefused          a database will not take what a sink writes
     │   ├── ValueMisfit           a value of a table does not fit the type of its column
@@ -33,7 +33,7 @@
     │   ├── JobOvertaken          another process of a job's name has moved its position
     │   ├── UnknownArchive        there is no archive of the stream at that place
     │   ├── ArchiveMismatch       an archive is not the history of this stream
-    │   ├── ArchiveTaken          another archiver was faster
+    │   ├── ArchiveTaken          another archiver wrote first
     │   ├── ArchiveDamaged        a file of an archive is missing or not as it was written
     │   └── TargetNotEmpty        a restore would write behind messages that are not its own
     ├── IckError                  a dirty list refuses by its own rules
@@ -47,12 +47,12 @@
     │   ├── QuorumFailed          too few clusters took a write
     │   ├── AllReplicasFailed     no cluster that was asked could read a key
     │   └── ReshardRefused        a farm cannot be moved as asked
-    └── OutboxError               the way between SQL and the log is barred
+    └── OutboxError               messages cannot move between SQL and the log
         ├── DatabaseUnreachable   no connection to the database, or it broke
-        ├── DatabaseRefused       the database answered that it will not
+        ├── DatabaseRefused       the database refused what was asked
         ├── NotCreated            the database lacks the tables
         ├── RowRefused            the outbox holds a row that the log cannot take
-        ├── GapError              messages were evicted before a consumer had them
+        ├── GapError              messages were evicted before a consumer read them
         ├── PositionLost          the log ends before the position of a consumer
         ├── CheckpointRemoved     the position of a running consumer was removed
         ├── PoisonedBatch         a consumer's handler keeps failing
@@ -65,7 +65,7 @@ from __future__ import annotations
 
 
 class HeadwaterError(Exception):
-    """Anything that Headwater itself raises; catch this to catch all of it."""
+    """The base of every error that Headwater raises; catch this to catch all of them."""
 
 
 class InvalidInput(HeadwaterError, ValueError):
@@ -108,11 +108,11 @@ class AccessDenied(StoreError):
 
 
 class LibraryTooNew(StoreError):
-    """The server carries a function library newer than this client."""
+    """The server has a function library that is newer than this client's."""
 
     def __init__(self, where: str, found: int, ours: int) -> None:
         super().__init__(
-            f"the store at {where} carries function library version {found}, this client has "
+            f"the store at {where} has function library version {found}, this client has "
             f"{ours}; upgrade the headwater package on this machine"
         )
         self.where = where
@@ -137,16 +137,15 @@ class OutcomeUnknown(StoreError):
 
 
 _UNKNOWN_CURES = {
-    "hw_ick_exchange": "reserve again: what it reserved comes again, and so does what it did not "
-    "commit",
+    "hw_ick_exchange": "reserve again: what it reserved or did not commit is handed out again",
     "hw_stream_write": "read the end of the stream to find out, or write with producer= and "
     "sequence=, which makes a repeat safe",
     "hw_queue_push": "look for it with scan(), or push with dedupe=, or with producer= and "
     "sequence=, which makes a repeat safe",
-    "hw_queue_pop": "what it took is gone; pop with ack_ms=, and what is lost on its way comes "
-    "again",
+    "hw_queue_pop": "what it took is gone; pop with ack_ms=, and what is lost on its way is "
+    "redelivered",
     "hw_group_read": "what it took goes to nobody else; read with retry_ms=, and what is lost on "
-    "its way comes again",
+    "its way is redelivered",
 }
 
 
@@ -155,8 +154,8 @@ class FarmMoved(StoreError):
 
     def __init__(self, where: str, epoch: int) -> None:
         super().__init__(
-            f"{where} knows of layout {epoch} of its farm, which nobody there could tell of; open "
-            "the farm anew by the instances that it has now"
+            f"{where} knows of layout {epoch} of its farm, and no instance there describes it; "
+            "open the farm again by the instances that it has now"
         )
         self.where = where
         self.epoch = epoch
@@ -187,20 +186,19 @@ class UnknownGroup(LogError):
 
     def __init__(self, stream: str, group: str) -> None:
         super().__init__(
-            f"stream {stream!r} has no group {group!r}; "
-            "a group comes into being with its first read"
+            f"stream {stream!r} has no group {group!r}; the first read of a group creates it"
         )
         self.stream = stream
         self.group = group
 
 
 class StaleSequence(LogError):
-    """A producer repeats a sequence that is older than the answers remembered."""
+    """A producer repeats a sequence that is older than the replies that the stream remembers."""
 
     def __init__(self, stream: str, producer: str, sequence: int, newest: int) -> None:
         super().__init__(
             f"producer {producer!r} sent sequence {sequence} to {stream!r}, but {newest} came "
-            "before it and its answer is no longer remembered; "
+            "before it and its reply is no longer remembered; "
             "use increasing sequences and repeat only the latest ones"
         )
         self.stream = stream
@@ -245,7 +243,7 @@ class UnreadableNode(LogError):
 
 
 class SparkError(HeadwaterError):
-    """The pipeline on Spark cannot start or go on."""
+    """The pipeline on Spark cannot start or continue."""
 
 
 class SparkMissing(SparkError, ImportError):
@@ -256,7 +254,7 @@ class SparkMissing(SparkError, ImportError):
 
 
 class JavaMissing(SparkError):
-    """There is no Java that Spark runs on; ``seen`` tells what was found instead."""
+    """There is no Java that Spark runs on; ``seen`` is what was found instead."""
 
     def __init__(self, least: int, seen: list[str]) -> None:
         found = f" ({'; '.join(seen)})" if seen else ""
@@ -275,7 +273,7 @@ class OffsetOutOfRange(SparkError):
     def __init__(self, stream: str, what: str, offset: int, last: int) -> None:
         super().__init__(
             f"{what} of stream {stream!r} is {offset}, but the stream ends at {last}; name an "
-            f"offset up to {last + 1}, or, when the stream was deleted and written anew since, "
+            f"offset up to {last + 1}, or, when the stream was deleted and created again since, "
             "begin with a new checkpoint"
         )
         self.stream = stream
@@ -284,11 +282,11 @@ class OffsetOutOfRange(SparkError):
 
 
 class StreamReplaced(SparkError):
-    """A stream was deleted and written anew since a query began to read it."""
+    """A stream was deleted and created again since a query began to read it."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(
-            f"stream {stream!r} was deleted and written anew since the query began, and its "
+            f"stream {stream!r} was deleted and created again since the query began, and its "
             "offsets count other messages now; begin with a new checkpoint, or read again"
         )
         self.stream = stream
@@ -300,7 +298,7 @@ class DataLost(SparkError):
     def __init__(self, stream: str, first: int, last: int) -> None:
         super().__init__(
             f"offsets {first} to {last} of stream {stream!r} are evicted and cannot be read; "
-            "begin later, pass over them with option('failOnDataLoss', 'false'), or keep messages "
+            "begin later, skip them with option('failOnDataLoss', 'false'), or keep messages "
             "until a query has read them with option('groupId', ...)"
         )
         self.stream = stream
@@ -350,18 +348,18 @@ class InputChanged(SparkError):
 
     def __init__(self, job: str, why: str) -> None:
         super().__init__(
-            f"{job} cannot go on: {why}; bring the input back to what it was, or run the job "
-            "under another name, which begins anew"
+            f"{job} cannot continue: {why}; bring the input back to what it was, or run the job "
+            "under another name, which begins from the start"
         )
         self.job = job
 
 
 class JobForgotten(SparkError):
-    """A job stood still for so long that the log may not know which of its writes arrived."""
+    """A job paused for so long that the log may not know which of its writes arrived."""
 
     def __init__(self, job: str, journal: str) -> None:
         super().__init__(
-            f"{job} stood still for too long: the log may have forgotten whether its last chunk "
+            f"{job} paused for too long: the log may have forgotten whether its last chunk "
             f"arrived; look at the end of what it wrote, note that chunk as 'done' in stream "
             f"{journal!r} if it is there, and run it again"
         )
@@ -384,8 +382,8 @@ class JobOvertaken(SparkError):
 
     def __init__(self, job: str) -> None:
         super().__init__(
-            f"another process runs job {job!r}, and was faster; let one of them run, or give each "
-            "a name of its own"
+            f"another process runs job {job!r}, and has moved its position; let one of them run, "
+            "or give each a name of its own"
         )
         self.job = job
 
@@ -415,11 +413,11 @@ class ArchiveMismatch(SparkError):
 
 
 class ArchiveTaken(SparkError):
-    """Another archiver of the same stream was faster; what this one wrote does not count."""
+    """Another archiver of the same stream wrote first; what this one wrote does not count."""
 
     def __init__(self, place: str, stream: str) -> None:
         super().__init__(
-            f"another archiver of stream {stream!r} has gone on at {place} meanwhile; let one "
+            f"another archiver of stream {stream!r} has written to {place} meanwhile; let one "
             "archiver run at a time, and run this one again if messages are left"
         )
         self.place = place
@@ -553,7 +551,7 @@ class AllReplicasFailed(TimelineError):
 
 
 class ReshardRefused(TimelineError):
-    """A farm cannot be moved as asked; nothing was changed, or it goes on as it was."""
+    """A farm cannot be moved as asked; nothing was changed, or it continues as it was."""
 
 
 class TargetNotEmpty(SparkError):
@@ -569,11 +567,11 @@ class TargetNotEmpty(SparkError):
 
 
 class OutboxError(HeadwaterError):
-    """The way between SQL and the log is barred."""
+    """Messages cannot move between SQL and the log."""
 
 
 class DatabaseUnreachable(OutboxError, ConnectionError):
-    """The database is away, or broke off; what was not committed did not happen."""
+    """The database is away, or the connection broke; what was not committed did not happen."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
@@ -617,13 +615,13 @@ class RowRefused(OutboxError):
 
 
 class GapError(OutboxError):
-    """Messages were evicted before a consumer had them; ``first`` to ``last`` are lost to it."""
+    """Messages were evicted before a consumer read them; ``first`` to ``last`` are lost to it."""
 
     def __init__(self, consumer: str, stream: str, first: int, last: int) -> None:
         super().__init__(
             f"consumer {consumer!r} lost offsets {first} to {last} of stream {stream!r}: they were "
-            "evicted before it had them; bring its state to where it should be, then seek() it "
-            "behind the gap, or let it pass gaps with on_gap='skip'"
+            "evicted before it read them; bring its state to where it should be, then seek() it "
+            "behind the gap, or let it skip gaps with on_gap='skip'"
         )
         self.consumer = consumer
         self.stream = stream
@@ -632,13 +630,13 @@ class GapError(OutboxError):
 
 
 class PositionLost(OutboxError):
-    """The log ends before the position of a consumer: it lost messages, or was made anew."""
+    """The log ends before the position of a consumer: it lost messages, or was created again."""
 
     def __init__(self, consumer: str, stream: str, position: int, last: int) -> None:
         super().__init__(
             f"consumer {consumer!r} is at offset {position} of stream {stream!r}, which ends at "
-            f"{last}: the log was restored from an older copy, or deleted and written anew; "
-            "find out which, then seek() the consumer to where it should go on"
+            f"{last}: the log was restored from an older copy, or deleted and created again; "
+            "find out which, then seek() the consumer to where it should continue"
         )
         self.consumer = consumer
         self.stream = stream
@@ -652,7 +650,7 @@ class CheckpointRemoved(OutboxError):
     def __init__(self, consumer: str, stream: str) -> None:
         super().__init__(
             f"the position of consumer {consumer!r} of stream {stream!r} was removed while it ran; "
-            "start it again if it shall begin anew, and see to its state first"
+            "start it again if it shall begin from the start, and reset its state first"
         )
         self.consumer = consumer
         self.stream = stream
@@ -667,7 +665,7 @@ class PoisonedBatch(OutboxError):
         super().__init__(
             f"the handler of consumer {consumer!r} failed {attempts} times on offsets {first} to "
             f"{last} of stream {stream!r} ({why}); none of them is applied: correct the handler "
-            "and start again, or let it pass what it cannot handle with on_error='skip'"
+            "and start again, or let it skip what it cannot handle with on_error='skip'"
         )
         self.consumer = consumer
         self.stream = stream

@@ -1,7 +1,7 @@
-"""Whether a handler is async, said before it is given a message, and after when that cannot be.
+"""Whether a handler is async: checked before it is given a message, or else by what it returned.
 
-A handler of the wrong manner does harm without failing: a sync worker would take a coroutine that
-never ran for success, and an async one would do the work of a plain function again and again.
+A handler of the wrong kind does harm without failing: a sync worker would take a coroutine that
+never ran for success, and an async worker would run a plain function again and again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from headwater.errors import InvalidInput
 
 
 def is_async(handler: Any) -> bool:
-    """Say whether it is an ``async def``, or an object that is one when it is called."""
+    """Return whether it is an ``async def``, or an object that is one when it is called."""
     handler = _beneath(handler)
     calls = getattr(type(handler), "__call__", None)  # noqa: B004  not whether, but what
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(calls)
 
 
 def check_async(handler: Any) -> None:
-    """Refuse a plain ``def``; what a lambda or an object gives is known when it is called."""
+    """Refuse a plain ``def``; what a lambda or an object returns is known when it is called."""
     handler = _beneath(handler)
     if not callable(handler):
         raise InvalidInput(f"the handler must be an async function, not {handler!r}")
@@ -34,22 +34,22 @@ def check_async(handler: Any) -> None:
 
 
 def not_awaitable(result: object) -> InvalidInput:
-    """Give the error for a handler whose call gave nothing to wait for."""
+    """Return the error for a handler that returned nothing to await."""
     return InvalidInput(
-        f"the handler gave {type(result).__name__}, which cannot be awaited; write async def, or "
-        "use the sync client"
+        f"the handler returned {type(result).__name__}, which cannot be awaited; write async def, "
+        "or use the sync client"
     )
 
 
 def check_done(result: object) -> None:
-    """Refuse a promise in the place of what was to be done: nobody would keep it."""
+    """Refuse an awaitable as the result of a sync handler: nobody would await it."""
     if not inspect.isawaitable(result):
         return
     if inspect.iscoroutine(result):
         result.close()
     raise InvalidInput(
-        f"the handler gave a {type(result).__name__}, which nobody awaits here; write def, or use "
-        "headwater.aio"
+        f"the handler returned a {type(result).__name__}, which nobody awaits here; write def, or "
+        "use headwater.aio"
     )
 
 

@@ -1,6 +1,6 @@
-"""What every data type accepts alike: names, counts, spans and points in time.
+"""What every data type accepts: names, counts, spans and points in time.
 
-Whatever is outside is refused with InvalidInput before anything is sent.
+Anything else raises InvalidInput before anything is sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_ms(value: int, what: str, least: int = 0) -> int:
 
 
 def check_block(block_ms: float | None) -> float:
-    """Turn a blocking time into milliseconds: None and 0 do not wait, infinity waits for ever."""
+    """Turn a blocking time into milliseconds: None and 0 do not wait, infinity waits forever."""
     if block_ms is None:
         return 0
     if isinstance(block_ms, bool) or not isinstance(block_ms, int | float) or block_ms < 0:

@@ -1,6 +1,6 @@
-"""Trouble that passes: a store that is away is waited out, and told of once.
+"""Outages: how long to wait before a retry, and what to log of it.
 
-An outage is told when it begins and when it is over, whatever the number of tries in between.
+An outage is logged when it begins and when it is over, whatever the number of retries in between.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ LONGEST_DELAY_S = 2.0
 
 
 def store_may_recover(error: StoreError) -> bool:
-    """Say whether the store may serve by the next try, without anybody doing anything."""
+    """Return whether the store may serve by the next retry, without anybody doing anything."""
     return not isinstance(error, AccessDenied | StoreTooOld | LibraryTooNew)
 
 
 def delay_s(failures: int, first_s: float, longest_s: float) -> float:
-    """Say how long to wait after so many failures in a row: twice as long after each."""
+    """Return how long to wait after so many failures in a row: twice as long after each."""
     return min(first_s * 2.0 ** min(failures - 1, 60), longest_s)
 
 
 class Outage:
-    """One stretch of trouble after another, each told when it begins and when it is over."""
+    """One outage after another, each logged when it begins and when it is over."""
 
     def __init__(
         self, who: str, log: logging.Logger, clock: Callable[[], float] = time.monotonic
@@ -36,30 +36,30 @@ class Outage:
         self._clock = clock
         self._failures = 0
         self._since = 0.0
-        self._told = False
+        self._logged = False
 
     def meet(self, error: BaseException) -> float:
-        """Take note of an error; says how many seconds to wait before the next try."""
+        """Note an error, and log the first; returns the seconds to wait before the next try."""
         self._failures += 1
         if self._failures == 1:
             self._since = self._clock()
-        if not self._told and self._is_worth_telling(error, self._failures):
-            self._told = True
+        if not self._logged and self._is_worth_logging(error, self._failures):
+            self._logged = True
             why = self._reason(error)
-            self._log.warning("%s is held up, and tries again until it works: %s", self._who, why)
+            self._log.warning("%s is held up, and retries until it works: %s", self._who, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
 
     def over(self) -> None:
-        """Take note that it works."""
-        if self._told:
+        """Note that it works again, and log the end of an outage."""
+        if self._logged:
             took = self._clock() - self._since
             self._log.warning(
                 "%s works again, after %.1f s and %d tries", self._who, took, self._failures
             )
-        self._failures, self._told = 0, False
+        self._failures, self._logged = 0, False
 
     def _reason(self, error: BaseException) -> str:
         return str(error).strip().partition("\n")[0]
 
-    def _is_worth_telling(self, error: BaseException, failures: int) -> bool:  # noqa: ARG002
+    def _is_worth_logging(self, error: BaseException, failures: int) -> bool:  # noqa: ARG002
         return True

@@ -43,7 +43,7 @@ def test_the_rights_that_are_listed_are_enough_for_everything(guarded: Server) -
     assert code == 0
     assert verdicts(report)["rights"] == "warn"
     assert verdicts(report)["persistence"] == "warn"
-    assert "does not tell" in found(report, "persistence")
+    assert "does not show" in found(report, "persistence")
     with headwater.connect(url) as hw:
         use_everything(hw)
 

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from headwater.check.history import (
-    Acked,
-    Acking,
+    AckBegun,
+    AckDone,
     Anomaly,
-    Delivered,
-    Event,
-    Reading,
-    Returning,
-    Writing,
-    Written,
+    HistoryEvent,
+    ReadBegun,
+    ReadDone,
+    ReturnBegun,
+    WriteBegun,
+    WriteDone,
     check_group,
     check_log,
 )
@@ -24,12 +24,14 @@ from headwater.check.history import (
 Log = list[tuple[int, str]]
 
 
-def write(call: str, values: str, at: float, first: int = 0, *, took: float = 1) -> list[Event]:
+def write(
+    call: str, values: str, at: float, first: int = 0, *, took: float = 1
+) -> list[HistoryEvent]:
     """A write of one value per letter; acknowledged at ``first``, or never heard of again."""
-    begun = Writing(call, at, list(values))
+    begun = WriteBegun(call, at, list(values))
     if not first:
         return [begun]
-    return [begun, Written(call, at + took, first, first + len(values) - 1)]
+    return [begun, WriteDone(call, at + took, first, first + len(values) - 1)]
 
 
 def log_of(values: str) -> Log:
@@ -42,7 +44,7 @@ def names(found: Sequence[Anomaly]) -> list[str]:
 
 # ── The log ──────────────────────────────────────────────────────────────────────────────────
 
-GOOD: list[Event] = [
+GOOD: list[HistoryEvent] = [
     *write("1", "ab", 0, 1),
     *write("2", "c", 5),  # unknown: it happened
     *write("3", "de", 10, 4),
@@ -118,17 +120,17 @@ def read(
     retry_ms: int | None = 100,
     took: float = 1,
     group: str = "g",
-) -> list[Event]:
-    begun = Reading(call, at, group, retry_ms)
-    return [begun, Delivered(call, at + took, list(messages))] if messages else [begun]
+) -> list[HistoryEvent]:
+    begun = ReadBegun(call, at, group, retry_ms)
+    return [begun, ReadDone(call, at + took, list(messages))] if messages else [begun]
 
 
-def ack(call: str, at: float, *offsets: int, done: bool = True) -> list[Event]:
-    begun = Acking(call, at, "g", list(offsets))
-    return [begun, Acked(call, at + 1)] if done else [begun]
+def ack(call: str, at: float, *offsets: int, done: bool = True) -> list[HistoryEvent]:
+    begun = AckBegun(call, at, "g", list(offsets))
+    return [begun, AckDone(call, at + 1)] if done else [begun]
 
 
-def faults(events: list[Event], log: str = "ab", *, drained: bool = False) -> list[str]:
+def faults(events: list[HistoryEvent], log: str = "ab", *, drained: bool = False) -> list[str]:
     return names(check_group(events, log_of(log), "g", drained=drained))
 
 
@@ -162,13 +164,13 @@ def test_a_message_that_may_have_waited_long_enough_is_not_doubled() -> None:
     blocked = [*read("r1", 0, (1, "a", 1), took=60), *read("r2", 60, (1, "a", 2), took=50)]
     assert faults(blocked) == []
     # But not before it was written.
-    assert faults([Writing("w", 55, ["a"]), *blocked]) == ["doubled"]
+    assert faults([WriteBegun("w", 55, ["a"]), *blocked]) == ["doubled"]
 
 
 def test_a_message_that_was_given_back_may_come_at_once() -> None:
-    given = Returning("n1", 10, "g", [1])
+    given = ReturnBegun("n1", 10, "g", [1])
     assert faults([*read("r1", 0, (1, "a", 1)), given, *read("r2", 12, (1, "a", 2))]) == []
-    other = Returning("n1", 10, "g", [2])
+    other = ReturnBegun("n1", 10, "g", [2])
     late = [*read("r1", 0, (1, "a", 1)), other, *read("r2", 12, (1, "a", 2))]
     assert faults(late) == ["doubled"]
 
@@ -195,6 +197,6 @@ def test_a_message_that_nobody_got_is_undelivered() -> None:
 
 
 def test_events_survive_being_written_down() -> None:
-    events = [*GOOD, *read("r1", 0, (1, "a", 1)), *ack("a1", 5, 1), Returning("n", 1.5, "g", [2])]
+    events = [*GOOD, *read("r1", 0, (1, "a", 1)), *ack("a1", 5, 1), ReturnBegun("n", 1.5, "g", [2])]
     lines = [msgspec.json.encode(event) for event in events]
-    assert [msgspec.json.decode(line, type=Event) for line in lines] == events
+    assert [msgspec.json.decode(line, type=HistoryEvent) for line in lines] == events

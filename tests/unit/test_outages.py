@@ -82,7 +82,7 @@ def test_an_outage_is_logged_twice_however_long_it_lasts(caplog: pytest.LogCaptu
     outage.over()
     assert delays[0] < delays[1] < delays[-1] == LONGEST_DELAY_S
     assert [record.getMessage() for record in caplog.records] == [
-        "consumer 'c' is held up, and tries again until it works: gone",
+        "consumer 'c' is held up, and retries until it works: gone",
         "consumer 'c' works again, after 50.0 s and 50 tries",
     ]
 
@@ -91,7 +91,7 @@ def test_what_is_logged_of_an_outage_shows_no_secret(caplog: pytest.LogCaptureFi
     outage = DatabaseOutage("consumer 'c'", logging.getLogger("test"), URL)
     outage.meet(psycopg.OperationalError("no answer to hush-hush"))
     assert [record.getMessage() for record in caplog.records] == [
-        "consumer 'c' is held up, and tries again until it works: no answer to ***"
+        "consumer 'c' is held up, and retries until it works: no answer to ***"
     ]
 
 

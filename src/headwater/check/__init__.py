@@ -1,1 +1,1 @@
-"""Proof: histories of what clients saw, and the rules they must obey."""
+"""Checks: histories of what clients saw, and the rules that they must obey."""

@@ -1,12 +1,12 @@
-"""What clients saw, and the rules it must obey; pure, without I/O.
+"""Histories of what clients saw, and the rules that they must obey; without I/O.
 
-A history is the events of many clients, each noted by the client itself: before a call, and after
-it when it lived to see the end. Times are milliseconds of one clock that all of them read. Every
-message has a value that no other call writes, so it can be told wherever it turns up.
+A history is the events of many clients, each recorded by the client itself: before a call, and
+after it if the client was still alive. Times are milliseconds of one clock that all of them read.
+Every message has a value that no other call writes, so it can be recognised wherever it appears.
 
 A call that was begun and not ended may or may not have happened, and both are right; but it
-happened at most once, and whole. All that is claimed here follows from the events alone: when
-times overlap, the client is given the benefit of the doubt, so an anomaly is always a fault.
+happened at most once, and as a whole. All that is claimed here follows from the events alone: when
+times overlap, the store is given the benefit of the doubt, so an anomaly is always a fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 CLOCK_MS = 5
 
 
-class Writing(msgspec.Struct, frozen=True, tag=True):
+class WriteBegun(msgspec.Struct, frozen=True, tag=True):
     """A write of one batch begins; a repeat has the same values."""
 
     call: str
@@ -30,7 +30,7 @@ class Writing(msgspec.Struct, frozen=True, tag=True):
     values: list[str]
 
 
-class Written(msgspec.Struct, frozen=True, tag=True):
+class WriteDone(msgspec.Struct, frozen=True, tag=True):
     """A write was acknowledged, with the offsets of its batch."""
 
     call: str
@@ -39,7 +39,7 @@ class Written(msgspec.Struct, frozen=True, tag=True):
     last: int
 
 
-class Reading(msgspec.Struct, frozen=True, tag=True):
+class ReadBegun(msgspec.Struct, frozen=True, tag=True):
     """A member of a group asks for messages; without ``retry_ms``, to have them once."""
 
     call: str
@@ -48,15 +48,15 @@ class Reading(msgspec.Struct, frozen=True, tag=True):
     retry_ms: int | None = None
 
 
-class Delivered(msgspec.Struct, frozen=True, tag=True):
-    """A member got messages: offset, value, attempt."""
+class ReadDone(msgspec.Struct, frozen=True, tag=True):
+    """A member received messages: offset, value, attempt."""
 
     call: str
     at: float
     messages: list[tuple[int, str, int]]
 
 
-class Acking(msgspec.Struct, frozen=True, tag=True):
+class AckBegun(msgspec.Struct, frozen=True, tag=True):
     """A member begins to acknowledge messages."""
 
     call: str
@@ -65,15 +65,15 @@ class Acking(msgspec.Struct, frozen=True, tag=True):
     offsets: list[int]
 
 
-class Acked(msgspec.Struct, frozen=True, tag=True):
+class AckDone(msgspec.Struct, frozen=True, tag=True):
     """Messages were acknowledged."""
 
     call: str
     at: float
 
 
-class Returning(msgspec.Struct, frozen=True, tag=True):
-    """A member begins to give messages back; from now on they may come again at any time."""
+class ReturnBegun(msgspec.Struct, frozen=True, tag=True):
+    """A member begins to return messages; from now on they may be redelivered at any time."""
 
     call: str
     at: float
@@ -81,7 +81,9 @@ class Returning(msgspec.Struct, frozen=True, tag=True):
     offsets: list[int]
 
 
-Event: TypeAlias = Writing | Written | Reading | Delivered | Acking | Acked | Returning
+HistoryEvent: TypeAlias = (
+    WriteBegun | WriteDone | ReadBegun | ReadDone | AckBegun | AckDone | ReturnBegun
+)
 
 
 class Anomaly(NamedTuple):
@@ -91,8 +93,8 @@ class Anomaly(NamedTuple):
     seen: str
 
 
-def check_log(events: Iterable[Event], log: Sequence[tuple[int, str]]) -> list[Anomaly]:
-    """Hold a log, as (offset, value) from its first offset on, against what writers saw.
+def check_log(events: Iterable[HistoryEvent], log: Sequence[tuple[int, str]]) -> list[Anomaly]:
+    """Compare a log, as (offset, value) from its first offset on, with what writers saw.
 
     lost          an acknowledged message is not in the log
     misplaced     it is in the log, but not at the offset that was acknowledged
@@ -106,9 +108,9 @@ def check_log(events: Iterable[Event], log: Sequence[tuple[int, str]]) -> list[A
 
 
 def check_group(
-    events: Iterable[Event], log: Sequence[tuple[int, str]], group: str, *, drained: bool
+    events: Iterable[HistoryEvent], log: Sequence[tuple[int, str]], group: str, *, drained: bool
 ) -> list[Anomaly]:
-    """Hold what the members of a group saw against the log; ``drained`` says that all was read.
+    """Compare what the members of a group saw with the log; ``drained``: all of it was read.
 
     altered           a message was delivered with another value than the log has
     doubled           it was delivered again before its retry time, or the same attempt twice, or,
@@ -129,22 +131,22 @@ class _Batch:
         self.places: set[tuple[int, int]] = set()
 
 
-def _batches(events: list[Event]) -> list[_Batch]:
+def _batches(events: list[HistoryEvent]) -> list[_Batch]:
     batches: dict[tuple[str, ...], _Batch] = {}
     calls: dict[str, _Batch] = {}
     for event in events:
-        if isinstance(event, Writing):
+        if isinstance(event, WriteBegun):
             values = tuple(event.values)
             batch = calls[event.call] = batches.setdefault(values, _Batch(values))
             batch.begun = min(batch.begun, event.at)
-        elif isinstance(event, Written):
+        elif isinstance(event, WriteDone):
             batch = calls[event.call]
             batch.ended = min(batch.ended, event.at)
             batch.places.add((event.first, event.last))
     return list(batches.values())
 
 
-def _check_log(events: list[Event], log: Sequence[tuple[int, str]]) -> Iterator[Anomaly]:
+def _check_log(events: list[HistoryEvent], log: Sequence[tuple[int, str]]) -> Iterator[Anomaly]:
     for place, (offset, value) in enumerate(log, 1):
         if offset != place:
             yield Anomaly("gap", f"offset {offset} ({value}) stands where {place} should be")
@@ -199,7 +201,7 @@ def _check_order(batches: list[_Batch], where: dict[str, list[int]]) -> Iterator
 
 
 class _Delivery(NamedTuple):
-    """One message that a member got: between when and when it was handed out, and for how long."""
+    """One message that a member received: between which times it was delivered, for how long."""
 
     begun: float
     ended: float
@@ -212,33 +214,33 @@ class _Delivery(NamedTuple):
 class _Group:
     """The part of a history that concerns one group, by offset."""
 
-    def __init__(self, events: Iterable[Event], name: str) -> None:
-        reads: dict[str, Reading] = {}
-        acks: dict[str, Acking] = {}
+    def __init__(self, events: Iterable[HistoryEvent], name: str) -> None:
+        reads: dict[str, ReadBegun] = {}
+        acks: dict[str, AckBegun] = {}
         self.deliveries: dict[int, list[_Delivery]] = defaultdict(list)
         self.acked: dict[int, float] = {}
         self.returned: dict[int, list[float]] = defaultdict(list)
         self.written: dict[str, float] = {}
         for event in events:
-            if isinstance(event, Writing):
+            if isinstance(event, WriteBegun):
                 for value in event.values:
                     self.written[value] = min(event.at, self.written.get(value, event.at))
-            elif isinstance(event, Reading) and event.group == name:
+            elif isinstance(event, ReadBegun) and event.group == name:
                 reads[event.call] = event
-            elif isinstance(event, Delivered) and event.call in reads:
+            elif isinstance(event, ReadDone) and event.call in reads:
                 read = reads[event.call]
                 for offset, value, attempt in event.messages:
-                    # A blocked member cannot have been given what was not yet being written.
+                    # A blocked member cannot have received what was not yet being written.
                     begun = max(read.at, self.written.get(value, read.at))
                     self.deliveries[offset].append(
                         _Delivery(begun, event.at, value, attempt, read.retry_ms, event.call)
                     )
-            elif isinstance(event, Acking) and event.group == name:
+            elif isinstance(event, AckBegun) and event.group == name:
                 acks[event.call] = event
-            elif isinstance(event, Acked) and event.call in acks:
+            elif isinstance(event, AckDone) and event.call in acks:
                 for offset in acks[event.call].offsets:
                     self.acked[offset] = min(event.at, self.acked.get(offset, event.at))
-            elif isinstance(event, Returning) and event.group == name:
+            elif isinstance(event, ReturnBegun) and event.group == name:
                 for offset in event.offsets:
                     self.returned[offset].append(event.at)
         self.read_at = {call: read.at for call, read in reads.items()}
@@ -271,5 +273,5 @@ def _is_double(one: _Delivery, two: _Delivery, returned: list[float]) -> bool:
         return True
     if any(at <= two.ended for at in returned):
         return False
-    # The longest time that can lie between the two hand-outs is still too short.
+    # The longest time that can lie between the two deliveries is still too short.
     return two.ended - one.begun < one.retry_ms - CLOCK_MS

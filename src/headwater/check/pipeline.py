@@ -1,7 +1,7 @@
 """Histories of the pipeline: what transactions staged, against what reached the log and consumers.
 
-Every staged value is unique, so that it can be followed. Pure: takes what was seen, names what is
-wrong.
+Every staged value is unique, so that it can be followed. No I/O: what was seen goes in, anomalies
+come out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Transaction(NamedTuple):
 def check_streamed(
     transactions: Iterable[Transaction], logs: Mapping[str, Sequence[str]]
 ) -> list[Anomaly]:
-    """Hold the streams, each as its values in order, against the transactions.
+    """Compare the streams, each as its values in order, with the transactions.
 
     lost            a committed value is not in its stream
     duplicate       it is there more than once
@@ -63,7 +63,7 @@ def _check_streamed(
 
 
 def check_effects(log: Sequence[str], applied: Sequence[str]) -> list[Anomaly]:
-    """Hold what a consumer has applied, in its order, against the log that it has read to its end.
+    """Compare what a consumer has applied, in order, with the log that it has read to its end.
 
     double-effect   a message was applied more than once
     no-effect       it was not applied

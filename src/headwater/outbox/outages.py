@@ -43,7 +43,7 @@ class DatabaseOutage(outages.Outage):
         super().__init__(who, log, clock)
         self._database = database
 
-    def _is_worth_telling(self, error: BaseException, failures: int) -> bool:
+    def _is_worth_logging(self, error: BaseException, failures: int) -> bool:
         return failures >= _UNUSUAL or not was_rolled_back_for_others(error)
 
     def _reason(self, error: BaseException) -> str:

@@ -147,7 +147,7 @@ class AsyncPipe(asyncio.Protocol):
         self.abort(exc or redis.ConnectionError("the server closed the connection"))
 
     def abort(self, reason: Exception) -> None:
-        """Close at once; whoever waits is told why."""
+        """Close at once; whoever waits gets the reason as an error."""
         if self._lost is None:
             self._lost = reason
             self._transport.abort()

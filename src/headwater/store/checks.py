@@ -34,16 +34,16 @@ class Finding(NamedTuple):
 
 
 def explained(error: Exception, where: str) -> StoreError:
-    """Turn a failure of the connection, or a refusal, into the error that its user would see."""
+    """Return the error that a user would see for a failed connection or a refusal."""
     try:
         faults.Recovery(None, where).next_step(error)
-    except StoreError as told:
-        return told
+    except StoreError as found:
+        return found
     return StoreError(f"the store at {where} cannot serve now: {error}; try again later")
 
 
 class CheckedServer:
-    """One server: its INFO, its settings as far as it tells them, and a way to ask."""
+    """One server: its INFO, its settings as far as it shows them, and a way to send commands."""
 
     def __init__(self, connections: ServerConnections, where: str, cluster: bool) -> None:
         self._connections = connections
@@ -61,8 +61,8 @@ class CheckedServer:
         except (redis.RedisError, OSError) as error:
             raise explained(error, self.where) from error
 
-    def greet(self) -> None:
-        """Get to know the server; raises StoreError when it does not let us."""
+    def learn(self) -> None:
+        """Read the server's INFO; raises StoreError when it refuses."""
         try:
             self.info = faults.parse_info(self.ask("INFO"))
         except redis.ResponseError as error:
@@ -71,7 +71,7 @@ class CheckedServer:
             self.name = self._address()
 
     def _address(self) -> str:
-        """Name a node of a cluster as the others know it, or by its port when it does not tell."""
+        """Return the address of a node as the others know it; its port if it may not be asked."""
         try:
             rows: list[str] = self.ask("CLUSTER", "NODES").decode().splitlines()
         except redis.ResponseError:
@@ -79,7 +79,7 @@ class CheckedServer:
         return next(row.split()[1].partition("@")[0] for row in rows if "myself" in row)
 
     def setting(self, name: str) -> str | None:
-        """Give a setting, or None when the server does not tell."""
+        """Return a setting, or None when the server does not show it."""
         try:
             reply = self.ask("CONFIG", "GET", name)
         except redis.ResponseError:
@@ -87,7 +87,7 @@ class CheckedServer:
         return reply[1].decode() if reply else None
 
     def number(self, name: str) -> int:
-        """Give a number of INFO; what is missing is 0."""
+        """Return a number of INFO; 0 when it is missing."""
         return int(self.info.get(name, 0))
 
 
@@ -118,7 +118,7 @@ def _latency(server: CheckedServer) -> Iterator[Finding]:
         server.ask("INFO", "server")
         times.append((time.perf_counter() - began) * 1000)
     median = statistics.median(times)
-    # Told in coarse words on purpose: it is one look, no measurement.
+    # In coarse words on purpose: this is one look, no measurement.
     found = "under 1 ms" if median < 1 else f"about {median:.0f} ms"
     if median < _SLOW_MS:
         yield Finding("round trip", found, "ok")
@@ -174,7 +174,7 @@ def _syncing(server: CheckedServer) -> Finding:
     policy = server.setting("appendfsync")
     always = "CONFIG SET appendfsync always"
     if policy is None:
-        found = "append-only file; the server does not tell how often it is synced"
+        found = "append-only file; the server does not show how often it is synced"
         return Finding("persistence", found, "warn", "ask whoever runs it for appendfsync")
     if policy == "always":
         found = "synced before each answer: survives kill -9 of the server and a power loss"
@@ -243,23 +243,23 @@ def _functions(server: CheckedServer) -> Iterator[Finding]:
         return
     except redis.ResponseError as error:
         if "Function not found" in str(error):
-            yield Finding("functions", "not loaded yet: the first client brings them", "ok")
+            yield Finding("functions", "not loaded yet: the first client loads them", "ok")
         else:
             yield Finding("functions", f"the server answers: {error}", "fail", "upgrade the server")
         return
     try:
         old = needs_loading(found, server.where)
     except LibraryTooNew as error:
-        told = f"version {error.found}, newer than this client's {error.ours}"
-        yield Finding("functions", told, "fail", "upgrade the headwater package on this machine")
+        text = f"version {error.found}, newer than this client's {error.ours}"
+        yield Finding("functions", text, "fail", "upgrade the headwater package on this machine")
         return
     version = found.partition(":")[0]
-    told = (
+    text = (
         f"version {version}, of another release: the next client replaces them"
         if old
         else (f"version {version}, the same as here")
     )
-    yield Finding("functions", told, "ok")
+    yield Finding("functions", text, "ok")
 
 
 def _rights(server: CheckedServer) -> Iterator[Finding]:

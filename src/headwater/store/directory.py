@@ -115,7 +115,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_at(file: io.FileIO, path: Path) -> bool:
-    """Tell whether an open file is the one that the path leads to."""
+    """Return whether an open file is the one that the path leads to."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What a store really promises: looks at its settings and its state, and changes nothing.
+"""The doctor: what a store really promises, by its settings and its state; it changes nothing.
 
 Each finding names what was checked, what was found, a verdict and the cure. "fail" means that
 acknowledged messages can be lost in the ordinary course of things, or that the store cannot serve;
-"warn" that they can be in a rare case, or that nobody lets us know.
+"warn" that they can be lost in a rare case, or that the server does not let us find out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headwater.store.url import resolve
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """All findings on one store, and the rights that its user needs."""
 
     where: str
@@ -42,12 +42,12 @@ class Report:
             return "what this store acknowledges survives a crash of the server and a power loss"
         worst = dict.fromkeys(f.check for f in self.findings if f.verdict == self.verdict)
         what = (
-            "look at" if self.verdict == "warn" else "do not trust it with messages before you mend"
+            "look at" if self.verdict == "warn" else "do not trust it with messages before you fix"
         )
         return f"{what}: {', '.join(worst)}"
 
 
-def examine(url: str | None = None) -> Report:
+def examine(url: str | None = None) -> DoctorReport:
     """Examine a store; a store that cannot be reached is a finding, too.
 
     Raises InvalidInput for a URL that cannot be meant.
@@ -70,7 +70,7 @@ def examine(url: str | None = None) -> Report:
             connections.close()
         if hold is not None:
             hold.close()
-    return Report(address.safe, _merged(findings), rights.rules(cluster))
+    return DoctorReport(address.safe, _merged(findings), rights.rules(cluster))
 
 
 def _servers(connections: StoreConnections, where: str) -> list[ServerConnections]:
@@ -88,7 +88,7 @@ def _unable(error: StoreError) -> Finding:
 
 
 def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Say once what is the same on every server of a cluster; checks stay in their order."""
+    """Report once what is the same on every server of a cluster; checks stay in their order."""
     servers = {finding.server for finding in findings}
     order = list(dict.fromkeys(finding.check for finding in findings))
     merged: list[Finding] = []
@@ -102,7 +102,7 @@ def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _examine_server(server: CheckedServer) -> Iterator[Finding]:
-    server.greet()
+    server.learn()
     for check in CHECKS:
         for finding in check(server):
             yield finding._replace(server=server.name)

@@ -32,7 +32,7 @@ from headwater.store.directory import (
     take_hold,
 )
 from headwater.store.launch import (
-    State,
+    ServerState,
     bring_up,
     probe,
     server_facts,
@@ -140,16 +140,16 @@ class EmbeddedServer:
 
 
 def status(directory: Path | str) -> EmbeddedStatus:
-    """Tell what runs on the directory; takes no hold, starts nothing, creates nothing there."""
+    """Return what runs on the directory; takes no hold, starts nothing, creates nothing there."""
     path = absolute(directory)
     with explained(path):
         address = socket_path(path)
         state = probe(address)
-        facts = {} if state is State.ABSENT else server_facts(address)
+        facts = {} if state is ServerState.ABSENT else server_facts(address)
         return EmbeddedStatus(
             directory=path,
-            running=state is not State.ABSENT,
-            loading=state is State.LOADING,
+            running=state is not ServerState.ABSENT,
+            loading=state is ServerState.LOADING,
             stays=(path / supervisor.STAY).exists(),
             socket=address,
             pid=int(facts["process_id"]) if "process_id" in facts else None,

@@ -48,7 +48,7 @@ class Unsent(redis_errors.ConnectionError):
 
 
 def unsent(error: BaseException) -> Unsent:
-    """Say of an error that it came before the call was sent."""
+    """Return the error for a call that was not sent, with its cause."""
     if isinstance(error, Unsent):
         return error
     found = Unsent(str(error))
@@ -57,7 +57,7 @@ def unsent(error: BaseException) -> Unsent:
 
 
 class Recovery:
-    """One call that failed, until it succeeds or its caller is told.
+    """One call that failed, until it succeeds or its caller gets an error.
 
     ``request`` is None for the first contact, when a server that is away is not waited for.
     Others wait ``patience_s`` for it, which is PATIENCE_S unless the caller knows better.
@@ -135,7 +135,7 @@ class Recovery:
         raise StoreUnreachable(self._where, why) from error
 
     def _refuse_to_guess(self, why: str, error: BaseException) -> None:
-        """Say so when one of the tries may have happened; a repeat that failed proves nothing."""
+        """Raise OutcomeUnknown if an attempt may have happened; a failed repeat proves nothing."""
         if self._perhaps_done and isinstance(self._request, Call):
             raise OutcomeUnknown(self._request.function, why) from error
 
@@ -143,7 +143,7 @@ class Recovery:
 def _cause(error: BaseException) -> BaseException:
     """Find why a call could not be sent: the client wraps a refused login or a TLS failure.
 
-    Only then: what went before in the caller's program must not colour an error after sending.
+    Only then: what happened before in the caller's program must not explain an error after sending.
     """
     if not isinstance(error, Unsent) or error.__cause__ is None:
         return error
@@ -154,7 +154,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _code(error: BaseException) -> str:
-    """Give the word by which a server's answer begins; the client cuts off those that it knows."""
+    """Return the code by which a server's answer begins; redis-py cuts off those that it knows."""
     known = getattr(error, "status_code", None)
     if isinstance(known, str):
         return known
@@ -163,7 +163,7 @@ def _code(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Name, for instruments, why a call is sent again."""
+    """Return, for instruments, why a call is sent again."""
     if isinstance(error, Unsent):
         return _code(_cause(error)) or "unreachable"
     if _is_disconnect(error):
@@ -172,7 +172,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _is_disconnect(error: BaseException) -> bool:
-    """Say whether the connection, not the server, failed."""
+    """Return whether the connection failed, and not the server."""
     return isinstance(
         error,
         redis_errors.ConnectionError
@@ -215,7 +215,7 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
 
 
 def check_server(info: dict[str, str], where: str) -> str:
-    """Name the server; raise StoreTooOld when it lacks what we need."""
+    """Return the server's name and version; raises StoreTooOld when it lacks what we need."""
     if "valkey_version" in info:
         name, version, least = "Valkey", info["valkey_version"], (7, 2)
     else:

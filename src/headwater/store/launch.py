@@ -53,7 +53,7 @@ def server_binary() -> str:
     )
 
 
-class State(enum.Enum):
+class ServerState(enum.Enum):
     """What a server shows of itself."""
 
     READY = "answers"
@@ -62,7 +62,7 @@ class State(enum.Enum):
     ABSENT = "takes no connections"
 
 
-def probe(address: str) -> State:
+def probe(address: str) -> ServerState:
     """Look whether a server answers."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_S)
@@ -71,16 +71,16 @@ def probe(address: str) -> State:
             connection.sendall(b"PING\r\n")
             answer = connection.recv(64)
         except (TimeoutError, BlockingIOError):
-            return State.SILENT
+            return ServerState.SILENT
         except (FileNotFoundError, ConnectionError):
-            return State.ABSENT
+            return ServerState.ABSENT
     if not answer:
-        return State.ABSENT
-    return State.LOADING if answer.startswith(b"-LOADING") else State.READY
+        return ServerState.ABSENT
+    return ServerState.LOADING if answer.startswith(b"-LOADING") else ServerState.READY
 
 
 def server_facts(address: str) -> dict[str, str]:
-    """Return the fields of INFO server; none when the server is too busy to tell."""
+    """Return the fields of INFO server; none when the server is too busy to answer."""
     with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_S)
         connection.connect(address)
@@ -123,9 +123,9 @@ def bring_up(directory: Path, address: str) -> None:
     launches = 0
     while True:
         state = probe(address)
-        if state is State.ABSENT:
+        if state is ServerState.ABSENT:
             with locked(directory / supervisor.START_LOCK):
-                if probe(address) is State.ABSENT and _is_gone(directory):
+                if probe(address) is ServerState.ABSENT and _is_gone(directory):
                     refused = launches and _has_refused(directory) and not _repair(directory)
                     if refused or launches == _LAUNCHES:
                         raise _refusal(directory)
@@ -136,15 +136,15 @@ def bring_up(directory: Path, address: str) -> None:
                         patience.renew()
         elif not _is_supervised(directory):
             supervise(directory)
-        elif state is State.READY:
+        elif state is ServerState.READY:
             return
-        elif state is State.LOADING:
+        elif state is ServerState.LOADING:
             patience.renew()
         patience.rest(state.value)
 
 
 def _is_gone(directory: Path) -> bool:
-    """Tell whether neither a server nor its supervisor lives; one that only starts up does."""
+    """Return whether neither a server nor its supervisor lives; one that starts up does."""
     return supervisor.is_free(directory / supervisor.SUPERVISOR_LOCK) and supervisor.is_free(
         directory / supervisor.SERVER_LOCK
     )
@@ -156,14 +156,14 @@ def _is_supervised(directory: Path) -> bool:
 
 
 def supervise(directory: Path) -> None:
-    """Give a living server a supervisor if it has none."""
+    """Start a supervisor for a living server that has none."""
     if not _is_supervised(directory):
         with locked(directory / supervisor.START_LOCK):
             supervise_locked(directory)
 
 
 def supervise_locked(directory: Path) -> None:
-    """Do so when the caller has the start lock."""
+    """Do the same when the caller has the start lock."""
     if not _is_supervised(directory):
         _launch(directory, "adopt")
 
@@ -191,7 +191,7 @@ def shut_down(directory: Path) -> None:
     """End the server cleanly and wait until its process is gone."""
     address = socket_path(directory)
     patience = _Patience(directory)
-    # Said again each time: a server that only starts up does not listen yet.
+    # Sent again each time: a server that is starting up does not listen yet.
     while not supervisor.is_free(directory / supervisor.SERVER_LOCK):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_S)
@@ -210,7 +210,7 @@ def _log_tail(directory: Path) -> list[str]:
 
 
 def _has_refused(directory: Path) -> bool:
-    """Tell whether the server ended by its own decision, and will do so again."""
+    """Return whether the server ended by its own decision, and will do so again."""
     return any(line.startswith(supervisor.REFUSED) for line in _log_tail(directory)[-1:])
 
 
@@ -221,7 +221,7 @@ def _cut_zeros(directory: Path) -> None:
 
 
 def _repair(directory: Path) -> bool:
-    """Cut an incomplete last command, if that is why the server ended; say whether it was."""
+    """Cut an incomplete last command, if that is why the server ended; returns whether it was."""
     if not any(_TRUNCATED in line for line in _log_tail(directory)):
         return False
     try:
@@ -239,7 +239,7 @@ def _log(directory: Path, line: str) -> None:
 
 
 def _damage(directory: Path) -> str:
-    """Say where the newest append-only file is damaged; '' when it can be read to its end."""
+    """Return where the newest append-only file is damaged; '' when it is readable to its end."""
     newest = append_only_file.newest_file(directory)
     try:
         if newest is not None:
@@ -252,9 +252,9 @@ def _damage(directory: Path) -> str:
 
 
 def _refusal(directory: Path) -> EmbeddedServerFailed:
-    """Say why the server did not come up, in the words of its log."""
+    """Return the error for a server that did not come up, with the end of its log."""
     said = "\n  ".join(_log_tail(directory))
-    cure = f"mend that, or see {directory / supervisor.LOG} for more"
+    cure = f"fix that, or see {directory / supervisor.LOG} for more"
     if _TRUNCATED in said or "Bad file format" in said:
         cure = _damage(directory) + (
             "Nothing was changed. Restore the directory from a backup; or look at the damage with\n"

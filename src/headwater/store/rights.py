@@ -18,10 +18,10 @@ from headwater.store.library import library
 
 KEYS = "~hw:*"
 _KEY = "hw:{doctor}"
-# What the client itself sends: to greet, to call, to block; then what a cluster needs as well.
+# What the client itself sends: to connect, to call, to block; then what a cluster needs as well.
 _SENT = ("client|setname", "info", "fcall", "fcall_ro", "function|load", "blpop", "xread")
 _SENT_TO_CLUSTER = ("cluster|slots", "asking")
-# Arguments that the server's dry run takes for right; the others take any number of keys.
+# Arguments that the server's dry run accepts; the other commands take any number of keys.
 _SAMPLES: dict[str, tuple[Any, ...]] = {
     "client|setname": ("doctor",),
     "info": (),
@@ -39,7 +39,7 @@ _MOST_ARGUMENTS = 6
 
 @cache
 def needed(cluster: bool) -> tuple[str, ...]:
-    """Name every command that a user must be allowed, as access rules spell them."""
+    """Return every command that a user must be allowed to run, as access rules name them."""
     calls = re.findall(r"redis\.p?call\(\s*'([A-Z]+)'(?:,\s*'([A-Z]+)')?", library().source)
     inside = {"|".join(filter(None, words)).lower() for words in calls}
     sent = (*_SENT, *(_SENT_TO_CLUSTER if cluster else ()))
@@ -47,7 +47,7 @@ def needed(cluster: bool) -> tuple[str, ...]:
 
 
 def rules(cluster: bool) -> str:
-    """Spell the rights as words of ACL SETUSER."""
+    """Return the rights as words of ACL SETUSER."""
     return " ".join((KEYS, *(f"+{command}" for command in needed(cluster))))
 
 
@@ -69,7 +69,7 @@ def check(denied: Sequence[bytes], where: str, cluster: bool) -> None:
 
 
 def lacking(ask: Callable[..., Any], user: str, cluster: bool) -> list[str]:
-    """Name the commands that the user may not run on our keys, by the server's own dry run.
+    """Return the commands that the user may not run on our keys, by the server's own dry run.
 
     Raises redis.ResponseError when the server does not let us ask.
     """

@@ -32,7 +32,7 @@ class SlotMap:
         self.stale = True
 
     def candidates(self) -> list[Node]:
-        """Name the servers to learn from, replicas too, another one first each time.
+        """Return the servers to learn from, replicas too, another one first each time.
 
         So a server that is away, or cut off from the others, is not asked first again.
         """
@@ -40,11 +40,11 @@ class SlotMap:
         return list(self._candidates)
 
     def primaries(self) -> list[Node]:
-        """Name the servers that own slots."""
+        """Return the servers that own slots."""
         return list(dict.fromkeys(node for _, _, node in self._ranges))
 
     def learn(self, reply: list[Any], asked: Node) -> None:
-        """Take over a reply of CLUSTER SLOTS; a server that does not know its name is ``asked``."""
+        """Learn from a reply of CLUSTER SLOTS; a server that has no name is ``asked``."""
         ranges, known = [], dict.fromkeys(self._seeds)
         for first, last, *servers in reply:
             nodes = [(host.decode() if host else asked[0], port) for host, port, *_ in servers]
@@ -55,7 +55,7 @@ class SlotMap:
         self.stale = not ranges
 
     def owner(self, key: Key) -> Node:
-        """Name the server of a key; raises ClusterDownError when no server has its slot."""
+        """Return the server of a key; raises ClusterDownError when no server has its slot."""
         slot = key_slot(key.encode() if isinstance(key, str) else key)
         found = self._owners.get(slot)
         if found is None:
@@ -69,7 +69,7 @@ class SlotMap:
         return found
 
     def redirect(self, error: AskError, asked: Node, *, moved: bool) -> Node:
-        """Name the server that a redirection points to; a move is remembered."""
+        """Return the server that a redirection points to; a move is remembered."""
         node = (error.host or asked[0], error.port)
         if moved:
             self._owners[error.slot_id] = node
@@ -115,7 +115,7 @@ class Scattered:
         ]
 
     def take(self, node: Node, places: Sequence[int], replies: Sequence[Any]) -> None:
-        """Take what a server answered, and follow redirections."""
+        """Keep what a server replied; what it redirected goes into the next round."""
         moved: list[int] = []
         for place, reply in zip(places, replies, strict=True):
             self.replies[place] = reply

@@ -84,7 +84,7 @@ class StoreSteps:
         return versions[0]
 
     def _load_library(self) -> Steps[None]:
-        """Give every server our function library unless it has this one.
+        """Load our function library into every server that does not have this one.
 
         Raises LibraryTooNew, before anything is changed, when one of them has a newer.
         """

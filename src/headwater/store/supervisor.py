@@ -54,7 +54,7 @@ WATCH_S = 0.25
 BUSY = 75
 
 # How a line of the log begins that says that the server itself gave up. It is the last line then:
-# a server that was killed, or is told to end, leaves none, and a new start adds others.
+# a server that was killed, or is asked to end, leaves none, and a new start adds others.
 REFUSED = "headwater: no server: "
 
 # Everything acknowledged is on disk already, so nothing is lost by not waiting.
@@ -261,7 +261,7 @@ def try_lock(file: io.FileIO, kind: int) -> bool:
 
 
 def is_free(path: Path) -> bool:
-    """Tell whether nobody holds the lock exclusively; creates nothing."""
+    """Return whether nobody holds the lock exclusively; creates nothing."""
     try:
         file = io.FileIO(path, "r")
     except FileNotFoundError:

@@ -128,7 +128,7 @@ def _node(text: str) -> tuple[str, int]:
 
 
 def _is_host(text: str) -> bool:
-    """Say whether a resolver would take the name; it raises on others, whatever they hold."""
+    """Return whether a resolver would accept the name; it raises on others, whatever they hold."""
     try:
         text.encode("idna")
     except UnicodeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwater.store.checks import Finding, Verdict
-from headwater.store.doctor import Report
+from headwater.store.doctor import DoctorReport
 from headwater.store.embedded import EmbeddedStatus
 from headwater.views.record import View, copied
 
@@ -50,7 +50,7 @@ class DoctorView(View, frozen=True, kw_only=True):
     rights: str
 
     @classmethod
-    def of(cls, report: Report) -> DoctorView:
+    def of(cls, report: DoctorReport) -> DoctorView:
         """Return the view of the doctor's report."""
         return cls(
             store=report.where,

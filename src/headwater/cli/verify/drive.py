@@ -19,13 +19,13 @@ from pathlib import Path
 
 import headwater
 from headwater.check.history import (
-    Acking,
+    AckBegun,
     Anomaly,
-    Delivered,
-    Event,
-    Reading,
-    Writing,
-    Written,
+    HistoryEvent,
+    ReadBegun,
+    ReadDone,
+    WriteBegun,
+    WriteDone,
     check_group,
     check_log,
 )
@@ -118,21 +118,21 @@ def _drain(hw: headwater.Headwater, job: Job, notes: Notes) -> bool:
     return True
 
 
-def _count(report: VerifyReport, events: list[Event], log: list[tuple[int, str]]) -> None:
-    begun = sum(isinstance(event, Writing) for event in events)
-    retrying = {e.call for e in events if isinstance(e, Reading) and e.group == RETRYING}
+def _count(report: VerifyReport, events: list[HistoryEvent], log: list[tuple[int, str]]) -> None:
+    begun = sum(isinstance(event, WriteBegun) for event in events)
+    retrying = {e.call for e in events if isinstance(e, ReadBegun) and e.group == RETRYING}
     attempts = [
         attempt
         for event in events
-        if isinstance(event, Delivered) and event.call in retrying
+        if isinstance(event, ReadDone) and event.call in retrying
         for _, _, attempt in event.messages
     ]
-    report.written = sum(isinstance(event, Written) for event in events)
+    report.written = sum(isinstance(event, WriteDone) for event in events)
     report.unknown = begun - report.written
     report.messages = len(log)
     report.delivered = len(attempts)
     report.again = sum(attempt > 1 for attempt in attempts)
-    report.acked = sum(len(event.offsets) for event in events if isinstance(event, Acking))
+    report.acked = sum(len(event.offsets) for event in events if isinstance(event, AckBegun))
 
 
 class _Run:

@@ -19,14 +19,14 @@ import redis
 
 import headwater
 from headwater.check.history import (
-    Acked,
-    Acking,
-    Delivered,
-    Event,
-    Reading,
-    Returning,
-    Writing,
-    Written,
+    AckBegun,
+    AckDone,
+    HistoryEvent,
+    ReadBegun,
+    ReadDone,
+    ReturnBegun,
+    WriteBegun,
+    WriteDone,
 )
 from headwater.errors import StoreError
 
@@ -49,14 +49,14 @@ class Notes:
         self._path = path
         self._file = path.open("ab", buffering=0)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: HistoryEvent) -> None:
         """Write an event down; it stays when this process is killed."""
         self._file.write(msgspec.json.encode(event) + b"\n")
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[HistoryEvent]:
         """Return all events so far; a last line that was cut off counts as not written."""
         lines = self._path.read_bytes().split(b"\n")[:-1]
-        return [msgspec.json.decode(line, type=Event) for line in lines]
+        return [msgspec.json.decode(line, type=HistoryEvent) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Job:
 def write(job: Job, style: Style) -> None:
     """Write until time is up: single messages, batches, or batches with a sequence."""
     notes, chance = Notes(job.notes), job.chance()
-    acked = sum(isinstance(event, Written) for event in notes.events())
+    acked = sum(isinstance(event, WriteDone) for event in notes.events())
     with headwater.connect(job.url) as hw:
         stream = hw.stream(STREAM)
         for call in job.calls():
@@ -98,12 +98,12 @@ def write(job: Job, style: Style) -> None:
             else:
                 size = 1 if style == "one" else _size(chance)
                 values = [f"{call}.{place}" for place in range(size)]
-            notes.note(Writing(call, now_ms(), values))
+            notes.note(WriteBegun(call, now_ms(), values))
             try:
                 offsets = _write(stream, style, values, job.name, sequence)
             except StoreError:
                 continue
-            notes.note(Written(call, now_ms(), offsets.start, offsets.stop - 1))
+            notes.note(WriteDone(call, now_ms(), offsets.start, offsets.stop - 1))
             acked += 1
             # Many moments to be killed in matter more than many messages.
             time.sleep(chance.random() * 0.02)
@@ -145,13 +145,13 @@ def take_once(
 ) -> list[int]:
     """Read once, and return the offsets that were delivered."""
     retry_ms = job.retry_ms if group.name == RETRYING else None
-    notes.note(Reading(call, now_ms(), group.name, retry_ms))
+    notes.note(ReadBegun(call, now_ms(), group.name, retry_ms))
     messages = group.read(
         chance.randint(1, 300), block_ms=chance.choice([0, 50, 400]), retry_ms=retry_ms
     )
     if messages:
         facts = [(m.offset, m.value.decode(), m.attempt) for m in messages]
-        notes.note(Delivered(call, now_ms(), facts))
+        notes.note(ReadDone(call, now_ms(), facts))
     return [message.offset for message in messages]
 
 
@@ -162,12 +162,12 @@ def settle(
     if luck < 0.05:
         return
     if luck < 0.1:
-        notes.note(Returning(call, now_ms(), group.name, offsets))
+        notes.note(ReturnBegun(call, now_ms(), group.name, offsets))
         group.nack(*offsets)
         return
-    notes.note(Acking(call, now_ms(), group.name, offsets))
+    notes.note(AckBegun(call, now_ms(), group.name, offsets))
     group.ack(*offsets)
-    notes.note(Acked(call, now_ms()))
+    notes.note(AckDone(call, now_ms()))
 
 
 def keep_house(job: Job) -> None:
