@@ -90,3 +90,16 @@ def test_an_instrument_is_installed_for_a_while_and_the_one_before_comes_back() 
     (event,) = second.events
     assert event == Event("a.b", "c", "failed", event.seconds, 2, 0, "ValueError")
     assert second.counts == {("d.e", "f"): 3}
+
+
+def test_a_reply_that_cannot_be_counted_is_reported_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(_: Call, reply: list[int]) -> int:
+        return reply[17]
+
+    recorder = Recorder()
+    call = Call("hw_stream_read", KEY, read_only=True, messages=fails)
+    RequestObservation(recorder, call, WHERE).succeed([])
+    assert [(event.name, event.outcome) for event in recorder.events] == [("stream.read", "ok")]
+    assert "stream.read" in caplog.text

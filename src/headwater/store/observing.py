@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
@@ -10,6 +11,8 @@ from headwater.errors import OutcomeUnknown
 from headwater.instrument import Instrument, Observation
 from headwater.store.call import Call, Key, Look, Many, Wait
 from headwater.store.faults import Refusal
+
+_log = logging.getLogger("headwater.instrument")
 
 # The keys of our objects: a letter for the data type, the name in braces, and of the keys on which
 # members of a group wait, the group's name and its length.
@@ -32,11 +35,14 @@ class RequestObservation(Observation):
 
     def succeed(self, reply: Any) -> None:
         """Report that the request was done, and how much it moved."""
-        if isinstance(self._request, Many):
-            for call, each in zip(self._request.calls, reply, strict=True):
-                self._add(call, each)
-        else:
-            self._add(self._request, reply)
+        try:
+            if isinstance(self._request, Many):
+                for call, each in zip(self._request.calls, reply, strict=True):
+                    self._add(call, each)
+            else:
+                self._add(self._request, reply)
+        except Exception:  # noqa: BLE001  what is done stays done
+            _log.exception("the reply to %s could not be counted", self.name)
         self.end("retried" if self.retried else "ok")
 
     def fail(self, error: BaseException) -> None:
