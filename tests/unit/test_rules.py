@@ -109,14 +109,26 @@ def test_nothing_in_the_package_makes_code_of_data() -> None:
             assert not found, f"{path.relative_to(ROOT)}: data must not become code: {found}"
 
 
-def test_every_dependency_has_its_reason() -> None:
+def dependencies() -> set[str]:
+    """Return the names of everything that pyproject.toml asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wanted = [
         *project["project"]["dependencies"],
         *(d for extra in project["project"]["optional-dependencies"].values() for d in extra),
         *project["dependency-groups"]["dev"],
     ]
+    return {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in wanted}
+
+
+def test_every_dependency_has_its_reason() -> None:
     page = (ROOT / "docs" / "decisions" / "0003-libraries.md").read_text("utf-8").lower()
-    names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in wanted}
-    missing = {name for name in names if not re.search(rf"\b{name}\b", page)}
+    missing = {name for name in dependencies() if not re.search(rf"\b{name}\b", page)}
     assert not missing, f"write a line in docs/decisions/0003-libraries.md for {missing}"
+
+
+def test_every_dependency_is_pinned() -> None:
+    pins = re.findall(
+        r"^([\w.-]+)(?:\[.*?\])?==", (ROOT / "requirements.txt").read_text(), re.MULTILINE
+    )
+    missing = dependencies() - {name.lower() for name in pins}
+    assert not missing, f"run make lock: requirements.txt does not have {missing}"
