@@ -39,6 +39,17 @@ def test_a_due_message_hides_no_delayed_one_behind_it(
     assert values(queue.peek(count)) == [b"due"] * min(count, 3)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_delayed_messages_come_by_time_whether_they_were_tried_or_not(
+    queue: Queue, count: int
+) -> None:
+    queue.push(b"failed")
+    queue.push(b"1", delay_ms=LONG_MS)
+    queue.push(b"3", delay_ms=3 * LONG_MS)
+    assert queue.nack(*queue.pop(ack_ms=LONG_MS), delay_ms=2 * LONG_MS) == 1
+    assert values(queue.peek(count, state="delayed")) == [b"1", b"failed", b"3"][:count]
+
+
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_a_message_that_lapsed_hides_no_unacked_one_behind_it(
     queue: Queue, client: Headwater, count: int

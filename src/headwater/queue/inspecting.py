@@ -137,9 +137,10 @@ def _first(
 
 
 def _turn(part: str, item: QueueItem) -> tuple[bool, int, bool]:
-    """Order messages as pop does: those that are redelivered, then new ones, each by time."""
+    """Order messages by time; ready ones as pop does, so that those redelivered come first."""
     us = int(item.id or 0) if item.due_ms is None else item.due_ms * 1000
-    return (part in ("delayed", "ready"), us, part == "delayed")
+    new = item.state == "ready" and part in ("delayed", "ready")
+    return (new, us, part == "delayed")
 
 
 def _first_of_part(
