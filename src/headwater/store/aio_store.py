@@ -101,14 +101,17 @@ class AsyncStore(StoreSteps):
         found = instrument.current()
         if found is not None and observation is None and not isinstance(request, (Clock, Token)):
             return await self._ask_observed(found, request, patience_s)
-        if not isinstance(request, (Call, Wait)):
-            if isinstance(request, Look):
-                return await self._do(self._look(request))
-            if isinstance(request, Many):
-                return await self._do(self._ask_many(request, patience_s, observation))
+        if isinstance(request, Call):
+            fresh = not (request.repeatable or request.read_only)
+        elif isinstance(request, Wait):
+            fresh = False
+        elif isinstance(request, Look):
+            return await self._do(self._look(request))
+        elif isinstance(request, Many):
+            return await self._do(self._ask_many(request, patience_s, observation))
+        else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
-        fresh = not (isinstance(request, Wait) or request.repeatable or request.read_only)
         try:
             return await self.connections.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:
