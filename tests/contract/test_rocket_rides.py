@@ -74,7 +74,7 @@ def test_all_totals_agree_after_a_run_with_every_kind_of_fault(place: Path) -> N
 
 
 def test_without_faults_nothing_goes_wrong(place: Path) -> None:
-    out = assert_agreed(start(place, "--rides", "30", "--seconds", "1", "--faults", "off"), place)
+    out = assert_agreed(start(place, "--rides", "30", "--seconds", "3", "--faults", "off"), place)
     assert set(struck(out).values()) == {0}
     assert "all totals agree at offset 30" in out
 

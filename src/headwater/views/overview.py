@@ -2,7 +2,8 @@
 
 Either client runs them: ``hw.store.run(overview())``, ``await hw.store.run(overview())``. A
 thousand objects of one kind cost as many round trips as one, on a cluster too. Nothing is changed,
-and no two objects are seen at the same moment. What is removed meanwhile is left out.
+and no two objects are seen at the same moment. A group, topic or channel that is removed meanwhile
+is left out; a stream or queue is shown as an empty one.
 """
 
 from __future__ import annotations

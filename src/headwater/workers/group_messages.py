@@ -15,7 +15,7 @@ AnyGroup = TypeVar("AnyGroup")
 class GroupMessages(Generic[AnyGroup]):
     """A group as a source of messages, as far as that needs no I/O."""
 
-    log = logging.getLogger("headwater.outbox")
+    log = logging.getLogger("headwater.workers")
 
     def __init__(
         self,
