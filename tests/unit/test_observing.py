@@ -103,3 +103,11 @@ def test_a_reply_that_cannot_be_counted_is_reported_all_the_same(
     RequestObservation(recorder, call, WHERE).succeed([])
     assert [(event.name, event.outcome) for event in recorder.events] == [("stream.read", "ok")]
     assert "stream.read" in caplog.text
+
+
+def test_a_look_that_did_not_work_is_reported_as_retried() -> None:
+    recorder = Recorder()
+    RequestObservation(recorder, Look(KEY, ()), WHERE).succeed(None)
+    assert [(event.name, event.outcome) for event in recorder.events] == [
+        ("stream.look", "retried")
+    ]

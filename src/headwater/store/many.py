@@ -126,7 +126,8 @@ def _ask(requests: Sequence[Request]) -> Generator[Request, Any, list[Any]]:
         for place, request in enumerate(requests)
         if isinstance(request, Call) and (request.read_only or request.repeatable)
     }
-    replies = dict(zip(gathered, (yield Many(list(gathered.values()))), strict=True))
+    found = (yield Many(list(gathered.values()))) if gathered else ()
+    replies = dict(zip(gathered, found, strict=True))
     for place, request in enumerate(requests):
         if place not in gathered:
             try:

@@ -34,7 +34,13 @@ class RequestObservation(Observation):
         super().__init__(found, *_name_and_object(request, where))
 
     def succeed(self, reply: Any) -> None:
-        """Report that the request was done, and how much it moved."""
+        """Report that the request was done, and how much it moved.
+
+        A Look without a reply did not work; the operation asks again in another way.
+        """
+        if reply is None and isinstance(self._request, Look):
+            self.end("retried")
+            return
         try:
             if isinstance(self._request, Many):
                 for call, each in zip(self._request.calls, reply, strict=True):
