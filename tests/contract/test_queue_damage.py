@@ -141,3 +141,35 @@ def test_damage_in_a_bundle_whose_deadlines_vary_harms_no_other(
     assert values(queue.pop(9, ack_ms=LONG_MS)) == [b"1", b"2"], "which deadline is whose is lost"
     facts = queue.stats()
     assert (facts.damaged, facts.unacked, facts.ready) == (1, 2, 0)
+
+
+def test_a_damaged_size_inside_a_bundle_loses_nothing_and_stops_nobody(
+    queue: Queue, hw: Headwater
+) -> None:
+    high = [queue.push(b"high", priority=1) for _ in range(2)]
+    queue.push_many(some(LENGTH))
+    queue.push(b"behind")
+    (text, *_) = ready_bundles(hw, queue)
+    # The first value begins behind its kind and the four bytes of its size.
+    at = text.index(b"\xc6") + 1
+    replace(hw, queue, 0, text[:at] + b"\x7f\xff\xff\xff" + text[at + 4 :])
+    taken = queue.pop(6, ack_ms=LONG_MS)
+    assert [delivery.id for delivery in taken][:2] == high
+    rest = queue.pop(LENGTH, ack_ms=LONG_MS)
+    # What did not go into the bundle is delivered, in its order.
+    others = values([*taken, *rest])[2:]
+    assert others[-1] == b"behind"
+    assert queue.ack(*taken, *rest) == 2 + len(others)
+    stats = queue.stats()
+    assert (stats.unacked, stats.ready) == (0, 0)
+    assert stats.damaged > 6
+    assert stats.damaged + len(others) == LENGTH + 1
+
+
+def test_an_expired_message_with_a_damaged_number_stops_nobody(queue: Queue, hw: Headwater) -> None:
+    queue.push(b"mortal", ttl_ms=1)
+    queue.push(b"due", delay_ms=1)
+    let_pass(hw, 2)
+    (text,) = ready_bundles(hw, queue)
+    replace(hw, queue, 0, b"\xff" * 15 + text[15:])
+    assert values(queue.pop(9)) == [b"due"]

@@ -111,7 +111,7 @@ def test_a_batch_left_for_longer_than_the_log_remembers_is_logged(
         )
     with caplog.at_level(logging.WARNING, "headwater.outbox"):
         assert streamer.run_once() == 1
-    assert "may be in it twice" in caplog.text
+    assert "and then has its rows twice" in caplog.text
 
 
 def test_rows_of_a_claim_that_were_deleted_by_hand_do_not_hold_up_the_others(

@@ -62,15 +62,20 @@ local function read_bundle(text)
     return nil
   end
   local count, life, size = struct.unpack(PACKED_FORM, text, BODY)
-  if count < 1 or count > BUNDLE_MESSAGES or not (life >= 0) or #text ~= VALUES - 1 + size then return nil end
+  if count < 1 or count > BUNDLE_MESSAGES or not (life >= 0 and life < math.huge) or #text ~= VALUES - 1 + size then return nil end
   return count, life
 end
 
--- Divides a packed bundle; returns one of its first `part` messages, and one of the others.
+-- Divides a packed bundle; returns one of its first `part` messages, and one of the others. Returns
+-- nil when a size in it is damaged, so that nothing is changed half-way.
 local function split_bundle(text, part)
   local first, count, life, size = tonumber(string.sub(text, 1, 16)), struct.unpack(PACKED_FORM, text, BODY)
   local cut = VALUES
-  for _ = 1, part do cut = cut + VALUE_HEAD + struct.unpack('>I4', text, cut + 1) end
+  for _ = 1, part do
+    if cut + VALUE_HEAD - 1 > #text then return nil end
+    cut = cut + VALUE_HEAD + struct.unpack('>I4', text, cut + 1)
+  end
+  if cut > #text + 1 then return nil end
   local before = cut - VALUES
   return packed_head(first, part, life, before) .. string.sub(text, VALUES, cut - 1),
     packed_head(first + part, count - part, life, size - before) .. string.sub(text, cut)

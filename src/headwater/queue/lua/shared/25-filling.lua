@@ -94,16 +94,17 @@ local function take_text(queue, pop, text, until_us)
   local count, life = read_bundle(text)
   if not count then return pass_damaged(queue, pop, text) end
   local part = math.min(count, pop.room)
-  if until_us then part = math.min(part, until_us - tonumber(string.sub(text, 1, 16)) + 1) end
+  if until_us then part = math.min(part, until_us - (tonumber(string.sub(text, 1, 16)) or 0) + 1) end
   if part <= 0 then return 0, text end
   if life > 0 and life <= queue.now then
     queue.expired, pop.wade = queue.expired + count, pop.wade - count
     return count
   end
-  local rest
-  if part < count then text, rest = split_bundle(text, part) end
-  make_room(queue, pop, part, #text)
-  pop.texts[#pop.texts + 1] = text
+  local taken, rest = text, nil
+  if part < count then taken, rest = split_bundle(text, part) end
+  if not taken then return pass_damaged(queue, pop, text) end
+  make_room(queue, pop, part, #taken)
+  pop.texts[#pop.texts + 1] = taken
   return part, rest
 end
 
