@@ -21,7 +21,7 @@ from typing import NamedTuple
 from headwater.errors import LibraryTooNew
 
 NAME = "headwater"
-VERSION = 5
+VERSION = 6
 
 
 class Library(NamedTuple):
