@@ -8,8 +8,7 @@ with headwater.connect() as hw:
     print(rides.read(1, 10))
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headwater.errors import (
     AccessDenied,
@@ -22,6 +21,7 @@ from headwater.errors import (
     DatabaseUnreachable,
     DataLost,
     EmbeddedServerFailed,
+    ExtraMissing,
     FarmMoved,
     GapError,
     HeadwaterError,
@@ -70,6 +70,7 @@ from headwater.errors import (
     ValueMisfit,
     WriteRefused,
 )
+from headwater.lazy_names import names_of as _names_of
 
 if TYPE_CHECKING:
     from headwater import aio
@@ -126,6 +127,7 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "EmbeddedServerFailed",
+    "ExtraMissing",
     "FarmMoved",
     "GapError",
     "Group",
@@ -212,6 +214,7 @@ __all__ = [
 # The clients bring in pyarrow and redis, a third of a second. The command line says what it can do
 # without them, so they come with the first use of a name.
 _HOMES = {
+    "headwater.aio": ("aio",),
     "headwater.client": ("Headwater", "connect"),
     "headwater.ick.ick": ("Ick", "IckChannel"),
     "headwater.ick.types": (
@@ -247,19 +250,9 @@ _HOMES = {
     "headwater.workers.queue_worker": ("QueueWorker",),
     "headwater.workers.worker": ("Worker",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 
 if not TYPE_CHECKING:  # a checker would take it for a promise of any name
-
-    def __getattr__(name: str) -> Any:
-        if name == "aio":
-            return import_module("headwater.aio")
-        if name not in _HOME_OF:
-            raise AttributeError(f"module 'headwater' has no attribute {name!r}")
-        found = getattr(import_module(_HOME_OF[name]), name)
-        globals()[name] = found
-        return found
+    __getattr__ = _names_of("headwater", _HOMES)
 
 
 def __dir__() -> list[str]:

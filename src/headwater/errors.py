@@ -2,6 +2,7 @@
 
     HeadwaterError
     ├── InvalidInput              the caller's argument is refused; nothing was sent
+    ├── ExtraMissing              a library is not installed that only some parts need
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
@@ -70,6 +71,15 @@ class HeadwaterError(Exception):
 
 class InvalidInput(HeadwaterError, ValueError):
     """An argument is outside what is allowed; nothing was sent to the store."""
+
+
+class ExtraMissing(HeadwaterError, ImportError):
+    """A library is not installed that only some parts need; ``extra`` brings it."""
+
+    def __init__(self, extra: str, missing: str) -> None:
+        super().__init__(f"{missing} is not installed; run pip install 'headwater[{extra}]'")
+        self.extra = extra
+        self.missing = missing
 
 
 class StoreError(HeadwaterError):

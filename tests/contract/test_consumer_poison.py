@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from headwater import Message
 from headwater.errors import GapError, PoisonedBatch, PositionLost
-from headwater.outbox.consumer import Handler
+from headwater.outbox.consumer_loop import Handler
 from tests.support.consumers import Desk, drain, numbers, running, writes
 from tests.support.entries import entries, offsets, pairs
 from tests.support.servers import until

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import headwater
 from headwater import Message, aio
 from headwater.outbox import AsyncConsumer, Consumer
-from headwater.outbox.consumer import Handler
+from headwater.outbox.consumer_loop import Handler
 from headwater.outbox.schema import SCHEMA
 from tests.support.blocking import Blocking, Loop
 from tests.support.servers import until

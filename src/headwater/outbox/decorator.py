@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.aio import AsyncHeadwater
 from headwater.client import Headwater
-from headwater.outbox.aio_consumer import AsyncConsumer, AsyncHandler
-from headwater.outbox.consumer import Consumer, Handler
+from headwater.outbox.aio_consumer_loop import AsyncConsumer, AsyncHandler
+from headwater.outbox.consumer_loop import Consumer, Handler
 from headwater.outbox.plan import ConsumerOptions, Streams
 
 if TYPE_CHECKING:

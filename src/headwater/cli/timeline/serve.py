@@ -66,8 +66,11 @@ def serve(
     Without a token it listens on the loopback only. Rates are those of each process. Either signal
     lets requests under way end, and the exit code is 0.
     """
-    from headwater.serve.listening import ListenAddress
-    from headwater.serve.timeline.server import TimelineServer, timeline_tokens
+    from headwater.lazy_names import extra_needed
+
+    with extra_needed("serve"):
+        from headwater.serve.listening import ListenAddress
+        from headwater.serve.timeline.server import TimelineServer, timeline_tokens
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
     def open_farm() -> AsyncFarm:
