@@ -11,9 +11,10 @@ A URL may carry a password, so an error never repeats a part of it that could be
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from headwater.errors import InvalidInput
 
@@ -22,6 +23,8 @@ _SERVERS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SCHEMES = "redis:// rediss:// unix:// redis+cluster:// rediss+cluster:// embedded:"
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_ca_path")
 _CERT_REQS = ("required", "optional", "none")
+# A name, or an address of IPv6 in brackets, which may name a zone.
+_NODE = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\[\]:]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
 class Address(NamedTuple):
@@ -56,22 +59,34 @@ def resolve(url: str | None, default_directory: Path) -> Address:
     raise InvalidInput(f"this is not a store URL; it begins with one of {_SCHEMES}")
 
 
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        # Its words may repeat the password.
-        raise InvalidInput("the store URL cannot be read; check its brackets and signs") from None
-    if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
+class _Parts(NamedTuple):
+    scheme: str
+    authority: str
+    path: str
+    query: str
+
+
+def _split(url: str) -> _Parts:
+    """Cut a URL into its parts.
+
+    Not by urlsplit: some releases of Python refuse a list of hosts with brackets there, and all of
+    them drop signs that cannot be printed.
+    """
+    if not url.isprintable():
+        raise InvalidInput("the store URL has a sign that cannot be printed; take it out")
+    scheme, _, rest = url.partition("://")
+    whole, _, query = rest.partition("?")
+    authority, slash, path = whole.partition("/")
+    if "#" in rest or "@" in path + query:
         raise InvalidInput(
             "the store URL has one of the signs / ? # in its user name or password, or a # at its "
             "end; write them as %2F %3F %23"
         )
-    return parts
+    return _Parts(scheme, authority, slash + path, query)
 
 
-def _socket(parts: SplitResult) -> Address:
-    credentials, _, host = parts.netloc.rpartition("@")
+def _socket(parts: _Parts) -> Address:
+    credentials, _, host = parts.authority.rpartition("@")
     path = unquote(parts.path)
     if host or not path.strip("/"):
         raise InvalidInput("a unix:// URL needs the socket's path; write unix:///path/to/socket")
@@ -83,8 +98,8 @@ def _socket(parts: SplitResult) -> Address:
     return Address("single", safe, options)
 
 
-def _network(parts: SplitResult) -> Address:
-    scheme, credentials, hosts = parts.scheme, *parts.netloc.rpartition("@")[::2]
+def _network(parts: _Parts) -> Address:
+    scheme, credentials, hosts = parts.scheme, *parts.authority.rpartition("@")[::2]
     nodes = tuple(_node(host) for host in hosts.split(",")) if hosts else (("localhost", 6379),)
     safe = f"{scheme}://" + ",".join(_name(*node) for node in nodes)
     options: dict[str, Any] = {}
@@ -113,18 +128,14 @@ def _name(host: str, port: int) -> str:
 
 
 def _node(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if text.startswith("[") and text.endswith("]"):
-        host, colon, port = text, "", ""
-    if not colon:
-        host, port = text, "6379"
-    number = int(port) if port.isdecimal() else 0
-    if not _is_host(host) or not 0 < number < 65536:
+    found = _NODE.fullmatch(text)
+    port = int(found["port"] or 6379) if found else 0
+    if not found or not _is_host(found["host"]) or not 0 < port < 65536:
         raise InvalidInput(
             "after the user name and password a store URL names host:port, for example "
             "redis://user:password@localhost:6379"
         )
-    return host.strip("[]"), number
+    return found["host"].strip("[]"), port
 
 
 def _is_host(text: str) -> bool:
