@@ -23,6 +23,7 @@ from headwater.errors import (
     EmbeddedServerFailed,
     ExtraMissing,
     FarmMoved,
+    FormatTooNew,
     GapError,
     HeadwaterError,
     IckError,
@@ -33,7 +34,6 @@ from headwater.errors import (
     JobOvertaken,
     LayoutLost,
     LeaseLost,
-    LibraryTooNew,
     LogError,
     NotAnIck,
     NotCreated,
@@ -71,6 +71,7 @@ from headwater.errors import (
     WriteRefused,
 )
 from headwater.lazy_names import names_of as _names_of
+from headwater.release import __version__
 
 if TYPE_CHECKING:
     from headwater import aio
@@ -109,8 +110,6 @@ if TYPE_CHECKING:
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AccessDenied",
     "Added",
@@ -129,6 +128,7 @@ __all__ = [
     "EmbeddedServerFailed",
     "ExtraMissing",
     "FarmMoved",
+    "FormatTooNew",
     "GapError",
     "Group",
     "GroupInfo",
@@ -149,7 +149,6 @@ __all__ = [
     "LayoutLost",
     "Lease",
     "LeaseLost",
-    "LibraryTooNew",
     "Listed",
     "LogError",
     "Message",

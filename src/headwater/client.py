@@ -121,7 +121,7 @@ def connect(url: str | None = None) -> Headwater:
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
     URLs: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``rediss+cluster://``,
-    ``embedded:///directory``. Raises StoreUnreachable, AccessDenied, StoreTooOld, LibraryTooNew,
+    ``embedded:///directory``. Raises StoreUnreachable, AccessDenied, StoreTooOld, FormatTooNew,
     EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(url)

@@ -3,11 +3,12 @@
     HeadwaterError
     ├── InvalidInput              the caller's argument is refused; nothing was sent
     ├── ExtraMissing              a library is not installed that only some parts need
+=======
+    ├── FormatTooNew              what is stored was written by a newer release
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
     │   ├── AccessDenied          wrong password, or a right is missing
-    │   ├── LibraryTooNew         the server has a newer function library
     │   ├── EmbeddedServerFailed  the private server did not come up
     │   ├── OutcomeUnknown        the connection broke after a call was sent
     │   └── FarmMoved             an instance knows of a newer layout of its farm
@@ -82,6 +83,23 @@ class ExtraMissing(HeadwaterError, ImportError):
         self.missing = missing
 
 
+class FormatTooNew(HeadwaterError):
+    """What is stored was written by a newer release, in a format that this one does not know.
+
+    Nothing was changed. ``what`` names the object, ``found`` is its format, ``known`` the newest
+    that this release understands.
+    """
+
+    def __init__(self, what: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{what} has format {found}, and this release understands formats up to {known}; "
+            "upgrade the headwater package here"
+        )
+        self.what = what
+        self.found = found
+        self.known = known
+
+
 class StoreError(HeadwaterError):
     """The store cannot serve: it is away, too old, or refuses us."""
 
@@ -115,19 +133,6 @@ class AccessDenied(StoreError):
     def __init__(self, where: str, why: str, cure: str) -> None:
         super().__init__(f"the store at {where} denies access: {why}; {cure}")
         self.where = where
-
-
-class LibraryTooNew(StoreError):
-    """The server has a function library that is newer than this client's."""
-
-    def __init__(self, where: str, found: int, ours: int) -> None:
-        super().__init__(
-            f"the store at {where} has function library version {found}, this client has "
-            f"{ours}; upgrade the headwater package on this machine"
-        )
-        self.where = where
-        self.found = found
-        self.ours = ours
 
 
 class EmbeddedServerFailed(StoreError):

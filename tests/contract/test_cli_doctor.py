@@ -14,6 +14,7 @@ from headwater.store import doctor, rights
 from headwater.store.library import VERSION
 from tests.support.commands import Answer, run
 from tests.support.doctor import examine, found, grant, use_everything, verdicts
+from tests.support.libraries import library_of
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import Stores
 
@@ -216,17 +217,19 @@ def test_too_old_a_server_is_a_finding() -> None:
     assert found(report, "server").startswith("Redis 6.2")
 
 
-def test_a_newer_library_is_a_finding() -> None:
-    source = (
-        "#!lua name=headwater\n"
-        "redis.register_function{function_name='hw_version', flags={'no-writes'},"
-        f"callback=function() return '{VERSION + 1}:x' end}}"
-    )
+def test_doctor_says_which_release_the_functions_are_of() -> None:
     with Server(fsync="always") as server, server.client() as admin:
-        admin.function_load(source)
+        assert found(examine(server.url)[1], "functions").startswith("not loaded yet")
+        admin.function_load(library_of("999.0"))
         code, report = examine(server.url)
-    assert (code, verdicts(report)["functions"]) == (1, "fail")
-    assert "upgrade the headwater package" in found(report, "functions")
+        assert (code, verdicts(report)["functions"]) == (0, "ok")
+        assert "of the newer release 999.0, which is used" in found(report, "functions")
+        admin.function_load(library_of("0.0.1"), replace=True)
+        assert "of release 0.0.1: the next client replaces" in found(
+            examine(server.url)[1], "functions"
+        )
+        headwater.connect(server.url).close()
+        assert "the same as here" in found(examine(server.url)[1], "functions")
 
 
 def test_a_url_that_cannot_be_meant_is_an_error() -> None:

@@ -9,41 +9,66 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
 import headwater
-from headwater.errors import (
-    LibraryTooNew,
-    StoreTooOld,
-)
-from headwater.store.library import NAME, VERSION, library
+from headwater.errors import StoreTooOld
+from headwater.store.library import VERSION, library, release_of
+from tests.support.libraries import library_of
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import works
 
 Dial = Callable[[str | None], headwater.Headwater]
 
 
-def library_of(version: int) -> str:
-    function = f"callback=function() return '{version}:0' end"
-    return (
-        f"#!lua name={NAME}\n"
-        f"redis.register_function{{function_name='hw_version', flags={{'no-writes'}}, {function}}}"
-    )
+def identity_in(admin: redis.Redis, version: int = VERSION) -> str:
+    answer: bytes = admin.fcall(f"hw{version}_version", 0)
+    return answer.decode()
 
 
-def test_a_newer_library_is_left_alone(dial: Dial) -> None:
+def test_a_library_of_a_newer_release_is_used_and_left_alone(dial: Dial) -> None:
     with Server() as server, server.client() as admin:
-        admin.function_load(library_of(VERSION + 1))
-        with pytest.raises(LibraryTooNew, match="upgrade the headwater package") as caught:
-            dial(server.url)
-        assert (caught.value.found, caught.value.ours) == (VERSION + 1, VERSION)
-        assert admin.fcall("hw_version", 0) == b"%d:0" % (VERSION + 1)
-
-
-def test_an_older_library_is_replaced(dial: Dial) -> None:
-    with Server() as server, server.client() as admin:
-        admin.function_load(library_of(0))
+        admin.function_load(library_of("999.0"))
         assert works(dial(server.url))
-        assert admin.fcall("hw_version", 0).decode() == library().identity
+        assert identity_in(admin).startswith(f"{VERSION}:999.0:")
+
+
+def test_a_library_of_an_older_release_is_replaced(dial: Dial) -> None:
+    with Server() as server, server.client() as admin:
+        admin.function_load(library_of("0.0.1"))
+        assert works(dial(server.url))
+        assert identity_in(admin) == library().identity
+
+
+def test_a_library_of_another_state_of_this_release_is_replaced(dial: Dial) -> None:
+    with Server() as server, server.client() as admin:
+        admin.function_load(library_of(headwater.__version__))
+        assert works(dial(server.url))
+        assert identity_in(admin) == library().identity
+
+
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_functions_of_another_contract_stay_beside_ours(version: int, dial: Dial) -> None:
+    with Server() as server, server.client() as admin:
+        admin.function_load(library_of("0.0.1", version))
+        assert works(dial(server.url))
+        assert identity_in(admin) == library().identity
+        assert identity_in(admin, version).startswith(f"{version}:0.0.1:")
+
+
+@pytest.mark.cluster
+def test_each_node_of_a_cluster_gets_the_library_that_it_lacks(dial: Dial) -> None:
+    with Cluster() as cluster:
+        with cluster.nodes[1].client() as admin:
+            admin.function_load(library_of("0.0.1"))
+        with cluster.nodes[2].client() as admin:
+            admin.function_load(library_of("999.0"))
+        assert works(dial(cluster.url))
+        found = []
+        for node in cluster.nodes[:3]:
+            with node.client() as admin:
+                found.append(release_of(identity_in(admin)))
+        assert found == [headwater.__version__, headwater.__version__, "999.0"]
 
 
 def test_a_library_that_is_there_is_not_loaded_again(dial: Dial) -> None:
@@ -52,18 +77,6 @@ def test_a_library_that_is_there_is_not_loaded_again(dial: Dial) -> None:
         before = admin.info("commandstats")["cmdstat_function|load"]["calls"]
         assert works(dial(server.url))
         assert admin.info("commandstats")["cmdstat_function|load"]["calls"] == before == 1
-
-
-@pytest.mark.cluster
-def test_a_newer_library_on_one_node_leaves_all_nodes_alone(dial: Dial) -> None:
-    with Cluster() as cluster:
-        with cluster.nodes[2].client() as admin:
-            admin.function_load(library_of(VERSION + 1))
-        with pytest.raises(LibraryTooNew):
-            dial(cluster.url)
-        for node in cluster.nodes[:2]:
-            with node.client() as admin:
-                assert admin.function_list() == []
 
 
 def test_too_old_a_server_is_refused(dial: Dial) -> None:

@@ -160,7 +160,7 @@ def test_an_unknown_outcome_is_told_as_one(
     door: Forwarder, dial: Dial, name: str, told: Recorder
 ) -> None:
     stream = dial(f"redis://127.0.0.1:{door.port}").stream(name)
-    door.lose("reply", b"hw_stream_write")
+    door.lose("reply", b"_stream_write")
     with pytest.raises(OutcomeUnknown):
         stream.write("t", b"v")
     event = told.last("stream.write")
@@ -172,7 +172,7 @@ def test_a_retry_is_counted_with_its_reason(
 ) -> None:
     hw = dial(f"redis://127.0.0.1:{door.port}")
     stream = hw.stream(name)
-    door.lose("reply", b"hw_stream_write")
+    door.lose("reply", b"_stream_write")
     stream.write_many([("t", b"v")] * 3, producer="p", sequence=1)
     assert facts(told.last("stream.write")) == (name, "retried", 3)
     assert told.counts["store.retry", "disconnected"] == 1

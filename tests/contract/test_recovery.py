@@ -14,13 +14,14 @@ import redis
 import headwater
 from headwater.errors import OutcomeUnknown, StoreUnreachable
 from headwater.store import faults
+from headwater.store.library import NAME
 from tests.support.forwarder import Forwarder
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
 Dial = Callable[[str | None], headwater.Headwater]
-WRITE = b"hw_stream_write"
-READ = b"hw_group_read"
+WRITE = b"_stream_write"
+READ = b"_group_read"
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def in_background(work: Callable[[], Any]) -> Any:
 # ── A library that is lost ───────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("loss", [("FUNCTION", "FLUSH"), ("FUNCTION", "DELETE", "headwater")])
+@pytest.mark.parametrize("loss", [("FUNCTION", "FLUSH"), ("FUNCTION", "DELETE", NAME)])
 @pytest.mark.parametrize("kind", ["plain", pytest.param("cluster", marks=pytest.mark.cluster)])
 def test_a_library_that_is_lost_is_brought_back_unnoticed(
     kind: str, loss: tuple[str, ...], stores: Stores, dial: Dial, name: str
@@ -193,7 +194,7 @@ def test_what_a_lost_reply_handed_out_comes_again(
     door.lose("reply", READ)
     (message,) = group.read(1, retry_ms=100, block_ms=20_000)
     assert (message.value, message.attempt) == (b"first", 2)
-    door.lose("reply", b"hw_group_ack")
+    door.lose("reply", b"_group_ack")
     group.ack(message.offset)
     assert group.info().pending == 0
 

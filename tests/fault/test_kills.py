@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any
 
 import pytest
 from hiredis import pack_command
@@ -23,6 +22,7 @@ import headwater
 from headwater.log import writing
 from headwater.log.handles import StreamHandle
 from headwater.store.call import Call
+from headwater.store.commands import encode_for_server
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.fault
@@ -76,8 +76,7 @@ def test_a_batch_of_which_a_part_was_sent_is_not_there_at_all(
         entries = [(f"t{i}", random.Random(i).randbytes(50)) for i in range(size)]
         call = writing.write_many(StreamHandle(name, set()), entries, None, None, None).send(None)
         assert isinstance(call, Call)
-        words: tuple[Any, ...] = ("FCALL", call.function, 1, call.key, *call.args)
-        packed = pack_command(words)
+        packed = pack_command(encode_for_server(call))
         cuts = {1, len(packed) // 2, len(packed) - 2, len(packed) - 1}
         for cut in sorted(cuts):
             with closing(socket.create_connection(("127.0.0.1", server.port))) as writer:

@@ -201,16 +201,16 @@ def behind(door: Forwarder, name: str) -> Iterator[Queue]:
 
 
 def test_a_push_whose_answer_is_lost_is_not_repeated(door: Forwarder, behind: Queue) -> None:
-    door.lose("reply", b"hw_queue_push")
+    door.lose("reply", b"_queue_push")
     with pytest.raises(OutcomeUnknown, match="dedupe="):
         behind.push(b"v")
     assert behind.stats().ready == 2
 
 
 def test_a_push_that_can_be_recognised_is_repeated(door: Forwarder, behind: Queue) -> None:
-    door.lose("reply", b"hw_queue_push")
+    door.lose("reply", b"_queue_push")
     behind.push(b"v", dedupe="k")
-    door.lose("reply", b"hw_queue_push")
+    door.lose("reply", b"_queue_push")
     behind.push_many([b"w", b"x"], producer="p", sequence=1)
     assert [d.value for d in behind.pop(9)] == [b"first", b"v", b"w", b"x"]
 
@@ -218,12 +218,12 @@ def test_a_push_that_can_be_recognised_is_repeated(door: Forwarder, behind: Queu
 def test_a_pop_whose_answer_is_lost_comes_again_if_it_must_be_acknowledged(
     door: Forwarder, behind: Queue
 ) -> None:
-    door.lose("reply", b"hw_queue_pop")
+    door.lose("reply", b"_queue_pop")
     assert behind.pop(ack_ms=100) == []
     (again,) = behind.pop(ack_ms=LONG_MS, block_ms=20_000)
     assert again.attempt == 2
     behind.release(again)
-    door.lose("reply", b"hw_queue_pop")
+    door.lose("reply", b"_queue_pop")
     with pytest.raises(OutcomeUnknown, match="ack_ms="):
         behind.pop()
     assert behind.stats().ready == 0
@@ -231,7 +231,7 @@ def test_a_pop_whose_answer_is_lost_comes_again_if_it_must_be_acknowledged(
 
 def test_settling_is_repeated_and_counts_once(door: Forwarder, behind: Queue) -> None:
     (held,) = behind.pop(ack_ms=LONG_MS)
-    door.lose("reply", b"hw_queue_settle")
+    door.lose("reply", b"_queue_settle")
     behind.nack(held)
     assert [d.attempt for d in behind.pop(9, ack_ms=LONG_MS)] == [2]
     assert behind.stats().unacked == 1

@@ -1,7 +1,9 @@
 """The contracts of server functions, read from the headers of the Lua files.
 
-``make contracts`` writes what depends on them: the blocks of docs/reference/functions.md, and the
-digests in store/contracts.json together with the version of the library that they belong to.
+``make contracts`` writes what depends on them: the blocks of docs/reference/functions.md, the
+names in docs/how-to/other-languages.md, and the digests in store/contracts.json, together with the
+version of the contract that they belong to, and the release in which that version began. A contract
+may change until its release is out, which is when the package has another version.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from headwater.store.library import VERSION
 PACKAGE = Path(headwater.__file__).parent
 RECORD = PACKAGE / "store" / "contracts.json"
 PAGE = PACKAGE.parents[1] / "docs" / "reference" / "functions.md"
+EXAMPLES = PACKAGE.parents[1] / "docs" / "how-to" / "other-languages.md"
 
 FILES = sorted(PACKAGE.glob("*/lua/**/*.lua"))
 COMMENT = re.compile(r"--\[\[(.*?)\]\]", re.DOTALL)
@@ -29,9 +32,11 @@ REGISTERED = re.compile(r"register_function(?:\('|\{\s*function_name = ')(hw_\w+
 SECTION = re.compile(r"^(KEYS|ARGV|Reply)\s+(.*(?:\n(?!\w+  |\n).*)*)", re.MULTILINE)
 # An entry of the page: its heading and the block below it.
 ENTRY = re.compile(r"### (`hw_.*)\n\n```text\n(?:.*\n)*?```\n")
+# A name as the server knows it.
+VERSIONED = re.compile(r"\bhw\d+_(\w+)")
 
 RAISE = """\
-What functions of {packages} take or reply has changed since version {version} of the library.
+What functions of {packages} take or reply has changed since version {version}, which is released.
 Raise VERSION in src/headwater/store/library.py and run `make contracts`. If only words have
 changed, and every old client is still right, run `make contracts WORDING=1`."""
 
@@ -129,8 +134,13 @@ def recorded_version() -> int:
     return int(json.loads(RECORD.read_text("utf-8"))["version"])
 
 
+def recorded_release() -> str:
+    """Return the release in which the recorded version began."""
+    return str(json.loads(RECORD.read_text("utf-8"))["release"])
+
+
 def main(wording: bool) -> int:
-    """Write the page and the record; refuse to record other contracts under the same version."""
+    """Write the pages and the record; refuse another contract under a version that is released."""
     wanted = entries()
     text = PAGE.read_text("utf-8")
     text = ENTRY.sub(lambda found: wanted.get(re.findall(r"hw_\w+", found[1])[0], ""), text)
@@ -139,10 +149,15 @@ def main(wording: bool) -> int:
         print(f"put these into the fitting section of {PAGE.name}:\n\n")
         print("\n".join(wanted[name] for name in missing))
         return 1
-    if changed() and recorded_version() >= VERSION and not wording:
+    begun = recorded_version() < VERSION
+    released = not begun and recorded_release() != headwater.__version__
+    if changed() and released and not wording:
         print(RAISE.format(packages=", ".join(changed()), version=recorded_version()))
         return 1
-    facts = {"version": VERSION, "digests": digests()}
+    text = EXAMPLES.read_text("utf-8")
+    EXAMPLES.write_text(VERSIONED.sub(rf"hw{VERSION}_\1", text), "utf-8")
+    release = headwater.__version__ if begun else recorded_release()
+    facts = {"version": VERSION, "release": release, "digests": digests()}
     RECORD.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     return 0
 

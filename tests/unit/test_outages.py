@@ -49,7 +49,7 @@ LASTING = [
     ConnectionError("to somebody else"),
     errors.AccessDenied("here", "no", "ask"),
     errors.StoreTooOld("here", "Redis 6"),
-    errors.LibraryTooNew("here", 2, 1),
+    errors.FormatTooNew("stream 's'", 2, 1),
     errors.GapError("c", "s", 1, 2),
     of_sqlite(sqlite3.SQLITE_ERROR),
     of_sqlite(sqlite3.SQLITE_CONSTRAINT_UNIQUE),

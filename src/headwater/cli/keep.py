@@ -10,7 +10,7 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.errors import AccessDenied, LibraryTooNew, StoreError, StoreTooOld
+from headwater.errors import AccessDenied, StoreError, StoreTooOld
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -87,7 +87,7 @@ def keep(
                         if stop.is_set():
                             break
                         done &= kind.keep(name)
-            except (AccessDenied, LibraryTooNew, StoreTooOld):
+            except (AccessDenied, StoreTooOld):
                 raise
             except StoreError as error:
                 # A store that is away may be back in the next round.

@@ -48,7 +48,7 @@ class AsyncStore(StoreSteps):
         keys that their users chose. ``clock`` and ``token`` are what operations and names are given
         for time and for chance.
 
-        Raises StoreUnreachable, AccessDenied, StoreTooOld, LibraryTooNew, EmbeddedServerFailed.
+        Raises StoreUnreachable, AccessDenied, StoreTooOld, EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
         server = None

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import redis
 import redis.exceptions
 
-from headwater.errors import LibraryTooNew, StoreError, StoreTooOld
+from headwater.errors import StoreError, StoreTooOld
 from headwater.store import faults, rights
 from headwater.store.connections import ServerConnections
-from headwater.store.library import needs_loading
+from headwater.store.library import VERSION, library, name_in_server, needs_loading, release_of
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -237,7 +237,7 @@ def _replicas(server: CheckedServer) -> Iterator[Finding]:
 
 def _functions(server: CheckedServer) -> Iterator[Finding]:
     try:
-        found = server.ask("FCALL", "hw_version", 0).decode()
+        found = server.ask("FCALL", name_in_server("hw_version"), 0).decode()
     except redis.exceptions.NoPermissionError:
         yield Finding("functions", "unknown: not allowed to ask", "fail", "grant the rights below")
         return
@@ -247,18 +247,12 @@ def _functions(server: CheckedServer) -> Iterator[Finding]:
         else:
             yield Finding("functions", f"the server answers: {error}", "fail", "upgrade the server")
         return
-    try:
-        old = needs_loading(found, server.where)
-    except LibraryTooNew as error:
-        text = f"version {error.found}, newer than this client's {error.ours}"
-        yield Finding("functions", text, "fail", "upgrade the headwater package on this machine")
-        return
-    version = found.partition(":")[0]
-    text = (
-        f"version {version}, of another release: the next client replaces them"
-        if old
-        else (f"version {version}, the same as here")
-    )
+    if found == library().identity:
+        text = f"version {VERSION}, the same as here"
+    elif needs_loading(found):
+        text = f"version {VERSION}, of release {release_of(found)}: the next client replaces them"
+    else:
+        text = f"version {VERSION}, of the newer release {release_of(found)}, which is used"
     yield Finding("functions", text, "ok")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.store.call import Call, Key, Wait
+from headwater.store.library import name_in_server
 
 
 def encoder(kind: str) -> Callable[[Call | Wait], tuple[Any, ...]]:
@@ -39,4 +40,4 @@ def _beside(key: Key) -> Key:
 
 def _fcall(call: Call, also: tuple[Key, ...]) -> tuple[Any, ...]:
     verb = "FCALL_RO" if call.read_only else "FCALL"
-    return (verb, call.function, 1 + len(also), call.key, *also, *call.args)
+    return (verb, name_in_server(call.function), 1 + len(also), call.key, *also, *call.args)

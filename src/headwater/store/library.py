@@ -2,26 +2,44 @@
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
 What the store's own files define, all packages see; every other package is a block by itself, so
-that none can lean on another, and each has Lua's 200 local names to itself. The library names its
-version and the digest of its source, so that a client knows at once whether the server has what it
-needs.
+that none can lean on another, and each has Lua's 200 local names to itself.
 
-Raise ``VERSION`` with every change of what a function takes or replies, and run ``make contracts``:
-contracts.json records the digests of all contracts under that version, and a test compares.
+The contract of the functions has a version, which is part of every name: the files and the callers
+say ``hw_stream_write``, and the server knows the function as ``hw6_stream_write``, in the library
+``headwater_6``. So releases with different contracts work on one server side by side, each with its
+own functions. Releases with the same contract share one library: that of the newest of them.
+
+When you change a function:
+
+- its code only: nothing. A client whose package has a higher version replaces the library in the
+  server, one with a lower version uses it as it is, and one with the same version (two states of a
+  working tree) loads its own. Every release has a higher version of the package, so a fix
+  never goes back.
+- what it takes or replies: run ``make contracts``, which also tells you when VERSION has to be
+  raised first: a released contract never changes. contracts.json records the digests of all
+  contracts, their version, and the release in which it began, and a test compares. The package's
+  version in the tree is that of the release to come; it is raised right after a release.
+
+Functions of several versions work on the same keys. So what a function stores must be right for the
+functions of the release before, too; docs/decisions/0024-upgrades.md says how.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-from headwater.errors import LibraryTooNew
+from headwater.release import __version__
 
-NAME = "headwater"
 VERSION = 6
+NAME = f"headwater_{VERSION}"
+
+_REGISTERED = re.compile(r"(register_function(?:\('|\{\s*function_name = '))(hw_\w+)'")
+_RELEASE = re.compile(r"([\d.]*)(.*)")
 
 
 class Library(NamedTuple):
@@ -29,6 +47,12 @@ class Library(NamedTuple):
 
     source: str
     identity: str
+
+
+@cache
+def name_in_server(function: str) -> str:
+    """Return the name by which the server knows a function of ours."""
+    return f"hw{VERSION}_{function.removeprefix('hw_')}"
 
 
 def _lua_files(folder: Traversable) -> list[Traversable]:
@@ -53,19 +77,30 @@ def library() -> Library:
         found = [*(_lua_files(shared) if shared.is_dir() else ()), *_lua_files(lua)]
         sources = [f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}" for file in found]
         parts += sources if package.name == "store" else ["do", *sources, "end"]
-    body = "\n".join(parts)
-    identity = f"{VERSION}:{hashlib.sha256(body.encode()).hexdigest()[:16]}"
+    body = _REGISTERED.sub(lambda at: f"{at[1]}{name_in_server(at[2])}'", "\n".join(parts))
+    digest = hashlib.sha256(body.encode()).hexdigest()[:16]
+    identity = f"{VERSION}:{__version__}:{digest}"
     return Library(f"#!lua name={NAME}\nlocal LIBRARY = '{identity}'\n{body}", identity)
 
 
-def needs_loading(found: str | None, where: str) -> bool:
+def needs_loading(found: str | None) -> bool:
     """Return whether ours must be loaded into a server that names ``found`` as its library.
 
-    Raises LibraryTooNew when the server's is newer: an older client must not replace it.
+    The library of a newer release with the same contract is left there, and used.
     """
-    if found is None:
-        return True
-    version = int(found.partition(":")[0])
-    if version > VERSION:
-        raise LibraryTooNew(where, version, VERSION)
-    return found != library().identity
+    ours = library().identity
+    if found is None or found == ours:
+        return found is None
+    return _age(release_of(found)) <= _age(release_of(ours))
+
+
+def release_of(identity: str) -> str:
+    """Return the version of the package that a library comes from."""
+    return identity.split(":")[1]
+
+
+def _age(release: str) -> tuple[list[int], bool, str]:
+    """Return what orders releases; "1.2rc1" comes before "1.2"."""
+    found = _RELEASE.match(release)
+    numbers, rest = found.groups() if found else ("", release)
+    return [int(number) for number in numbers.split(".") if number], not rest, rest

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from headwater.errors import AccessDenied
-from headwater.store.library import library
+from headwater.store.library import library, name_in_server
 
 KEYS = "~hw:*"
 _KEY = "hw:{doctor}"
@@ -25,8 +25,8 @@ _SENT_TO_CLUSTER = ("cluster|slots", "asking")
 _SAMPLES: dict[str, tuple[Any, ...]] = {
     "client|setname": ("doctor",),
     "info": (),
-    "fcall": ("hw_version", 1, _KEY),
-    "fcall_ro": ("hw_version", 1, _KEY),
+    "fcall": (name_in_server("hw_version"), 1, _KEY),
+    "fcall_ro": (name_in_server("hw_version"), 1, _KEY),
     "function|load": ("",),
     "blpop": (_KEY, 0),
     "xread": ("STREAMS", _KEY, 0),
@@ -54,7 +54,7 @@ def rules(cluster: bool) -> str:
 def request(cluster: bool) -> tuple[Any, ...]:
     """Return the command that asks a server which of the needed rights its caller lacks."""
     inside = [command for command in needed(cluster) if command not in (*_SENT, *_SENT_TO_CLUSTER)]
-    return ("FCALL", "hw_rights", 0, _KEY, *inside)
+    return ("FCALL", name_in_server("hw_rights"), 0, _KEY, *inside)
 
 
 def check(denied: Sequence[bytes], where: str, cluster: bool) -> None:

@@ -17,7 +17,7 @@ from headwater.store import faults, rights
 from headwater.store.call import Call, Look, Many, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.library import library, needs_loading
+from headwater.store.library import library, name_in_server, needs_loading
 from headwater.store.many import chunks
 from headwater.store.observing import RequestObservation
 from headwater.store.url import Address
@@ -84,24 +84,19 @@ class StoreSteps:
         return versions[0]
 
     def _load_library(self) -> Steps[None]:
-        """Load our function library into every server that does not have this one.
-
-        Raises LibraryTooNew, before anything is changed, when one of them has a newer.
-        """
-        lacking = []
+        """Load our function library into every server that has none or an older one."""
+        ask = ("FCALL", name_in_server("hw_version"), 0)
+        load = ("FUNCTION", "LOAD", "REPLACE", library().source)
         for server in (yield self.connections.servers):
             try:
-                reply = yield partial(server.send, "", ("FCALL", "hw_version", 0), fresh=True)
+                reply = yield partial(server.send, "", ask, fresh=True)
                 found = reply.decode()
             except redis.ResponseError as error:
                 if "Function not found" not in str(error):
                     raise
                 found = None
-            if needs_loading(found, self.where):
-                lacking.append(server)
-        load = ("FUNCTION", "LOAD", "REPLACE", library().source)
-        for server in lacking:
-            yield partial(server.send, "", load, fresh=True)
+            if needs_loading(found):
+                yield partial(server.send, "", load, fresh=True)
 
     def _command(self, *words: Any) -> Steps[list[Any]]:
         replies = []
