@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Self
 
-from headwater.client_handles import ClientHandles
+from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
@@ -30,7 +30,7 @@ class AsyncHeadwater:
         self._handles = ClientHandles(store.kind, store.token)
 
     def __repr__(self) -> str:
-        return f"AsyncHeadwater({self.store.where!r})"
+        return f"AsyncHeadwater({shown_store(self)})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,12 +102,13 @@ class AsyncHeadwater:
 class _Connecting:
     """A connection in the making: await it, or use it in ``async with``."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, wait_ms: int | None) -> None:
         self._url = url
+        self._wait_s = wait_seconds(wait_ms)
         self._made: AsyncHeadwater | None = None
 
     async def _connect(self) -> AsyncHeadwater:
-        return AsyncHeadwater(await AsyncStore.open(self._url))
+        return AsyncHeadwater(await AsyncStore.open(self._url, wait_s=self._wait_s))
 
     def __await__(self) -> Generator[Any, None, AsyncHeadwater]:
         return self._connect().__await__()
@@ -121,6 +122,6 @@ class _Connecting:
             await self._made.close()
 
 
-def connect(url: str | None = None) -> _Connecting:
+def connect(url: str | None = None, *, wait_ms: int | None = None) -> _Connecting:
     """Connect as headwater.connect does; await the result, or use it in ``async with``."""
-    return _Connecting(url)
+    return _Connecting(url, wait_ms)

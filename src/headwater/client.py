@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from headwater.client_handles import ClientHandles
+from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.ick.ick import Ick, IckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
@@ -21,12 +21,12 @@ from headwater.store.store import Store
 class Headwater:
     """A connected store. Safe to share between threads; close it, or use it in ``with``."""
 
-    def __init__(self, url: str | None = None) -> None:
-        self.store = Store(url)
+    def __init__(self, url: str | None = None, *, wait_ms: int | None = None) -> None:
+        self.store = Store(url, wait_s=wait_seconds(wait_ms))
         self._handles = ClientHandles(self.store.kind, self.store.token)
 
     def __repr__(self) -> str:
-        return f"Headwater({self.store.where!r})"
+        return f"Headwater({shown_store(self)})"
 
     def __enter__(self) -> Self:
         return self
@@ -117,11 +117,13 @@ class Headwater:
         self.store.close()
 
 
-def connect(url: str | None = None) -> Headwater:
+def connect(url: str | None = None, *, wait_ms: int | None = None) -> Headwater:
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
     URLs: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``rediss+cluster://``,
-    ``embedded:///directory``. Raises StoreUnreachable, AccessDenied, StoreTooOld, FormatTooNew,
-    EmbeddedServerFailed or InvalidInput.
+    ``embedded:///directory``. A server that restarts, a failover or a server that loads its data is
+    waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long a store is waited for
+    of which no server answers at all. Raises StoreUnreachable, TooManyClients, AccessDenied,
+    StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
-    return Headwater(url)
+    return Headwater(url, wait_ms=wait_ms)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
 from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
+from headwater.inputs import check_ms
 from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_streams
 from headwater.log.housekeeping import Kept
@@ -23,6 +24,17 @@ def member_name(token: str) -> str:
     """Return the name of this client among the members of a group: where it runs, and which."""
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in ".-")[:60] or "host"
     return f"{host}-{os.getpid()}-{token}"
+
+
+def wait_seconds(wait_ms: int | None) -> float | None:
+    """Return the seconds that a client waits for a store that does not answer; None: as calls."""
+    return None if wait_ms is None else check_ms(wait_ms, "wait_ms") / 1000
+
+
+def shown_store(client: object) -> str:
+    """Return what the repr of a client shows of its store; a client may have failed to connect."""
+    store = getattr(client, "store", None)
+    return "not connected" if store is None else repr(store.where)
 
 
 class ClientHandles:

@@ -8,6 +8,7 @@
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made
     │   ├── StoreTooOld           the server lacks what Headwater needs
+    │   ├── TooManyClients        the server takes no more connections
     │   ├── AccessDenied          wrong password, or a right is missing
     │   ├── EmbeddedServerFailed  the private server did not come up
     │   ├── OutcomeUnknown        the connection broke after a call was sent
@@ -111,6 +112,17 @@ class StoreUnreachable(StoreError, ConnectionError):
         super().__init__(
             f"cannot reach the store at {where}: {why}; "
             "check that the server runs and that the URL names its host and port"
+        )
+        self.where = where
+
+
+class TooManyClients(StoreError, ConnectionError):
+    """The server has as many connections as it may have; nothing was executed."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"the store at {where} has as many connections as its maxclients allows; raise "
+            "maxclients there, use fewer clients or threads, or close clients that are not used"
         )
         self.where = where
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -36,15 +37,21 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
     """Connect to a URL, once by the sync and once by the async client; closed after the test."""
     with contextlib.ExitStack() as opened:
 
-        def dial(url: str | None) -> headwater.Headwater:
+        def dial(url: str | None, **words: Any) -> headwater.Headwater:
             if request.param == "async":
-                hw = blocking.connect(request.getfixturevalue("loop"), url)
+                hw = blocking.connect(request.getfixturevalue("loop"), url, **words)
             else:
-                hw = headwater.connect(url)
+                hw = headwater.connect(url, **words)
             opened.callback(hw.close)
             return hw
 
         yield dial
+
+
+@pytest.fixture
+def dial_at_once(dial: Callable[..., headwater.Headwater]) -> Dial:
+    """Connect without waiting for a store that does not answer."""
+    return partial(dial, wait_ms=0)
 
 
 @pytest.fixture(params=["sync", "async"])

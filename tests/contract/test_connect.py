@@ -170,15 +170,17 @@ def test_a_file_of_authorities_that_is_not_there(
 
 
 @pytest.mark.usefixtures("hurry")
-def test_tls_to_a_server_that_does_not_speak_it(server: Server, ca_file: Path, dial: Dial) -> None:
+def test_tls_to_a_server_that_does_not_speak_it(
+    server: Server, ca_file: Path, dial_at_once: Dial
+) -> None:
     # Such a server waits for the end of what it takes for a command.
     with pytest.raises(StoreUnreachable, match="Timeout connecting"):
-        dial(f"rediss://localhost:{server.port}?ssl_ca_certs={ca_file}")
+        dial_at_once(f"rediss://localhost:{server.port}?ssl_ca_certs={ca_file}")
 
 
-def test_no_tls_to_a_server_that_demands_it(tls_door: Forwarder, dial: Dial) -> None:
+def test_no_tls_to_a_server_that_demands_it(tls_door: Forwarder, dial_at_once: Dial) -> None:
     with pytest.raises(StoreUnreachable):
-        dial(f"redis://localhost:{tls_door.port}")
+        dial_at_once(f"redis://localhost:{tls_door.port}")
 
 
 # ── What is not there ────────────────────────────────────────────────────────────────────────
@@ -196,11 +198,13 @@ def unreachable() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", unreachable())
-def test_a_server_that_is_not_there_is_said_at_once(kind: str, dial: Dial) -> None:
+def test_a_server_that_is_not_there_is_said_at_once_if_asked_to(
+    kind: str, dial_at_once: Dial
+) -> None:
     url = unreachable()[kind]
     begun = time.monotonic()
     with pytest.raises(StoreUnreachable, match="check that the server runs") as caught:
-        dial(url)
+        dial_at_once(url)
     # How long it takes to find out that a name is unknown is not ours to decide.
     assert time.monotonic() - begun < 2 or kind == "unknown host"
     assert caught.value.where == url
@@ -236,10 +240,10 @@ def test_a_server_of_another_protocol(dial: Dial) -> None:
 
 
 @pytest.mark.usefixtures("hurry")
-def test_a_server_that_never_answers(dial: Dial) -> None:
+def test_a_server_that_never_answers(dial_at_once: Dial) -> None:
     begun = time.monotonic()
     with answering(None) as port, pytest.raises(StoreUnreachable, match="Timeout"):
-        dial(f"redis://127.0.0.1:{port}")
+        dial_at_once(f"redis://127.0.0.1:{port}")
     assert time.monotonic() - begun < 2
 
 

@@ -16,7 +16,7 @@ from headwater.log.extents import Extent, extent
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
 from headwater.store import faults
-from headwater.store.call import Call, Many, Operation
+from headwater.store.call import Call, Look, Many, Operation
 from headwater.store.faults import Refusal
 from headwater.store.many import CHUNK_BYTES, together
 from tests.support.entries import entries
@@ -172,6 +172,16 @@ def test_a_server_that_is_killed_is_waited_for(dial: Dial, name: str) -> None:
         server.kill()
         server.restart()
         assert {each.last for each in extents(hw, names)} == {1}
+
+
+def test_commands_sent_together_do_not_fail_over_a_connection_that_was_closed_idle(
+    door: Forwarder, dial: Dial, name: str
+) -> None:
+    hw = dial(f"redis://127.0.0.1:{door.port}")
+    look = Look(stream_key(name), (("EXISTS", stream_key(name)),))
+    for _ in range(20):
+        assert hw.store.ask(look) == [0]
+        door.cut()
 
 
 def test_a_server_that_stays_away_is_said_in_the_end(

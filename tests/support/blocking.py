@@ -82,6 +82,6 @@ class Blocking:
                 return
 
 
-def connect(loop: Loop, url: str | None) -> headwater.Headwater:
+def connect(loop: Loop, url: str | None, **words: Any) -> headwater.Headwater:
     """Connect the async client; to the type checker and to tests it is the sync one."""
-    return cast("headwater.Headwater", Blocking(loop, loop.wait(aio.connect(url))))
+    return cast("headwater.Headwater", Blocking(loop, loop.wait(aio.connect(url, **words))))

@@ -8,7 +8,13 @@ import pytest
 import redis
 from redis._parsers.base import BaseParser
 
-from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreUnreachable
+from headwater.errors import (
+    AccessDenied,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnreachable,
+    TooManyClients,
+)
 from headwater.store import faults
 from headwater.store.call import Call, Wait
 from headwater.store.faults import Recovery, Refusal, unsent
@@ -52,10 +58,36 @@ def test_a_server_that_refuses_for_now_is_asked_again(
     assert Recovery(request_, WHERE).next_step(unsent(answer(text))) == step, "refused before it"
 
 
-def test_its_first_contact_is_waited_for_when_the_server_is_there() -> None:
-    assert Recovery(None, WHERE).next_step(answer("LOADING loading")) == "renew"
+def test_a_first_contact_may_wait_less_for_a_store_that_nobody_answers_for() -> None:
+    assert Recovery(LOOK, WHERE).next_step(unsent(BROKEN)) == "renew", "as a call does"
     with pytest.raises(StoreUnreachable):
-        Recovery(None, WHERE).next_step(unsent(BROKEN))
+        Recovery(LOOK, WHERE, absent_s=0).next_step(unsent(BROKEN))
+    there = Recovery(LOOK, WHERE, absent_s=0)
+    assert there.next_step(answer("LOADING loading")) == "renew"
+    assert there.next_step(unsent(BROKEN)) == "renew", "a server has answered"
+
+
+@pytest.mark.parametrize("request_", [PLAIN, NUMBERED, LOOK, BLOCK])
+def test_a_server_that_takes_no_more_connections_is_said_at_once(request_: Call | Wait) -> None:
+    full = redis.ConnectionError("max number of clients reached")
+    with pytest.raises(TooManyClients, match="maxclients"):
+        Recovery(request_, WHERE).next_step(unsent(full))
+
+
+def test_a_certificate_that_is_refused_is_not_tried_again() -> None:
+    refused = redis.ConnectionError("Error 1 connecting to h:6379.")
+    refused.__context__ = ssl.SSLCertVerificationError("certificate verify failed")
+    with pytest.raises(StoreUnreachable, match="TLS failed"):
+        Recovery(LOOK, WHERE).next_step(unsent(refused))
+
+
+def test_a_server_of_another_protocol_is_not_tried_again() -> None:
+    garbled = redis.InvalidResponse("Protocol error")
+    assert Recovery(LOOK, WHERE).next_step(garbled) == "renew", "on a connection that worked"
+    with pytest.raises(OutcomeUnknown):
+        Recovery(PLAIN, WHERE).next_step(garbled)
+    with pytest.raises(StoreUnreachable):
+        Recovery(LOOK, WHERE).next_step(unsent(redis.InvalidResponse("Protocol error")))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +95,6 @@ def test_its_first_contact_is_waited_for_when_the_server_is_there() -> None:
     [
         BROKEN,
         redis.TimeoutError("Timeout reading from h:6379"),
-        redis.InvalidResponse("Protocol error"),
         TimeoutError(),
         ConnectionResetError(104, "Connection reset by peer"),
         ssl.SSLError("broken"),

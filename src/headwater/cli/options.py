@@ -98,7 +98,8 @@ def connected(url: str | None) -> Iterator[Headwater]:
     """Connect for the length of a command."""
     from headwater.client import connect
 
-    with connect(url) as hw:
+    # A person waits, who may have mistyped the URL.
+    with connect(url, wait_ms=0) as hw:
         yield hw
 
 

@@ -71,10 +71,7 @@ class AsyncServerConnections:
         connection = self._idle.pop() if self._idle else self._make()
         packed = pack_command(command)
         try:
-            if fresh and connection.is_connected and _has_news(connection):
-                await connection.disconnect(nowait=True)
-            if not connection.is_connected:
-                await _connect(connection)
+            await _make_ready(connection, fresh)
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 await connection.send_packed_command(ASKING + packed if asking else packed, False)
                 if asking:
@@ -96,8 +93,7 @@ class AsyncServerConnections:
         connection = self._idle.pop() if self._idle else self._make()
         replies: list[Any] = []
         try:
-            if not connection.is_connected:
-                await _connect(connection)
+            await _make_ready(connection, fresh=True)
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 packed = b"".join(pack_command(command) for _, command in commands)
                 await connection.send_packed_command(packed, False)
@@ -137,6 +133,14 @@ class AsyncServerConnections:
         self._make = refuse_closed
         while self._idle:
             await self._idle.pop().disconnect()
+
+
+async def _make_ready(connection: Any, fresh: bool) -> None:
+    """Connect what is not connected, or was closed by its server; raises Unsent."""
+    if fresh and connection.is_connected and _has_news(connection):
+        await connection.disconnect(nowait=True)
+    if not connection.is_connected:
+        await _connect(connection)
 
 
 async def _connect(connection: Any) -> None:

@@ -39,16 +39,16 @@ class AsyncStore(StoreSteps):
         url: str | None = None,
         *,
         check_rights: bool = True,
+        wait_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = random_token,
     ) -> AsyncStore:
         """Connect, check the server and make sure that it has our functions.
 
         Without ``check_rights``, the user need not have rights on our own keys: timelines lie under
-        keys that their users chose. ``clock`` and ``token`` are what operations and names are given
-        for time and for chance.
+        keys that their users chose. Store says more about the other arguments.
 
-        Raises StoreUnreachable, AccessDenied, StoreTooOld, EmbeddedServerFailed.
+        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
         server = None
@@ -65,7 +65,7 @@ class AsyncStore(StoreSteps):
             check_rights=check_rights,
         )
         try:
-            store.version = await store._do(store._first_contact())
+            store.version = await store._do(store._first_contact(wait_s))
         except BaseException:
             await store.close()
             raise

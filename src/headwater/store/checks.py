@@ -14,6 +14,7 @@ from headwater.errors import StoreError, StoreTooOld
 from headwater.store import faults, rights
 from headwater.store.connections import ServerConnections
 from headwater.store.library import VERSION, library, name_in_server, needs_loading, release_of
+from headwater.store.steps import GREETING
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -36,7 +37,7 @@ class Finding(NamedTuple):
 def explained(error: Exception, where: str) -> StoreError:
     """Return the error that a user would see for a failed connection or a refusal."""
     try:
-        faults.Recovery(None, where).next_step(error)
+        faults.Recovery(GREETING, where, patience_s=0).next_step(error)
     except StoreError as found:
         return found
     return StoreError(f"the store at {where} cannot serve now: {error}; try again later")

@@ -15,7 +15,14 @@ from typing import Literal, NoReturn, TypeAlias
 import redis.exceptions as redis_errors
 
 from headwater import instrument
-from headwater.errors import AccessDenied, OutcomeUnknown, StoreError, StoreTooOld, StoreUnreachable
+from headwater.errors import (
+    AccessDenied,
+    OutcomeUnknown,
+    StoreError,
+    StoreTooOld,
+    StoreUnreachable,
+    TooManyClients,
+)
 from headwater.store.call import Call, Wait
 
 # How long a call waits for a server that is away or not ready: a restart, a failover.
@@ -30,6 +37,9 @@ _ELSEWHERE = {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"}
 
 # A command inside a function that its caller has no right to; Redis 7.0 does not say which.
 _DENIED = re.compile("ACL failure in script|user executing the script can't (run|access)")
+
+# The server says so in place of a greeting, and closes the connection.
+_TOO_MANY = "max number of clients"
 
 Step: TypeAlias = Literal["load", "wait", "renew"]
 
@@ -59,21 +69,24 @@ def unsent(error: BaseException) -> Unsent:
 class Recovery:
     """One call that failed, until it succeeds or its caller gets an error.
 
-    ``request`` is None for the first contact, when a server that is away is not waited for.
-    Others wait ``patience_s`` for it, which is PATIENCE_S unless the caller knows better.
+    A server that is away or not ready is waited for ``patience_s``, which is PATIENCE_S unless the
+    caller knows better; ``absent_s``, if given, limits the wait as long as no server has answered.
     """
 
     def __init__(
         self,
-        request: Call | Wait | None,
+        request: Call | Wait,
         where: str,
         patience_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        absent_s: float | None = None,
     ) -> None:
         self._request = request
         self._where = where
         self._clock = clock
         self._until = clock() + (PATIENCE_S if patience_s is None else patience_s)
+        self._absent_until = None if absent_s is None else clock() + absent_s
         self._loads = 0
         self._perhaps_done = False
         self.delay_s = 0.005
@@ -83,9 +96,15 @@ class Recovery:
 
         Raises Refusal for a function's own answer, else an error of the StoreError tree.
         """
+        if _code(_cause(error)):
+            self.note_answer()
         step = self._next_step(error)
         instrument.count("store.retry", _reason(error))
         return step
+
+    def note_answer(self) -> None:
+        """Note that a server of the store has answered: the store is there, if not ready."""
+        self._absent_until = None
 
     def _next_step(self, error: BaseException) -> Step:
         sent = not isinstance(error, Unsent)
@@ -100,6 +119,9 @@ class Recovery:
                 return self._load(error)
         if _is_access(error):
             _raise_access(error, self._where)
+        if _TOO_MANY in text:
+            self._refuse_to_guess(text, error)
+            raise TooManyClients(self._where) from error
         if code in _BUSY or code in _ELSEWHERE:
             if self._clock() < self._until:
                 return "wait" if code in _BUSY else "renew"
@@ -129,7 +151,8 @@ class Recovery:
             self._perhaps_done = True
             if not request.repeatable:
                 self._refuse_to_guess(why, error)
-        if request is not None and self._clock() < self._until:
+        until = self._until if self._absent_until is None else self._absent_until
+        if self._clock() < until and not _is_lasting(error, sent):
             return "renew"
         self._refuse_to_guess(why, error)
         raise StoreUnreachable(self._where, why) from error
@@ -180,6 +203,23 @@ def _is_disconnect(error: BaseException) -> bool:
         | redis_errors.InvalidResponse
         | OSError,
     )
+
+
+def _is_lasting(error: BaseException, sent: bool) -> bool:
+    """Return whether waiting does not help: nobody could connect by this URL as it is.
+
+    Not so a host that is unknown: the name of a server that restarts may be missing meanwhile.
+    """
+    if isinstance(error, redis_errors.InvalidResponse):
+        # The first answer on a connection was none of a Redis server.
+        return not sent
+    return isinstance(error, ssl.SSLCertVerificationError) or _lacks_file(error)
+
+
+def _lacks_file(error: BaseException) -> bool:
+    """Return whether a file of certificates is missing, which TLS reads before it connects."""
+    found = error.__context__ if isinstance(error, redis_errors.ConnectionError) else error
+    return isinstance(found, FileNotFoundError) and "unix socket" not in str(error)
 
 
 def _is_access(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ makes it, the async store makes and awaits it, and either sends back what it ret
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis
 
+from headwater.outages import Outage
 from headwater.store import faults, rights
 from headwater.store.call import Call, Look, Many, Wait
 from headwater.store.commands import encoder
@@ -21,6 +23,8 @@ from headwater.store.library import library, name_in_server, needs_loading
 from headwater.store.many import chunks
 from headwater.store.observing import RequestObservation
 from headwater.store.url import Address
+
+log = logging.getLogger("headwater.store")
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
@@ -63,17 +67,35 @@ class StoreSteps:
 
     # ── First contact ────────────────────────────────────────────────────────────────────────
 
-    def _first_contact(self) -> Steps[str]:
+    def _first_contact(self, wait_s: float | None) -> Steps[str]:
+        """Check every server of the store and load our functions; returns the server's version.
+
+        Waits as a call does for a store that is away or not ready, but only ``wait_s`` as long as
+        no server of it has answered.
+        """
+        # An embedded server was just started, or attached to: it is there.
+        absent_s = None if self.server else wait_s
+        recovery = faults.Recovery(GREETING, self.where, None, self.clock, absent_s=absent_s)
+        attempt = partial(self._check_and_load, recovery)
         try:
-            return (yield from self._check_and_load())
+            return (yield from attempt())
         except (redis.RedisError, OSError) as error:
             fault = error
-        recovery = self._recovery(GREETING if self.server else None, None)
-        return (yield from self._retry(recovery, fault, self._check_and_load))
+        outage = Outage(f"connecting to {self.where}", log, self.clock)
+        version = yield from self._retry(recovery, fault, attempt, outage)
+        outage.over()
+        return version
 
-    def _check_and_load(self) -> Steps[str]:
+    def _check_and_load(self, recovery: faults.Recovery) -> Steps[str]:
         cluster = self.kind == "cluster"
-        infos = [faults.parse_info(reply) for reply in (yield from self._command("INFO", "server"))]
+        infos = []
+        for server in (yield self.connections.servers):
+            if cluster:
+                # One of its servers has named the others.
+                recovery.note_answer()
+            reply = yield partial(server.send, "", ("INFO", "server"), fresh=True)
+            recovery.note_answer()
+            infos.append(faults.parse_info(reply))
         versions = [faults.check_server(info, self.where) for info in infos]
         if not cluster:
             faults.refuse_node(infos[0], self.where)
@@ -107,7 +129,7 @@ class StoreSteps:
 
     # ── Recovery ─────────────────────────────────────────────────────────────────────────────
 
-    def _recovery(self, request: Call | Wait | None, patience_s: float | None) -> faults.Recovery:
+    def _recovery(self, request: Call | Wait, patience_s: float | None) -> faults.Recovery:
         return faults.Recovery(request, self.where, patience_s, self.clock)
 
     def _recover(
@@ -123,10 +145,16 @@ class StoreSteps:
         return (yield from self._retry(recovery, fault, partial(_once, again)))
 
     def _retry(
-        self, recovery: faults.Recovery, fault: Exception, attempt: Callable[[], Steps[T]]
+        self,
+        recovery: faults.Recovery,
+        fault: Exception,
+        attempt: Callable[[], Steps[T]],
+        outage: Outage | None = None,
     ) -> Steps[T]:
         while True:
             step = recovery.next_step(fault)
+            if outage is not None and step != "load":
+                outage.meet(fault)
             try:
                 yield from self._prepare(step, recovery.delay_s)
                 return (yield from attempt())

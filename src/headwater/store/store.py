@@ -41,14 +41,17 @@ class Store(StoreSteps):
         self,
         url: str | None = None,
         *,
+        wait_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         token: Callable[[], str] = random_token,
     ) -> None:
         """Connect, check the server and make sure that it has our functions.
 
-        ``clock`` and ``token`` are what operations and names are given for time and for chance.
+        It waits as long as a call for a store that is away or not ready; ``wait_s`` limits that as
+        long as no server of the store answers. ``clock`` and ``token`` are what operations and
+        names are given for time and for chance.
 
-        Raises StoreUnreachable, AccessDenied, StoreTooOld, EmbeddedServerFailed.
+        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
         server = None
@@ -65,7 +68,7 @@ class Store(StoreSteps):
             check_rights=True,
         )
         try:
-            self.version = self._do(self._first_contact())
+            self.version = self._do(self._first_contact(wait_s))
         except BaseException:
             self.close()
             raise

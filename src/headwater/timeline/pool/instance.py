@@ -147,7 +147,7 @@ class Instance:
             if self._closed:
                 raise StoreError(f"the farm that asks {self.where} is closed; open it again")
             if self._store is None:
-                self._store = await AsyncStore.open(self.url, check_rights=False)
+                self._store = await AsyncStore.open(self.url, check_rights=False, wait_s=0)
             return self._store
 
     async def _lay_pipe(self, store: AsyncStore) -> None:
