@@ -1,9 +1,9 @@
 """The project's own pages as programs: their blocks of code, run in order, with what they show.
 
-A block of Python runs in the namespace of its page. A comment ``# -> text`` after a statement shows
-what its value must look like. A ``console`` block holds commands, each after ``$``, and what they
-print. ``...`` stands for anything, and white space does not count. A block that cannot run is
-preceded by ``<!-- not run: reason -->``.
+A block of Python is typed line by line, as into a prompt, in the namespace of its page. A comment
+``# -> text`` after a statement shows what its value must look like. A ``console`` block holds
+commands, each after ``$``, and what they print. ``...`` stands for anything, and white space does
+not count. A block that cannot run is preceded by ``<!-- not run: reason -->``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+from codeop import CommandCompiler
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,9 +83,28 @@ def run_page(page: Path) -> None:
 
 
 def _run_python(block: Block, where: str, namespace: dict[str, Any]) -> None:
-    tree = _Showing(block.text).visit(ast.parse(block.text))
-    ast.increment_lineno(ast.fix_missing_locations(tree), block.line - 1)
-    exec(compile(tree, where, "exec"), namespace)
+    for statement, line in _typed(block, where):
+        if not ast.parse(statement).body:
+            continue  # an empty line, or a comment
+        tree = _Showing(statement).visit(ast.parse(statement, where, "single"))
+        ast.increment_lineno(ast.fix_missing_locations(tree), line - 1)
+        exec(compile(tree, where, "single"), namespace)
+
+
+def _typed(block: Block, where: str) -> Iterator[tuple[str, int]]:
+    """Return the statements of a block as a Python prompt takes them, with their first lines.
+
+    A prompt compiles what is typed line by line: an empty line ends a function or a loop, and a
+    line that is not indented cannot follow one without it.
+    """
+    compile_typed = CommandCompiler()
+    typed: list[str] = []
+    for number, line in enumerate([*block.text.split("\n"), ""]):
+        typed.append(line)
+        if compile_typed("\n".join(typed), where, "single") is not None:
+            yield "\n".join(typed), block.line + number + 1 - len(typed)
+            typed = []
+    assert not "".join(typed).strip(), f"{where}: a prompt waits for more after {typed}"
 
 
 class _Showing(ast.NodeTransformer):
