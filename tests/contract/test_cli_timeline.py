@@ -111,6 +111,8 @@ def test_a_walk_tells_what_it_did(farm: str, three: list[Replica], tmp_path: Pat
         "differing": 0,
         "written": 0,
         "failures": 0,
+        "trimmed": 0,
+        "forgotten": 0,
         "unscanned": [],
         "whole": True,
     }

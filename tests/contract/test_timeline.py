@@ -204,7 +204,7 @@ def test_large_batches_go_in_bounded_calls(farm: Farm) -> None:
 
 
 def test_a_full_key_keeps_the_newest_deletes_counted(open_: OpenFarm, three: list[Replica]) -> None:
-    farm = open_(max_size=3)
+    farm = open_(max_size=3, keep=3)
     farm.insert([("k", score, f"m{score}") for score in (1, 2, 3)])
     assert farm.delete([("k", 5, "x")]) == Written(applied=1, trimmed=1)
     assert members(farm) == ["m3", "m2"]
@@ -219,7 +219,7 @@ def test_a_full_key_keeps_the_newest_deletes_counted(open_: OpenFarm, three: lis
 
 
 def test_a_batch_larger_than_a_key_leaves_its_newest(open_: OpenFarm) -> None:
-    farm = open_(max_size=100)
+    farm = open_(max_size=100, keep=100)
     done = farm.insert([("k", i * 7 % 5000, f"m{i * 7 % 5000:04}") for i in range(5000)])
     assert (done.applied + done.rejected, done.trimmed) == (5000, done.applied - 100)
     assert members(farm, limit=1000) == [f"m{i:04}" for i in range(4999, 4899, -1)]

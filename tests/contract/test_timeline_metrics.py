@@ -52,9 +52,9 @@ def tally() -> Iterator[Tally]:
 
 def test_every_metric_is_counted(open_: OpenFarm, three: list[Replica], tally: Tally) -> None:
     horizon = -5.0
-    words: dict[str, Any] = {"max_size": 3, "horizon": lambda: horizon}
+    words: dict[str, Any] = {"max_size": 3, "keep": 3, "horizon": lambda: horizon}
     a, b, _ = (replica.url for replica in three)
-    open_(a, max_size=3).insert([("k", i, f"m{i}") for i in (1, 2, 3)])
+    open_(a, max_size=3, keep=3).insert([("k", i, f"m{i}") for i in (1, 2, 3)])
     farm = open_(**words)
     farm.select(["k", "j"])
     farm.settle()
@@ -63,6 +63,7 @@ def test_every_metric_is_counted(open_: OpenFarm, three: list[Replica], tally: T
     farm.insert([("k", 9, "n"), ("k", 9, "n"), ("k", 1, "o")])
     farm.insert([("k", i, f"n{i}") for i in (10, 11, 12)])
     farm.delete([("k", 12, "n12")])
+    three[0].client.zadd("k+", {"over the size": 4, "below the horizon": 2})
     farm.repair(["k"])
     farm.settle()
     lone = open_(f"{a};{DEAD}", write_quorum=2, **words)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headwater.timeline import AsyncFarm, Record, State
 from headwater.timeline.cluster.calls import Changes, WriteBatch
 from headwater.timeline.farm.full_repair import add_change
-from headwater.timeline.law import NO_HORIZON, States, kept, merge
+from headwater.timeline.law import NO_HORIZON, States, kept, merge, shown
 from tests.support import blocking
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.farms import Replica, replicas
@@ -39,6 +39,7 @@ class Story(NamedTuple):
     before: list[list[int]]
     after: list[list[int]]
     max_size: int
+    keep: int
     horizon: float
 
 
@@ -48,9 +49,10 @@ def stories(draw: st.DrawFn) -> Story:
     operations = draw(st.lists(st.builds(Operation, MEMBERS, kinds), min_size=1, max_size=14))
     some = st.lists(st.sampled_from(range(len(operations))), max_size=2 * len(operations))
     three = st.lists(some, min_size=3, max_size=3)
-    sizes = st.sampled_from([1, 2, 3, 5, 100])
+    size = draw(st.sampled_from([1, 2, 3, 5, 100]))
+    keep = draw(st.sampled_from([size, size + 1, 2 * size, 3 * size]))
     horizons = st.one_of(st.just(NO_HORIZON), SCORES)
-    return Story(operations, draw(three), draw(three), draw(sizes), draw(horizons))
+    return Story(operations, draw(three), draw(three), size, keep, draw(horizons))
 
 
 def delivered(story: Story) -> States:
@@ -74,35 +76,37 @@ async def deliver(farm: AsyncFarm, story: Story, key: bytes) -> None:
             assert sum(outcome.written[:3]) == len(after)
 
 
-def in_order(key: bytes, states: States) -> list[Record]:
-    living = [Record(key, s.score, member) for member, s in states.items() if not s.deleted]
-    return sorted(living, key=lambda record: (record.score, record.member), reverse=True)
+def in_order(key: bytes, states: States, most: int = 1000) -> list[Record]:
+    return [Record(key, score, member) for member, score in shown(states, most)]
 
 
 async def check(story: Story, three: list[Replica]) -> None:
     key = f"model-{secrets.token_hex(6)}".encode()
-    words: dict[str, Any] = {"max_size": story.max_size, "timeout_ms": 20_000}
+    words: dict[str, Any] = {"max_size": story.max_size, "keep": story.keep, "timeout_ms": 20_000}
     if story.horizon != NO_HORIZON:
         words["horizon"] = story.horizon
     everything = delivered(story)
-    truth = kept(everything, story.max_size, story.horizon)
+    truth = kept(everything, story.keep, story.horizon)
+    expected = in_order(key, truth, story.max_size)
     async with AsyncFarm.open(";".join(replica.url for replica in three), **words) as farm:
         await deliver(farm, story, key)
         # Before any repair: nothing but the newest operation on each member is shown, and all of
         # what is kept. How many tombstones lie between, a read need not know.
-        shown = (await farm.select([key], limit=100))[key]
-        newest = {m: everything[m] for _, _, m in shown if isinstance(m, bytes)}
-        assert shown == in_order(key, newest)
-        assert all(record.score >= story.horizon for record in shown)
-        assert set(shown) >= set(in_order(key, truth))
+        page = (await farm.select([key], limit=100))[key]
+        newest = {m: everything[m] for _, _, m in page if isinstance(m, bytes)}
+        assert page == in_order(key, newest)
+        assert len(page) <= story.max_size
+        assert all(record.score >= story.horizon for record in page)
         if len(truth) == len(everything):
-            assert shown == in_order(key, truth)
+            assert page == expected
+        if len(page) < story.max_size:
+            assert set(page) >= set(expected)
         await farm.settle()
         await farm.repair([key])
         assert [replica.states(key) for replica in three] == [truth] * 3
-        assert (await farm.repair([key]))[2:] == (0, 0, 0)
-        assert (await farm.select([key], limit=100))[key] == in_order(key, truth)
-        await pages_line_up(farm, key, in_order(key, truth))
+        assert (await farm.repair([key]))[2:] == (0, 0, 0, 0, 0)
+        assert (await farm.select([key], limit=100))[key] == expected
+        await pages_line_up(farm, key, expected)
 
 
 async def pages_line_up(farm: AsyncFarm, key: bytes, everything: list[Record]) -> None:

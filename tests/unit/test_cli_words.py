@@ -168,6 +168,7 @@ def test_help_waits_for_no_large_library() -> None:
 FARM_WORDS = {
     "quorum": "write_quorum",
     "max_size": "max_size",
+    "keep": "keep",
     "hash": "hash",
     "timeout_ms": "timeout_ms",
 }

@@ -54,6 +54,8 @@ COUNTERS: Final = (
     "repair_check_redundant",  # n elements on which clusters agree by now
     "repair_write_success",  # n elements, for each cluster
     "repair_write_failure",  # n elements, for each cluster
+    "repair_trimmed",  # n elements over the size of their key, for each cluster
+    "repair_forgotten",  # n elements below the horizon, for each cluster
     "walk_keys",  # n keys compared as a whole
 )
 DURATIONS: Final = (

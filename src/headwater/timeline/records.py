@@ -32,6 +32,8 @@ MAX_KEY_BYTES: Final = 64 * 1024
 MAX_MEMBER_BYTES: Final = 1024 * 1024
 MAX_SIZE: Final = 1_000_000
 DEFAULT_SIZE: Final = 10_000
+# Room for all that several clusters of Roshi can hold of a key, each with other elements.
+MAX_KEEP: Final = 10 * MAX_SIZE
 
 
 class Record(NamedTuple):
@@ -120,7 +122,8 @@ class Repaired(NamedTuple):
 
     Of ``elements``, inserted or deleted, ``differing`` were not the same on all clusters, and
     ``written`` were brought to a cluster that lacked them. ``failures`` counts, for each key, the
-    clusters that could not be read or written.
+    clusters that could not be read or written. ``trimmed`` are elements that were removed from a
+    cluster because newer ones fill their key, ``forgotten`` those that are below the horizon.
     """
 
     keys: int = 0
@@ -128,6 +131,8 @@ class Repaired(NamedTuple):
     differing: int = 0
     written: int = 0
     failures: int = 0
+    trimmed: int = 0
+    forgotten: int = 0
 
     def plus(self, other: Iterable[int]) -> Repaired:
         """Add the figures of other keys."""
@@ -149,6 +154,11 @@ class Written(NamedTuple):
     trimmed: int = 0
     forgotten: int = 0
 
+    @property
+    def removed(self) -> int:
+        """Elements that were removed, for whatever reason."""
+        return self.trimmed + self.forgotten
+
     def plus(self, other: Iterable[int]) -> Written:
         """Add the figures of another part of the batch."""
         return Written(*map(sum, zip(self, other, strict=True)))
@@ -159,12 +169,15 @@ class Compared(NamedTuple):
 
     Keys on which a cluster is right are left out. Of ``elements`` in all, ``differing`` are not the
     same everywhere; ``failures`` counts, for each key, the clusters that could not be read.
+    ``excess`` are elements that a repair would remove from a cluster: newer ones fill their key, or
+    they are below the horizon.
     """
 
     behind: list[dict[Key, int]]
     elements: int
     differing: int
     failures: int
+    excess: int
 
 
 class InstanceStatus(NamedTuple):
@@ -237,8 +250,20 @@ def spell(key: Key, score: float, member: Member) -> Spelled:
 
 
 def check_max_size(max_size: int) -> int:
-    """Return how many elements a key keeps; raises InvalidInput."""
+    """Return how many elements a key shows; raises InvalidInput."""
     return check_int(max_size, "max_size", 1, MAX_SIZE)
+
+
+def check_keep(keep: int | None, max_size: int) -> int:
+    """Return how many elements a key keeps, by default twice what it shows; raises InvalidInput."""
+    if keep is None:
+        return 2 * max_size
+    if check_int(keep, "keep", 1, MAX_KEEP) < max_size:
+        raise InvalidInput(
+            f"keep is {keep}, and max_size is {max_size}: a key cannot show more than it keeps; "
+            f"give a keep of {max_size} or more, or leave it out for {2 * max_size}"
+        )
+    return keep
 
 
 def check_tuples(tuples: Iterable[Tuple]) -> list[Spelled]:

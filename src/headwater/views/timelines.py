@@ -78,6 +78,8 @@ class WalkedView(View, frozen=True, kw_only=True):
     differing: int
     written: int
     failures: int
+    trimmed: int
+    forgotten: int
     unscanned: list[str]
     whole: bool
 
@@ -96,6 +98,8 @@ class MovedView(View, frozen=True, kw_only=True):
     differing: int
     written: int
     failures: int
+    trimmed: int
+    forgotten: int
     cleaned: int
     left: list[str]
 

@@ -28,8 +28,14 @@ Instances = Annotated[
 Quorum = Annotated[
     str, typer.Option(help="How many clusters must take a write, or a percentage of them.")
 ]
-MaxSize = Annotated[
-    int, typer.Option(metavar="N", help="A key keeps N elements, deleted ones included.")
+MaxSize = Annotated[int, typer.Option(metavar="N", help="A key shows at most N elements.")]
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="A key keeps N elements, deleted ones included. Default: twice --max-size.",
+        show_default=False,
+    ),
 ]
 Hash = Annotated[str, typer.Option(help="How keys are spread: murmur3, fnv or fnva.")]
 Horizon = Annotated[
@@ -57,6 +63,7 @@ class FarmFlags(OptionGroup):
 
     instances: Instances
     max_size: MaxSize = MAX_SIZE
+    keep: Keep = None
     horizon: Horizon = None
     hash: Hash = "murmur3"
     timeout_ms: Timeout = TIMEOUT_MS
@@ -65,6 +72,7 @@ class FarmFlags(OptionGroup):
         """Return the arguments of ``Farm.open`` beside the instances."""
         return {
             "max_size": self.max_size,
+            "keep": self.keep,
             "horizon": self.horizon,
             "hash": self.hash,
             "timeout_ms": self.timeout_ms,

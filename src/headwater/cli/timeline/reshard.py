@@ -12,7 +12,7 @@ from headwater.cli import output
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, DryRun
 from headwater.cli.timeline.cli_types import FarmFlags, Rate, StateFile
-from headwater.cli.timeline.walk import progress_bar
+from headwater.cli.timeline.walk import progress_bar, removed_text
 from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _show(moved: ReshardResult, as_json: bool) -> None:
     output.answer(
         views.timelines.MovedView.of(moved),
         f"compared {moved.repaired.keys} timelines, copied {moved.repaired.written} elements, "
-        f"cleaned {moved.cleaned} timelines away",
+        f"{removed_text(moved.repaired)}cleaned {moved.cleaned} timelines away",
         as_json,
     )
     if not as_json:

@@ -15,6 +15,7 @@ from headwater.cli.options import AsJson
 from headwater.cli.timeline.cli_types import FarmFlags, Rate, StateFile
 
 if TYPE_CHECKING:
+    from headwater.timeline.records import Repaired
     from headwater.timeline.walker.walker import Walked, WalkProgress
 
 
@@ -82,12 +83,18 @@ def progress_bar() -> Iterator[Callable[[WalkProgress], None]]:
         yield show
 
 
+def removed_text(done: Repaired) -> str:
+    """Return what a repair removed, for a list of counts; nothing when it removed nothing."""
+    removed = ((done.trimmed, "trimmed"), (done.forgotten, "forgotten"))
+    return "".join(f"{count} {what}, " for count, what in removed if count)
+
+
 def _show(walked: Walked, as_json: bool) -> None:
     done = walked.repaired
     output.answer(
         views.timelines.WalkedView.of(walked),
         f"compared {done.keys} timelines with {done.elements} elements: {done.differing} differed, "
-        f"{done.written} written, {done.failures} failures",
+        f"{done.written} written, {removed_text(done)}{done.failures} failures",
         as_json,
     )
     for name, error in sorted(walked.unscanned.items()):

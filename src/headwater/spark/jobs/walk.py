@@ -32,7 +32,8 @@ class SparkWalked(Summary):
 
     ``behind`` is the number of elements that each instance of each cluster lacked or had wrong;
     ``failures`` how many times a cluster could not be read or written for a timeline, and
-    ``unscanned`` the instances that could not be walked.
+    ``unscanned`` the instances that could not be walked. ``removed`` are elements that a cluster
+    held although newer ones fill their timeline, or although they are below the horizon.
     """
 
     timelines: int = 0
@@ -40,6 +41,7 @@ class SparkWalked(Summary):
     differing: int = 0
     written: int = 0
     failures: int = 0
+    removed: int = 0
     unscanned: list[str] = field(default_factory=list)
     behind: dict[str, int] = field(default_factory=dict)
 
@@ -52,8 +54,12 @@ class SparkWalked(Summary):
         """See Summary."""
         verb = deed(self.dry_run, "write", "wrote")
         lacking = sum(self.behind.values()) if self.dry_run else self.written
+        removed = (
+            f", {deed(self.dry_run, 'remove', 'removed')} {self.removed}" if self.removed else ""
+        )
         return (
             f"compared {counted(self.timelines, 'timeline')}, {verb} {counted(lacking, 'element')}"
+            f"{removed}"
         )
 
 
@@ -63,6 +69,7 @@ def walk(
     *,
     rate: int = 10_000,
     max_size: int = DEFAULT_SIZE,
+    keep: int | None = None,
     horizon: float | None = None,
     hash: str = "murmur3",
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
@@ -75,7 +82,7 @@ def walk(
     """
     began = time.monotonic()
     check_int(rate, "rate", 1, MAX_RATE)
-    plan = FarmPlan(absolute_farm(instances), max_size, horizon, hash, timeout_ms)
+    plan = FarmPlan(absolute_farm(instances), max_size, horizon, hash, timeout_ms, keep=keep)
     parts = shares(plan)
     each = max(1, rate // max(1, min(len(parts), tasks_at_once(spark))))
     report = report or JobReport()
@@ -108,7 +115,14 @@ class _Work:
         return asyncio.run(self._walk(share))
 
     async def _walk(self, share: Share) -> dict[str, Any]:
-        done = {"timelines": 0, "elements": 0, "differing": 0, "written": 0, "failures": 0}
+        done = {
+            "timelines": 0,
+            "elements": 0,
+            "differing": 0,
+            "written": 0,
+            "failures": 0,
+            "removed": 0,
+        }
         behind: dict[str, int] = {}
         pace = WalkPace(self.rate)
         async with self.plan.open() as farm:
@@ -124,6 +138,8 @@ class _Work:
                     done["elements"] += compared.elements
                     done["differing"] += compared.differing
                     done["failures"] += compared.failures
+                    if self.dry_run:
+                        done["removed"] += compared.excess
                     for number, cluster in enumerate(farm.clusters):
                         lacking = compared.behind[number]
                         for instance, own in cluster.pool.split([k for k in keys if k in lacking]):
@@ -135,4 +151,5 @@ class _Work:
                         repaired = await farm.repair(differ)
                         done["written"] += repaired.written
                         done["failures"] += repaired.failures
+                        done["removed"] += repaired.trimmed + repaired.forgotten
             return {**done, "behind": behind, "unscanned": list(scan.failed)}

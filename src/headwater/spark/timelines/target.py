@@ -18,10 +18,10 @@ from headwater.timeline.farm.options import (
     parse_farm,
 )
 from headwater.timeline.naming import WRITE_ONLY, safe_farm
-from headwater.timeline.records import DEFAULT_SIZE, MAX_SIZE
+from headwater.timeline.records import DEFAULT_SIZE, MAX_KEEP, MAX_SIZE
 
 INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
-OPTIONS = ("instances", "maxSize", "horizon", "hash", "timeoutMs")
+OPTIONS = ("instances", "maxSize", "keep", "horizon", "hash", "timeoutMs")
 
 _farms: dict[tuple[int, FarmPlan], Farm] = {}
 _opening = threading.Lock()
@@ -37,6 +37,7 @@ class FarmPlan:
     hash: str = "murmur3"
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     quorum: str = DEFAULT_QUORUM
+    keep: int | None = None
 
     def __repr__(self) -> str:
         return f"FarmPlan({safe_farm(self.instances)!r})"
@@ -45,6 +46,7 @@ class FarmPlan:
         return {
             "write_quorum": self.quorum,
             "max_size": self.max_size,
+            "keep": self.keep,
             "horizon": self.horizon,
             "hash": self.hash,
             "timeout_ms": self.timeout_ms,
@@ -96,6 +98,7 @@ def plan_of(options: SourceOptions) -> FarmPlan:
         options.text("hash", "murmur3") or "",
         options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
         options.text("quorum") or DEFAULT_QUORUM,
+        options.number("keep", 1, MAX_KEEP),
     )
     # Raises now if anything is wrong with it; nothing is sent yet.
     plan.open()

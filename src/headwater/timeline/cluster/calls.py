@@ -17,13 +17,16 @@ from headwater.store.call import Argument, Call
 from headwater.timeline.law import NO_HORIZON, Place, State
 from headwater.timeline.layout import LAYOUT_KEY, FarmLayout
 from headwater.timeline.pool.instance import PackedCall
-from headwater.timeline.records import Columns, Cursor, Row
+from headwater.timeline.records import MAX_KEEP, Columns, Cursor, Row
 
 _read_numbers = msgspec.json.Decoder(list[float]).decode
 MOST_OPERATIONS: Final = 2000
 MOST_BYTES: Final = 1024 * 1024
 MOST_KEYS: Final = 1000
 MOST_ROWS: Final = 50_000
+# How many elements one call removes beside one for each operation; see hw_timeline_write.
+MOST_REMOVED: Final = 1000
+NO_LIMIT: Final = MAX_KEEP
 
 
 class Change(NamedTuple):
@@ -40,12 +43,16 @@ Changes: TypeAlias = "dict[bytes, Change]"
 
 
 class Window(NamedTuple):
-    """The part of a timeline that is asked for: behind the start, before the stop."""
+    """The part of a timeline that is asked for: behind the start, before the stop.
+
+    Of all that a timeline has, only the newest ``shown`` are in any window.
+    """
 
     offset: int
     limit: int
     start: Cursor | None = None
     stop: Cursor | None = None
+    shown: int = NO_LIMIT
 
 
 class TimelinePage(NamedTuple):
@@ -111,11 +118,13 @@ class Found:
 class Known(NamedTuple):
     """What a cluster knows of some members of a key, in their order.
 
-    ``floor`` is where the oldest element stands that the key keeps, once it is full.
+    ``floor`` is where the oldest element stands that the key keeps, once it is full. ``torn`` are
+    the places of members that a write which failed half-way has left in both sets.
     """
 
     floor: Place | None
     states: list[State | None]
+    torn: tuple[int, ...] = ()
 
 
 def sets_of(key: bytes) -> tuple[bytes, bytes]:
@@ -131,17 +140,17 @@ class WriteBatch:
         self._horizon = horizon
         self._spelled: dict[tuple[int, int, tuple[bytes, ...]], list[PackedCall]] = {}
 
-    def calls(self, keys: Sequence[bytes], max_size: int, epoch: int) -> list[PackedCall]:
+    def calls(self, keys: Sequence[bytes], keep: int, epoch: int) -> list[PackedCall]:
         """Return the calls that write some keys; one without operations is only trimmed."""
-        share = (max_size, epoch, tuple(keys))
+        share = (keep, epoch, tuple(keys))
         if share not in self._spelled:
-            calls = self._spell(keys, max_size, epoch)
+            calls = self._spell(keys, keep, epoch)
             self._spelled[share] = [PackedCall.of(call) for call in calls]
         return self._spelled[share]
 
-    def _spell(self, share: Sequence[bytes], max_size: int, epoch: int) -> Iterator[Call]:
+    def _spell(self, share: Sequence[bytes], keep: int, epoch: int) -> Iterator[Call]:
         head: list[Argument] = [
-            max_size,
+            keep,
             "" if self._horizon == NO_HORIZON else repr(self._horizon),
         ]
         keys: list[bytes] = []
@@ -207,6 +216,7 @@ def _select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator
     args: list[Argument] = [window.offset, window.limit]
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
+    args.append(window.shown)
     step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
     for at in range(0, len(sets), step):
         part = sets[at : at + step]
@@ -251,15 +261,15 @@ def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
 
 
 def score_calls(
-    asked: Mapping[bytes, Sequence[bytes]], max_size: int, epoch: int
+    asked: Mapping[bytes, Sequence[bytes]], keep: int, epoch: int
 ) -> Iterator[PackedCall]:
     """Return the calls that ask what is known of members; a key is never cut in two."""
     keys: list[bytes] = []
-    args: list[Argument] = [max_size]
+    args: list[Argument] = [keep]
     for key, members in asked.items():
         if keys and len(args) + len(members) > MOST_OPERATIONS:
             yield PackedCall.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
-            keys, args = [], [max_size]
+            keys, args = [], [keep]
         keys += sets_of(key)
         args += (len(members), *members)
     if keys:
@@ -269,14 +279,16 @@ def score_calls(
 def read_known(found: list[bytes]) -> Known:
     """Read the reply for the members of one key."""
     score, member, *scores = found
+    pairs = list(zip(scores[::2], scores[1::2], strict=True))
     states = [
         max(
             (State(float(text), kind == 1) for kind, text in enumerate(both) if text),
             default=None,
         )
-        for both in zip(scores[::2], scores[1::2], strict=True)
+        for both in pairs
     ]
-    return Known((float(score), member) if score else None, states)
+    torn = tuple(place for place, both in enumerate(pairs) if all(both))
+    return Known((float(score), member) if score else None, states, torn)
 
 
 def layout_call(layout: FarmLayout) -> PackedCall:

@@ -40,27 +40,27 @@ class WriteOutcome(NamedTuple):
 
 
 class Cluster:
-    """One copy of all timelines; each key keeps its newest ``max_size`` elements."""
+    """One copy of all timelines; each key keeps its newest ``keep`` elements, deletes counted."""
 
-    def __init__(self, pool: Pool, max_size: int, epoch: int = 0) -> None:
+    def __init__(self, pool: Pool, keep: int, epoch: int = 0) -> None:
         self.pool = pool
-        self._max_size = max_size
+        self._keep = keep
         self._epoch = epoch
         # Whether an instance has refused a call because there is a newer layout.
         self.outdated = False
 
     @classmethod
     def open(
-        cls, urls: Sequence[str], hash_name: str, timeout_ms: int, max_size: int, epoch: int = 0
+        cls, urls: Sequence[str], hash_name: str, timeout_ms: int, keep: int, epoch: int = 0
     ) -> Cluster:
         """Make a cluster of instances; nothing is sent yet."""
-        return cls(Pool(urls, hash_name, timeout_ms), max_size, epoch)
+        return cls(Pool(urls, hash_name, timeout_ms), keep, epoch)
 
     async def write(self, batch: WriteBatch) -> WriteOutcome:
         """Merge operations into their keys; below the horizon nothing is kept or accepted."""
         written, failed = Written(), {}
         for keys, replies in await self._spread(
-            batch.changes, lambda share: batch.calls(share, self._max_size, self._epoch)
+            batch.changes, lambda share: batch.calls(share, self._keep, self._epoch)
         ):
             if isinstance(replies, StoreError):
                 failed.update(dict.fromkeys(keys, replies))
@@ -87,7 +87,7 @@ class Cluster:
         """Return what is known of members, by key, or the error of its instance."""
 
         def spell(keys: list[bytes]) -> Iterable[PackedCall]:
-            return score_calls({key: asked[key] for key in keys}, self._max_size, self._epoch)
+            return score_calls({key: asked[key] for key in keys}, self._keep, self._epoch)
 
         found: dict[bytes, Known | StoreError] = {}
         for keys, replies in await self._spread(asked, spell):

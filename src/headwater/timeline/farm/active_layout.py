@@ -33,7 +33,7 @@ class ClusterGroup(NamedTuple):
         """Make the clusters that a text names; nothing is sent yet. Raises InvalidInput."""
         plans = parse_farm(farm)
         clusters = [
-            Cluster.open(plan.urls, options.hash, options.timeout_ms, options.max_size, epoch)
+            Cluster.open(plan.urls, options.hash, options.timeout_ms, options.keep, epoch)
             for plan in plans
         ]
         readable = [c for c, plan in zip(clusters, plans, strict=True) if not plan.write_only]

@@ -13,7 +13,7 @@ from typing import Final, Self, TypeVar
 from headwater.errors import TimelineError
 from headwater.inputs import check_int
 from headwater.instrument import Instrument
-from headwater.timeline.cluster.calls import Window
+from headwater.timeline.cluster.calls import NO_LIMIT, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
 from headwater.timeline.farm.disputes import Failures
@@ -173,10 +173,14 @@ class AsyncFarm(OpenedFarm):
     async def read(self, keys: Iterable[bytes], window: Window) -> Answer:
         """Select keys that were checked already; a key without elements may be left out."""
         asked = list(dict.fromkeys(keys))
-        limit = min(window.limit, self._options.max_size - window.offset)
+        most = self._options.max_size
+        limit = min(window.limit, most - window.offset)
         if not asked or limit <= 0:
             return Answer({}, Failures(), 0.0)
-        query = SelectQuery(asked, window._replace(limit=limit), self._horizon())
+        # A page by rank ends by its limit; where one by cursor ends, only the server knows.
+        most = most if window.start or window.stop else NO_LIMIT
+        window = window._replace(limit=limit, shown=most)
+        query = SelectQuery(asked, window, self._horizon())
         work = self._by_layout(lambda active: active.reader.read(query))
         return await self._reports.operation("farm.select", work, Answer.elements)
 
@@ -191,9 +195,9 @@ class AsyncFarm(OpenedFarm):
     async def repair(self, keys: Iterable[Key]) -> Repaired:
         """Bring keys as a whole, deletes included, to one state on all clusters that serve."""
         asked = list(dict.fromkeys(check_keys(keys).values()))
-        size, reports = self._options.max_size, self._reports
+        keep, reports = self._options.keep, self._reports
         work = self._by_layout(
-            lambda active: repair_whole(active.clusters, asked, size, self._horizon(), reports)
+            lambda active: repair_whole(active.clusters, asked, keep, self._horizon(), reports)
         )
         return await reports.operation("farm.repair", work, len(asked))
 
@@ -201,23 +205,23 @@ class AsyncFarm(OpenedFarm):
         """Return how far each cluster is behind; changes nothing."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
-        size, reports = self._options.max_size, self._reports
-        changes, figures = await self._by_layout(
-            lambda active: compare_whole(active.clusters, raw, size, self._horizon(), reports)
+        keep, reports = self._options.keep, self._reports
+        changes, figures, excess = await self._by_layout(
+            lambda active: compare_whole(active.clusters, raw, keep, self._horizon(), reports)
         )
         behind = [
             {key: size_of(lacking[one]) for key, one in asked.items() if one in lacking}
             for lacking in changes
         ]
-        return Compared(behind, figures.elements, figures.differing, figures.failures)
+        return Compared(behind, figures.elements, figures.differing, figures.failures, excess)
 
     async def states(self, keys: Iterable[Key]) -> dict[Key, dict[bytes, State]]:
         """Return all that is known of keys, deletes included, by the merge law."""
         asked = check_keys(keys)
         raw = list(dict.fromkeys(asked.values()))
-        size = self._options.max_size
+        keep = self._options.keep
         found = await self._by_layout(
-            lambda active: read_merged(active.readable, raw, size, self._horizon())
+            lambda active: read_merged(active.readable, raw, keep, self._horizon())
         )
         return {key: found[one] for key, one in asked.items()}
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from headwater.errors import AllReplicasFailed, StoreError
 from headwater.timeline.cluster.calls import (
+    MOST_REMOVED,
     Change,
     Changes,
     ReadBatch,
@@ -23,7 +24,7 @@ from headwater.timeline.cluster.calls import (
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.law import State, States, behind, kept, merge
-from headwater.timeline.records import Cursor, Repaired
+from headwater.timeline.records import Cursor, Repaired, Written
 
 _PAGE: Final = 1000
 
@@ -40,16 +41,20 @@ def size_of(change: Change) -> int:
 
 
 class KeyComparison(NamedTuple):
-    """What each cluster lacks to be in the one true state, and the counts of that."""
+    """What each cluster lacks to be in the one true state, and the counts of that.
+
+    ``excess`` are the elements that clusters hold and the true state does not.
+    """
 
     changes: list[Changes]
     figures: Repaired
+    excess: int
 
 
 async def compare_whole(
     clusters: Sequence[Cluster],
     keys: Sequence[bytes],
-    max_size: int,
+    keep: int,
     horizon: float,
     reports: FarmReports,
 ) -> KeyComparison:
@@ -58,52 +63,56 @@ async def compare_whole(
     began = time.perf_counter()
     replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
     reports.took("farm.repair_check", time.perf_counter() - began)
-    done = Repaired(keys=len(keys))
+    done, excess = Repaired(keys=len(keys)), 0
     changes: list[Changes] = [{} for _ in clusters]
     for key in keys:
-        found = {p: r[key] for p, r in enumerate(replicas) if not isinstance(r[key], StoreError)}
-        known: dict[int, States] = {p: s for p, s in found.items() if isinstance(s, dict)}
+        found = {place: replica[key] for place, replica in enumerate(replicas)}
+        known = {p: whole for p, whole in found.items() if isinstance(whole, WholeKey)}
         unread = len(clusters) - len(known)
         if unread:
             reports.count("farm.repair_check_partial_failure", unread)
-        truth = kept(merge(known.values()), max_size, horizon)
+        truth = kept(merge(whole.states for whole in known.values()), keep, horizon)
         differing: set[bytes] = set()
-        for place, states in known.items():
-            lacking = behind(states, truth)
+        for place, whole in known.items():
+            lacking = behind(whole.states, truth)
+            # Writing the true state once more removes the other one.
+            lacking.update((member, truth[member]) for member in whole.torn & truth.keys())
             for member, state in lacking.items():
                 add_change(changes[place], key, member, state)
-            if not states.keys() <= truth.keys():
+            beyond = len(whole.states.keys() - truth.keys())
+            if beyond:
                 # It holds what is no longer kept: a write of nothing trims that.
                 changes[place].setdefault(key, Change([], []))
+                excess += beyond
             differing.update(lacking)
-        done = done.plus((0, len(truth), len(differing), 0, unread))
-    return KeyComparison(changes, done)
+        done = done.plus(Repaired(elements=len(truth), differing=len(differing), failures=unread))
+    return KeyComparison(changes, done, excess)
 
 
 async def read_merged(
-    clusters: Sequence[Cluster], keys: Sequence[bytes], max_size: int, horizon: float
+    clusters: Sequence[Cluster], keys: Sequence[bytes], keep: int, horizon: float
 ) -> dict[bytes, States]:
     """Read keys as a whole from all clusters, merged; raises AllReplicasFailed."""
     replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
     merged: dict[bytes, States] = {}
     for key in keys:
-        known = [found for replica in replicas if isinstance(found := replica[key], dict)]
+        known = [f.states for replica in replicas if isinstance(f := replica[key], WholeKey)]
         if not known:
             causes = [e for replica in replicas if isinstance(e := replica[key], StoreError)]
             raise AllReplicasFailed([key], len(clusters), causes)
-        merged[key] = kept(merge(known), max_size, horizon)
+        merged[key] = kept(merge(known), keep, horizon)
     return merged
 
 
 async def repair_whole(
     clusters: Sequence[Cluster],
     keys: Sequence[bytes],
-    max_size: int,
+    keep: int,
     horizon: float,
     reports: FarmReports,
 ) -> Repaired:
     """Compare keys as a whole on all clusters that can be read, and bring them to one state."""
-    changes, done = await compare_whole(clusters, keys, max_size, horizon, reports)
+    changes, done, _ = await compare_whole(clusters, keys, keep, horizon, reports)
     writes = zip(clusters, changes, strict=True)
     for result in await asyncio.gather(*(_write(*write, horizon, reports) for write in writes)):
         done = done.plus(result)
@@ -117,31 +126,57 @@ async def _write(
         return Repaired()
     began = time.perf_counter()
     outcome = await cluster.write(WriteBatch(changes, horizon))
-    reports.took("farm.repair_write", time.perf_counter() - began)
+    count_removed(reports, outcome.written)
+    trimmed, forgotten = outcome.written.trimmed, outcome.written.forgotten
     failed = sum(size_of(changes[key]) for key in outcome.failed)
     written = sum(map(size_of, changes.values())) - failed
+    failures = set(outcome.failed)
+    while outcome.written.removed >= MOST_REMOVED:
+        # There may be more than one call removes; a write of nothing goes on.
+        rest: Changes = {key: Change([], []) for key in changes if key not in failures}
+        outcome = await cluster.write(WriteBatch(rest, horizon))
+        count_removed(reports, outcome.written)
+        trimmed += outcome.written.trimmed
+        forgotten += outcome.written.forgotten
+        failures |= outcome.failed.keys()
+    reports.took("farm.repair_write", time.perf_counter() - began)
     reports.count("farm.repair_write_failure", failed)
     reports.count("farm.repair_write_success", written)
-    return Repaired(written=written, failures=len(outcome.failed))
+    return Repaired(written=written, failures=len(failures), trimmed=trimmed, forgotten=forgotten)
 
 
-async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, States | StoreError]:
+def count_removed(reports: FarmReports, written: Written) -> None:
+    """Count the elements that a repair removed from a cluster."""
+    reports.count("farm.repair_trimmed", written.trimmed)
+    reports.count("farm.repair_forgotten", written.forgotten)
+
+
+class WholeKey(NamedTuple):
+    """All that a cluster has of a key, and the members that it has in both sets."""
+
+    states: States
+    torn: set[bytes]
+
+
+async def _read_whole(
+    cluster: Cluster, keys: Sequence[bytes]
+) -> dict[bytes, WholeKey | StoreError]:
     """Read both sets of keys, page by page.
 
     What moves from one to the other meanwhile may be missed or seen twice; neither does harm, since
     all that follows is a merge of what is true somewhere.
     """
-    found: dict[bytes, States | StoreError] = {key: {} for key in keys}
+    found: dict[bytes, WholeKey | StoreError] = {key: WholeKey({}, set()) for key in keys}
     for deleted in (False, True):
         unread, window = list(keys), Window(0, _PAGE)
         pages = await cluster.select(ReadBatch(unread, window, deleted=deleted))
         for key in keys:
             page = pages[key]
-            while isinstance(states := found[key], dict):
+            while isinstance(whole := found[key], WholeKey):
                 if isinstance(page, StoreError):
                     found[key] = page
                     break
-                _note(states, page, deleted)
+                _note(whole, page, deleted)
                 if page.whole:
                     break
                 start = Cursor(float(page.raw[-1]), page.raw[-2])
@@ -150,7 +185,10 @@ async def _read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, St
     return found
 
 
-def _note(states: States, page: TimelinePage, deleted: bool) -> None:
+def _note(whole: WholeKey, page: TimelinePage, deleted: bool) -> None:
     for member, score in page.rows:
         state = State(score, deleted)
-        states[member] = max(state, states.get(member, state))
+        known = whole.states.get(member)
+        if known is not None and known.deleted != deleted:
+            whole.torn.add(member)
+        whole.states[member] = state if known is None else max(state, known)

@@ -21,7 +21,7 @@ from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
 from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.naming import safe_farm
-from headwater.timeline.records import DEFAULT_SIZE, check_max_size
+from headwater.timeline.records import DEFAULT_SIZE, check_keep, check_max_size
 
 
 class OpenedFarm(ABC):
@@ -39,6 +39,7 @@ class OpenedFarm(ABC):
         read_strategy: str = "SendAllReadAll",
         repair_strategy: str = "AllRepairs",
         max_size: int = DEFAULT_SIZE,
+        keep: int | None = None,
         horizon: Horizon = None,
         hash: str = "murmur3",
         read_rate: int = 2000,
@@ -50,9 +51,9 @@ class OpenedFarm(ABC):
 
         An instance is host:port or the URL of one server. Connections are opened with their first
         use, so a farm opens although servers are down. All programs that use the same servers must
-        agree on the number and order of instances, on ``hash`` (murmur3, fnv or fnva) and on
-        ``max_size``. A cluster that has the word WRITEONLY among its instances takes writes, and
-        counts for the quorum, but is not read.
+        agree on the number and order of instances, on ``hash`` (murmur3, fnv or fnva), on
+        ``max_size`` and on ``keep``. A cluster that has the word WRITEONLY among its instances
+        takes writes, and counts for the quorum, but is not read.
 
         ``write_quorum`` is how many clusters must take a write, or a percentage of them, rounded
         up. ``read_strategy`` is SendOneReadOne, SendAllReadAll, SendAllReadFirstLinger or
@@ -61,9 +62,11 @@ class OpenedFarm(ABC):
         ``repair_strategy`` is AllRepairs, NoRepairs or RateLimitedRepairs, which repairs up to
         ``repair_rate`` elements a second.
 
-        A key keeps the newest ``max_size`` elements, deleted ones counted. With a ``horizon``, a
-        score or a function that returns one, what is below it is forgotten and rejected. An
-        instance that does not answer within ``timeout_ms`` has failed.
+        A key keeps the newest ``keep`` elements, deleted ones counted, by default twice
+        ``max_size``, and shows at most ``max_size`` of them. What Roshi wrote fits into the
+        default; ``keep`` may be as low as ``max_size`` where Roshi never wrote. With a
+        ``horizon``, a score or a function that returns one, what is below it is forgotten and
+        rejected. An instance that does not answer within ``timeout_ms`` has failed.
 
         Raises InvalidInput.
         """
@@ -73,6 +76,7 @@ class OpenedFarm(ABC):
             read_strategy=_known(read_strategy, READ_STRATEGIES, "read_strategy"),
             repair_strategy=_known(repair_strategy, REPAIR_STRATEGIES, "repair_strategy"),
             max_size=check_max_size(max_size),
+            keep=check_keep(keep, max_size),
             read_rate=check_int(read_rate, "read_rate", 0, MAX_RATE),
             promote_after_ms=check_int(promote_after_ms, "promote_after_ms", 0, MAX_TIMEOUT_MS),
             repair_rate=check_int(repair_rate, "repair_rate", 0, MAX_RATE),

@@ -40,6 +40,7 @@ class FarmOptions:
     read_strategy: str
     repair_strategy: str
     max_size: int
+    keep: int
     read_rate: int
     promote_after_ms: int
     repair_rate: int

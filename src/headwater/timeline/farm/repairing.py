@@ -21,7 +21,7 @@ from headwater.errors import StoreError
 from headwater.timeline.cluster.calls import Changes, Known, WriteBatch
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.disputes import verdict
-from headwater.timeline.farm.full_repair import add_change, repair_whole, size_of
+from headwater.timeline.farm.full_repair import add_change, count_removed, repair_whole, size_of
 from headwater.timeline.farm.options import FarmOptions
 
 MOST_QUEUED: Final = 10_000
@@ -67,7 +67,7 @@ class Repairer:
     def __init__(self, clusters: Sequence[Cluster], options: FarmOptions) -> None:
         self._clusters = list(clusters)
         self._strategy = REPAIR_STRATEGIES[options.repair_strategy]
-        self._max_size = options.max_size
+        self._keep = options.keep
         self._reports = options.reports
         self._horizon = options.horizon
         self._bucket = Bucket(options.repair_rate)
@@ -138,7 +138,7 @@ class Repairer:
         writes = zip(self._clusters, changes, strict=True)
         await asyncio.gather(*(self._write(*write, horizon) for write in writes))
         if pushed_out:
-            await repair_whole(self._clusters, pushed_out, self._max_size, horizon, self._reports)
+            await repair_whole(self._clusters, pushed_out, self._keep, horizon, self._reports)
 
     def _compare(
         self,
@@ -164,7 +164,7 @@ class Repairer:
                 pushed_out = pushed_out or any(answer.states[at] for answer in answers)
             elif truth.score >= horizon:
                 for place, answer in zip(known, answers, strict=True):
-                    if answer.states[at] != truth:
+                    if answer.states[at] != truth or at in answer.torn:
                         add_change(changes[place], key, member, truth)
                         needed = True
             if not needed:
@@ -177,6 +177,7 @@ class Repairer:
         began = time.perf_counter()
         outcome = await cluster.write(WriteBatch(changes, horizon))
         self._reports.took("farm.repair_write", time.perf_counter() - began)
+        count_removed(self._reports, outcome.written)
         failed = sum(map(size_of, (changes[key] for key in outcome.failed)))
         self._reports.count("farm.repair_write_failure", failed)
         self._reports.count(

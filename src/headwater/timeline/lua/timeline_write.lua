@@ -22,15 +22,15 @@ function timeline.apply(own, other, args, first, last, is_delete, floor, horizon
       winners[#winners + 1], winners[#winners + 2] = score, member
     end
   end
-  if #beaten > 0 then redis.call('ZREM', other, unpack(beaten)) end
   local changed = #winners > 0 and redis.call('ZADD', own, 'GT', 'CH', unpack(winners)) or 0
+  if #beaten > 0 then redis.call('ZREM', other, unpack(beaten)) end
   tally[1], tally[3] = tally[1] + changed, tally[3] + rejected
   tally[2] = tally[2] + #members - changed - rejected
 end
 
 --[[
   Apply inserts and deletes to a key of some size: args[at] on are score, member of each insert, then
-  of each delete.
+  of each delete. The key is not trimmed yet.
 ]]
 function timeline.merge(adds, deletes, size, inserts, removals, args, at, most, horizon, tally)
   local floor = timeline.floor(adds, deletes, size, most)
@@ -44,17 +44,18 @@ function timeline.merge(adds, deletes, size, inserts, removals, args, at, most, 
       at = last + 1
     end
   end
-  tally[4] = tally[4] + timeline.trim(adds, deletes, most)
 end
 
 --[[
   hw_timeline_write: merge operations into timelines, inserts and deletes alike; a repair is no
   other thing. What a score below the horizon has is forgotten first, and such operations are
-  rejected; so are those that are older than all that a full key keeps. A repeat changes nothing.
+  rejected; so are those that are older than all that a full key keeps. A repeat changes nothing, and
+  completes what a call that failed has left. A call removes 1000 elements beside one for each
+  operation at most; a key that has more to remove shows it until a later call goes on.
   KEYS   1 K+   2 K-   3 the next K+   ...   then the layout
-  ARGV   1 most elements of a key   2 horizon, '' for none   3.. for each key: how many inserts, how
-         many deletes, then score, member of each insert, then of each delete; then the epoch
-         of the layout
+  ARGV   1 how many elements a key keeps, deleted ones counted   2 horizon, '' for none
+         3.. for each key: how many inserts, how many deletes, then score, member of each insert, then
+         of each delete; then the epoch of the layout
   Reply  { applied, unchanged, rejected, trimmed, forgotten }: the first three count operations, the
          others elements that went: over the size, below the horizon
   Cost   O(operations · log size), and O(log size) for each element that goes
@@ -65,15 +66,15 @@ redis.register_function('hw_timeline_write', function(keys, args)
   local refused = timeline.fence(keys, args)
   if refused then return refused end
   local tally = { 0, 0, 0, 0, 0 }
-  local at = 3
+  local at, spare = 3, timeline.REMOVED
   for k = 1, #keys, 2 do
     local adds, deletes = keys[k], keys[k + 1]
     local inserts, removals = tonumber(args[at]), tonumber(args[at + 1])
     at = at + 2
+    local allowed = spare + inserts + removals
     if horizon then
-      for i = k, k + 1 do
-        tally[5] = tally[5] + redis.call('ZREMRANGEBYSCORE', keys[i], '-inf', '(' .. horizon_score)
-      end
+      local forgotten = timeline.forget(adds, deletes, horizon_score, allowed)
+      tally[5], allowed = tally[5] + forgotten, allowed - forgotten
     end
     local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
     local room = inserted + inserts <= most and 0 < inserts and inserts <= timeline.PAIRS
@@ -84,7 +85,10 @@ redis.register_function('hw_timeline_write', function(keys, args)
     else
       local size = inserted + deleted
       timeline.merge(adds, deletes, size, inserts, removals, args, at, most, horizon, tally)
+      local trimmed = timeline.trim(adds, deletes, most, allowed)
+      tally[4], allowed = tally[4] + trimmed, allowed - trimmed
     end
+    spare = math.min(spare, allowed)
     at = at + 2 * (inserts + removals)
   end
   return tally

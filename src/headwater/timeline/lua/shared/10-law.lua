@@ -9,12 +9,19 @@
   together keep the newest elements of a key, by (score, member), and a delete counts like an
   insert: what falls out once is below everything that is kept, and can never come back in.
 
+  Functions are not rolled back when one of their commands fails. So a member is added to its new set
+  before it is removed from the other: in between it is in both, the higher state is true, and
+  whatever writes that state again, a repeat or a repair, removes the lower one. The oldest inserts are
+  removed before tombstones as old: nothing that a tombstone has beaten is left when it goes.
+
   Scores travel as the server or the client spells them, since Lua would cut digits; as numbers they
   are compared only. One table holds all of this, because a library has few local names.
 ]]
 local timeline = {
   -- Lua unpacks fewer than 8000 values; a pair is a score and a member.
   PAIRS = 3500,
+  -- How many elements a call removes beside one for each operation; the next call goes on.
+  REMOVED = 1000,
 }
 
 -- Members are compared as bytes, as sorted sets do; Lua's own comparison goes by the locale.
@@ -46,9 +53,10 @@ function timeline.floor(adds, deletes, size, most)
   return timeline.older(a[2], a[1], d[2], d[1]) and a or d
 end
 
--- Drop the oldest of both sets together until `most` are left; returns how many that were.
-function timeline.trim(adds, deletes, most)
-  local over = math.max(timeline.size(adds, deletes) - most, 0)
+-- Remove the oldest of both sets together until `most` are left, at most `allowed` of them; returns
+-- how many were removed.
+function timeline.trim(adds, deletes, most, allowed)
+  local over = math.min(math.max(timeline.size(adds, deletes) - most, 0), allowed)
   local left = over
   while left > 0 do
     local step = math.min(left, timeline.PAIRS)
@@ -68,6 +76,16 @@ function timeline.trim(adds, deletes, most)
     left = left - step
   end
   return over
+end
+
+-- Remove what both sets have below the horizon, at most `allowed` elements; returns how many.
+function timeline.forget(adds, deletes, horizon, allowed)
+  local removed = 0
+  for _, set in ipairs{ adds, deletes } do
+    local count = math.min(redis.call('ZCOUNT', set, '-inf', '(' .. horizon), allowed - removed)
+    if count > 0 then removed = removed + redis.call('ZREMRANGEBYRANK', set, 0, count - 1) end
+  end
+  return removed
 end
 
 -- How many of a set come before (score, member), newest first; with `too`, itself included.
