@@ -3,7 +3,6 @@
     HeadwaterError
     ├── InvalidInput              the caller's argument is refused; nothing was sent
     ├── ExtraMissing              a library is not installed that only some parts need
-=======
     ├── FormatTooNew              what is stored was written by a newer release
     ├── StoreError                the store cannot serve
     │   ├── StoreUnreachable      no connection could be made

@@ -84,6 +84,13 @@ def test_a_module_is_named_by_what_it_holds() -> None:
     ] == [], "a name that says nothing of the content: name what is in the module"
 
 
+def test_no_merge_left_its_marks() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for file in (*files(".py", ".lua", ".java", ".json"), *pages):
+        marks = re.findall(r"^ *(?:<{7} |={7}$|>{7} )", file.read_text("utf-8"), re.MULTILINE)
+        assert not marks, f"{name_of(file)} has {marks}"
+
+
 def test_no_test_sleeps() -> None:
     """Giving way to the event loop, ``asyncio.sleep(0)``, is no sleep."""
     asleep = re.compile(r"\b(?:time|asyncio|anyio)\.sleep\((?!0\))")
