@@ -9,8 +9,8 @@ import socket
 import threading
 
 from headwater.instrument import installed
-from headwater.serve.http.messages import Reply, Request
-from headwater.serve.http.parsing import RequestParser
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.http.messages import Admitted, Reply, Request
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.server import timeline_tokens
 from headwater.serve.timeline.service import Service
@@ -76,9 +76,8 @@ def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica
     keys = [f"key-{n}".encode() for n in range(8)]
 
     def select(key: bytes) -> Request:
-        parser = RequestParser(0)
-        parser.feed(b"GET /?key=%s HTTP/1.1\r\nHost: x\r\n\r\n" % b64(key).encode())
-        return parser.requests.popleft()
+        query = f"key={b64(key)}"
+        return Request("GET", "/", query, Admitted("select", True), True, b"")
 
     async def ask() -> tuple[list[Reply], Tally]:
         loop, tally = asyncio.get_running_loop(), Tally()
@@ -148,7 +147,7 @@ def test_all_metrics_of_roshi_are_counted_and_shown(
 
 
 def test_a_body_over_the_limit_is_refused(three: list[Replica]) -> None:
-    with LocalServer(one_each(three), max_body=200) as server:
+    with LocalServer(one_each(three), limits=HttpLimits(max_body=200)) as server:
         client = Client(server.port)
         assert client.insert(element("k", 1, "a")).status == 200
         client.close()

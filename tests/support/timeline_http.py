@@ -9,6 +9,7 @@ import json
 import threading
 from typing import Any, NamedTuple, Self
 
+from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
@@ -81,7 +82,7 @@ class LocalServer:
         farm: str,
         *,
         tokens: Tokens | None = None,
-        max_body: int = 1 << 20,
+        limits: HttpLimits | None = None,
         **words: Any,
     ) -> None:
         self._loop = asyncio.new_event_loop()
@@ -96,7 +97,7 @@ class LocalServer:
         self._stop = asyncio.Event()
         listening = threading.Event()
         process = ServerProcess(0, bound, self._stop, listening.set)
-        work = serve_http(process, service, max_body)
+        work = serve_http(process, service, limits or HttpLimits())
         self._serving = asyncio.run_coroutine_threadsafe(work, self._loop)
         assert listening.wait(20)
 

@@ -53,9 +53,14 @@ def test_a_token_that_is_given_twice_has_its_widest_scope() -> None:
 
 
 def test_a_token_of_any_text_is_compared_and_not_an_error() -> None:
-    tokens = Tokens([("schlüssel", Scope.READ)])
-    assert tokens.scope_of("schlüssel") == Scope.READ
-    assert tokens.scope_of("\udcff") is None
+    assert ALL.scope_of("schl\u00fcssel") is None
+    assert ALL.scope_of("\udcff") is None
+
+
+@pytest.mark.parametrize("token", ["schl\u00fcssel", " t", "t ", "a b", "a\nb", "a\x7f", "\udcff"])
+def test_a_token_that_clients_spell_in_different_ways_is_refused(token: str) -> None:
+    with pytest.raises(InvalidInput, match="not ASCII"):
+        Tokens([(token, Scope.READ)])
 
 
 def test_an_empty_token_is_refused() -> None:

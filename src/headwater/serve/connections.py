@@ -1,10 +1,19 @@
-"""The open connections of a process, whatever protocol they speak: timed out, and drained."""
+"""The open connections of a process, whatever protocol they speak: counted, timed out, drained.
+
+They share places and bytes. A place for clients that have not shown a token yet is given up by
+whoever has waited longest in one, so that those who only hold a place keep nobody out. When all
+connections together buffer more than they may, the one that buffers the most is closed: a small
+request never suffers for large ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Final, Protocol
+
+log = logging.getLogger("headwater.serve")
 
 SWEEP_S: Final = 1.0
 
@@ -12,8 +21,15 @@ SWEEP_S: Final = 1.0
 class Drainable(Protocol):
     """What a connection can do for the process that holds it."""
 
+    @property
+    def sheddable_bytes(self) -> int:
+        """How many bytes ``shed`` would free."""
+
     def check_timeout(self, now: float) -> None:
-        """Close the connection if its client has been silent for too long."""
+        """Close the connection if its client takes too long."""
+
+    def shed(self, reason: str) -> None:
+        """Close the connection to make room; it holds nothing afterwards."""
 
     def finish(self) -> None:
         """Take no further request; close once the present one is answered."""
@@ -23,31 +39,79 @@ class Drainable(Protocol):
 
 
 class OpenConnections:
-    """All connections of a process. A connection adds itself when it opens."""
+    """All connections of a process, with the places and the bytes that they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_connections: int, max_anonymous: int, max_buffered: int) -> None:
+        self._max_connections = max_connections
+        self._max_anonymous = max_anonymous
+        self._max_buffered = max_buffered
         self._open: set[Drainable] = set()
+        # In the order in which they were opened.
+        self._anonymous: dict[Drainable, None] = {}
+        self._buffered = 0
         self._drained: asyncio.Future[None] | None = None
 
-    def add(self, connection: Drainable) -> None:
-        """Note a connection that was opened."""
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes all connections buffer together."""
+        return self._buffered
+
+    def add(self, connection: Drainable, *, known: bool) -> bool:
+        """Give a place to a connection that was opened; returns False when there is none.
+
+        One that is not ``known`` has one of the fewer places for anonymous clients, until
+        ``know`` is called.
+        """
+        if len(self._open) >= self._max_connections:
+            return False
+        if not known:
+            if len(self._anonymous) >= self._max_anonymous:
+                oldest = next(iter(self._anonymous))
+                del self._anonymous[oldest]
+                oldest.shed("others wait for a place, and this connection has shown no token")
+            self._anonymous[connection] = None
         self._open.add(connection)
+        return True
+
+    def know(self, connection: Drainable) -> None:
+        """Note that the client of a connection is no longer anonymous."""
+        self._anonymous.pop(connection, None)
 
     def discard(self, connection: Drainable) -> None:
-        """Forget a connection that is closed."""
+        """Forget a connection that is closed, and has no request under way."""
         self._open.discard(connection)
+        self._anonymous.pop(connection, None)
         if self._drained is not None and not self._open and not self._drained.done():
             self._drained.set_result(None)
 
+    def hold(self, change: int) -> None:
+        """Count so many bytes more, or fewer, as buffered; sheds connections while it is too much.
+
+        What requests under way hold cannot be freed, and so is not.
+        """
+        self._buffered += change
+        while change > 0 and self._buffered > self._max_buffered:
+            largest = max(self._open, key=_sheddable, default=None)
+            if largest is None or not largest.sheddable_bytes:
+                return
+            largest.shed("the server buffers as much as it may; retry later")
+
     async def sweep(self) -> None:
-        """Time silent connections out, until cancelled."""
+        """Time slow connections out, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             for connection in list(self._open):
-                connection.check_timeout(time.monotonic())
+                try:
+                    connection.check_timeout(time.monotonic())
+                except Exception:  # the other connections still have to be timed out
+                    log.exception("a connection could not be timed out, and is closed")
+                    connection.abort()
 
     async def drain(self, seconds: float) -> None:
-        """Wait so long for requests that are under way, then close all connections."""
+        """Wait so long for requests that have begun, then close all connections."""
         self._drained = asyncio.get_running_loop().create_future()
         for connection in list(self._open):
             connection.finish()
@@ -55,3 +119,7 @@ class OpenConnections:
             await asyncio.wait([self._drained], timeout=seconds)
         for connection in list(self._open):
             connection.abort()
+
+
+def _sheddable(connection: Drainable) -> int:
+    return connection.sheddable_bytes

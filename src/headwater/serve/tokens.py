@@ -25,7 +25,8 @@ class Scope(enum.IntEnum):
 class Tokens:
     """The tokens of a server, each with its scope. Only digests of them are kept in memory.
 
-    Raises InvalidInput for an empty token, which anybody could guess.
+    Raises InvalidInput for an empty token, which anybody could guess, and for one with other
+    characters than clients can send in a header without a choice of how to encode them.
     """
 
     def __init__(self, scopes: Iterable[tuple[str, Scope]] = ()) -> None:
@@ -51,4 +52,9 @@ class Tokens:
 def _digest(token: str) -> bytes:
     if not token:
         raise InvalidInput("a token is empty; give one that nobody can guess, or none at all")
+    if not all("!" <= sign <= "~" for sign in token):
+        raise InvalidInput(
+            "a token has a character that is not ASCII, a space or a control character, which "
+            "clients send in different ways; use letters, digits and punctuation"
+        )
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

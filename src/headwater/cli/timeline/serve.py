@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
+from headwater.cli.http_options import HttpFlags
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import size_bytes
 from headwater.cli.timeline.cli_types import WritingFarmFlags
 
 
 @grouped
 def serve(
     farm: WritingFarmFlags,
+    http: HttpFlags,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 6302,
     workers: Annotated[int, typer.Option(metavar="N", help="Serve by N processes.")] = 1,
@@ -35,9 +36,6 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    max_body: Annotated[
-        str, typer.Option(metavar="SIZE", help="Largest body of a request.")
-    ] = "16MiB",
     read_strategy: Annotated[
         str,
         typer.Option(
@@ -63,8 +61,8 @@ def serve(
 ) -> None:
     """Serve timelines over HTTP as Roshi does, until Ctrl-C or SIGTERM.
 
-    Without a token it listens on the loopback only. Rates are those of each process. Either signal
-    lets requests under way end, and the exit code is 0.
+    Without a token it listens on the loopback only. Rates and limits are those of each process.
+    Either signal lets requests that have begun end, and the exit code is 0.
     """
     from headwater.lazy_names import extra_needed
 
@@ -88,6 +86,6 @@ def serve(
         ListenAddress(host, port),
         timeline_tokens(token, read_token),
         workers,
-        size_bytes(max_body),
+        http.limits(),
     )
     server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))

@@ -1,8 +1,9 @@
 """A connection of an HTTP client: each request is answered before the next one is begun.
 
 A client that sends several requests without waiting has them answered in order, each seeing what
-those before it did. One that is silent in the middle of a request, or for long between two, is
-disconnected.
+those before it did. Whatever it does, it gets an answer to every request that is complete, and it
+holds a place, bytes and time within the limits only: a client that sends slowly, reads slowly or
+does neither is disconnected.
 """
 
 from __future__ import annotations
@@ -10,23 +11,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol, cast
 
 from headwater.serve.connections import OpenConnections
-from headwater.serve.http.messages import Refused, Reply, Request, spell
-from headwater.serve.http.parsing import RequestParser
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, spell
+from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 
-REQUEST_TIMEOUT_S: Final = 30.0
-IDLE_TIMEOUT_S: Final = 120.0
+# How long a client that was refused is listened to, so that it reads the answer before it learns
+# that nobody takes the rest of its request.
+LINGER_S: Final = 2.0
 _MOST_AHEAD_BYTES: Final = 64 * 1024
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NOTHING: Final = memoryview(b"")
 
 
 class Handler(Protocol):
     """What answers the requests of connections."""
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether a client is anonymous until it shows a token."""
+
+    def admit(self, method: str, path: str, authorization: str) -> Admitted:
+        """Decide on a request by its head; raises Refused."""
+
     def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
-        """Answer a request, at once or later: by one call of ``answer``."""
+        """Answer a request that was admitted, at once or later: by one call of ``answer``."""
 
     def refuse(self, refused: Refused) -> Reply:
         """Return the reply to what is refused, which may not even be a request."""
@@ -38,49 +51,70 @@ class Handler(Protocol):
 class HttpConnection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, all_open: OpenConnections, handler: Handler, max_body: int) -> None:
+    def __init__(self, all_open: OpenConnections, handler: Handler, limits: HttpLimits) -> None:
         self._handler = handler
-        self._parser = RequestParser(max_body)
+        self._limits = limits
         self._all_open = all_open
+        self._parser = RequestParser(limits, self._admit)
         self._transport: asyncio.Transport | None = None
+        self._known = not handler.needs_token
         self._request: Request | None = None
+        # What arrived and is not parsed yet, since a request is under way.
+        self._ahead = _NOTHING
         self._paused = False
         self._full = False
+        # No request is taken behind the present one.
         self._ending = False
-        # What arrived while a request was under way.
-        self._ahead_bytes = 0
-        self._heard = time.monotonic()
+        # When the time of a client that was refused is over, and what it sent since.
+        self._lingers_until = 0.0
+        self._discarded = 0
+        # What is counted in all_open as buffered here.
+        self._held = 0
+        self._released = False
+        self._idle_since = time.monotonic()
+        self._begun_at = 0.0
+        # Of replies: bytes written in all, and how many of them had to be taken since when.
+        self._written = self._to_take = 0
+        self._to_take_since = 0.0
+
+    # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """Take a place among the open connections, or answer that there is none."""
         self._transport = cast("asyncio.Transport", transport)
-        self._all_open.add(self)
+        if not self._all_open.add(self, known=self._known):
+            self._refuse(Refused(503, "too many connections are open; retry later"))
+            self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """See asyncio.Protocol; what is under way goes on, and its answer is dropped."""
+        """Forget the connection; a request under way goes on, and its answer is dropped."""
         self._transport = None
-        self._all_open.discard(self)
+        self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        if self._ending and self._request is None:
+        """Parse what arrived; what follows a request that is under way waits."""
+        if self._ending and self._request is None and not self._parser.begun:
+            self._discard(len(data))
             return
-        self._heard = time.monotonic()
-        self._parser.feed(data)
-        if self._request is None:
-            self._go_on()
+        small = len(data) <= PIECE_BYTES
+        if small and self._request is None and not self._ahead and not self._parser.requests:
+            self._parser.feed(data)
         else:
-            self._ahead_bytes += len(data)
-            if self._ahead_bytes > _MOST_AHEAD_BYTES:
-                self._pause()
+            small = False
+            self._ahead = memoryview(bytes(self._ahead) + data if self._ahead else data)
+        self._go_on()
+        if not small or self._parser.begun:
+            self._count_held()
+        if len(self._ahead) > _MOST_AHEAD_BYTES:
+            self._pause()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol: a client that does not read is not read either."""
+        """Stop reading from a client that does not read."""
         self._full = True
         self._pause()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
+        """Go on with the requests of a client that reads again."""
         self._full = False
         self._go_on()
         self._resume()
@@ -91,69 +125,195 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._full or self._parser.requests:
+        if not self._paused or self._full or self._parser.requests or self._ahead:
             return
-        self._ahead_bytes = 0
-        if self._transport is not None and self._paused:
+        if self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
-    def _go_on(self) -> None:
-        """Begin the next request if it is there."""
-        parser = self._parser
-        # Most are answered later; those that are answered at once make no deep recursion here.
-        while not (self._request or self._ending or self._full or self._transport is None):
-            if parser.requests:
-                self._request = request = parser.requests.popleft()
-                self._handler.handle(request, self._answer)
-            elif parser.refused is not None:
-                self._refuse(parser.refused)
-            else:
-                if parser.wants_continue():
-                    self._transport.write(_CONTINUE)
-                return
+    # One request after another
 
-    def _answer(self, reply: Reply) -> None:
-        request, self._request = self._request, None
-        self._handler.count(reply)
-        if request is None or self._transport is None:
-            return
-        self._ending = self._ending or not request.keep_alive
-        self._send(reply, bodiless=request.method == "HEAD")
+    def _admit(self, method: str, path: str, authorization: str) -> Admitted:
+        admitted = self._handler.admit(method, path, authorization)
+        if admitted.known and not self._known:
+            self._known = True
+            self._all_open.know(self)
+        return admitted
+
+    def _go_on(self) -> None:
+        """Begin the next request if it is there; at most one, so that others have their turn."""
         parser = self._parser
-        if (parser.requests or parser.begun or parser.refused) and not self._ending:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        while not (self._request or self._full or self._transport is None):
+            if parser.requests:
+                self._begin(parser.requests.popleft())
+                return
+            if parser.refused is not None:
+                self._refuse(parser.refused)
+                return
+            if not self._ahead:
+                if parser.begun:
+                    self._begun_at = self._begun_at or time.monotonic()
+                    if parser.wants_continue():
+                        self._write(_CONTINUE)
+                return
+            size = parser.piece_bytes
+            piece, self._ahead = self._ahead[:size], self._ahead[size:]
+            parser.feed(piece)
+
+    def _begin(self, request: Request) -> None:
+        self._begun_at = 0.0
+        self._request = request
+        answer = partial(self._answer, request)
+        if isinstance(request.admitted, Refused):
+            answer(self._handler.refuse(request.admitted))
+            return
+        try:
+            self._handler.handle(request, answer)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+            answer(self._handler.refuse(own_fault(error)))
+
+    def _answer(self, request: Request, reply: Reply) -> None:
+        if self._request is not request:
+            return
+        self._request = None
+        if self._transport is None:
+            self._handler.count(reply)
+            self._forget()
+            return
+        most = self._limits.max_buffered
+        if len(reply.body) > most:
+            reply = self._handler.refuse(
+                Refused(503, f"the reply has more than {most} bytes; ask for less at once")
+            )
+        self._handler.count(reply)
+        self._ending = self._ending or not request.keep_alive or reply.close
+        self._send(reply, bodiless=request.method == "HEAD")
+        if self._ending:
+            self._parser.drop()
+            self._ahead = _NOTHING
+            self._transport.close()
+        elif self._ahead or self._parser.requests or self._parser.begun or self._parser.refused:
+            asyncio.get_running_loop().call_soon(self._go_on_reading)
+        elif self._paused:
+            self._resume()
+        if self._held or len(reply.body) > PIECE_BYTES:
+            self._count_held()
+
+    def _go_on_reading(self) -> None:
+        self._go_on()
         self._resume()
 
     def _refuse(self, refused: Refused) -> None:
+        """Answer with an error and take nothing more; what still comes is discarded."""
+        if self._transport is None or self._transport.is_closing():
+            return
         reply = self._handler.refuse(refused)
         self._handler.count(reply)
         self._ending = True
+        self._parser.drop()
+        self._ahead = _NOTHING
         self._send(reply, bodiless=False)
+        self._lingers_until = time.monotonic() + LINGER_S
+        self._transport.write_eof()
+        self._resume()
+        self._count_held()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self._limits.max_body:
+            self.abort()
 
     def _send(self, reply: Reply, *, bodiless: bool) -> None:
+        text = spell(reply, time.time(), keep_alive=not self._ending, bodiless=bodiless)
+        self._idle_since = time.monotonic()
+        self._write(text)
+
+    def _write(self, text: bytes) -> None:
         assert self._transport is not None
-        self._heard = time.monotonic()
-        self._transport.write(
-            spell(reply, time.time(), keep_alive=not self._ending, bodiless=bodiless)
-        )
-        if self._ending:
+        self._written += len(text)
+        self._transport.write(text)
+
+    # Bytes, time and the end
+
+    @property
+    def sheddable_bytes(self) -> int:
+        """How many bytes ``shed`` would free: none of those of a request under way."""
+        return self._held if self._request is None else 0
+
+    def _count_held(self) -> None:
+        """Count what is buffered here now; this connection may be shed by it, as may others."""
+        if self._released:
+            return
+        held = len(self._ahead) + self._parser.held_bytes
+        if self._request is not None:
+            held += len(self._request.body)
+        if self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        change, self._held = held - self._held, held
+        if change:
+            self._all_open.hold(change)
+
+    def _release(self) -> None:
+        """Count nothing here any more."""
+        self._released = True
+        change, self._held = -self._held, 0
+        self._all_open.hold(change)
+
+    def _forget(self) -> None:
+        """Give up place and bytes, unless a request is still under way."""
+        self._parser.drop()
+        self._ahead = _NOTHING
+        self._count_held()
+        if self._request is None:
+            self._release()
+            self._all_open.discard(self)
+
+    def shed(self, reason: str) -> None:
+        """Close the connection to make room; with an answer if the client waits for one."""
+        if self._transport is None or self._request is not None:
+            return
+        if self._lingers_until or self._transport.get_write_buffer_size():
+            self.abort()
+        else:
+            self._refuse(Refused(503, reason))
             self._transport.close()
+        self._release()
 
     def check_timeout(self, now: float) -> None:
-        """Close a connection whose client has been silent for too long."""
-        if self._request is not None or self._transport is None:
+        """Close a connection whose client takes too long to send, to read, or to ask again."""
+        transport, limits = self._transport, self._limits
+        if transport is None:
             return
-        silent_s = now - self._heard
-        if self._parser.begun and silent_s > REQUEST_TIMEOUT_S:
-            self._refuse(Refused(408, "the rest of the request did not come"))
-        elif silent_s > IDLE_TIMEOUT_S:
-            self._transport.close()
+        if self._lingers_until:
+            if now > self._lingers_until:
+                self.abort()
+            return
+        unsent = transport.get_write_buffer_size()
+        if unsent and self._written - unsent < self._to_take:
+            if (now - self._to_take_since) * 1000 > limits.reply_ms:
+                self.abort()
+                return
+        elif unsent:
+            self._to_take, self._to_take_since = self._written, now
+        if self._held or unsent:
+            self._count_held()
+        if self._request is not None:
+            return
+        if self._parser.begun:
+            taken_ms = (now - (self._begun_at or now)) * 1000
+            if taken_ms > (limits.request_ms if self._parser.in_body else limits.head_ms):
+                self._refuse(Refused(408, "the rest of the request did not come in time"))
+            return
+        idle_ms = limits.idle_ms if self._known else limits.head_ms
+        if not unsent and (now - self._idle_since) * 1000 > idle_ms:
+            self.abort()
 
     def finish(self) -> None:
-        """Take no further request; close once the present one is answered."""
+        """Take no request behind the one that has begun; close once that is answered."""
         self._ending = True
-        if self._request is None and self._transport is not None:
+        parser = self._parser
+        has_more = self._request or parser.begun or parser.requests or self._ahead
+        if self._transport is not None and not has_more:
             self._transport.close()
 
     def abort(self) -> None:

@@ -10,33 +10,51 @@ from typing import Final
 import msgspec
 
 
+class Refused(Exception):
+    """A request that is answered with an error.
+
+    ``allow`` are the methods that would do; ``close`` ends the connection with this answer.
+    """
+
+    def __init__(self, status: int, message: str, allow: str = "", *, close: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.allow = allow
+        self.close = close
+
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """What was decided of a request by its head: the name of what it asks for.
+
+    ``known`` says that the client has shown a token, or needs none.
+    """
+
+    action: str
+    known: bool
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A whole request; ``authorization`` is the header of that name, '' without one."""
+    """A whole request. ``admitted`` is what its handler decided when it saw the head."""
 
     method: str
     path: str
     query: str
-    authorization: str
+    admitted: Admitted | Refused
     keep_alive: bool
-    body: bytes
-
-
-class Refused(Exception):
-    """A request that is answered with an error; ``allow`` are the methods that would do."""
-
-    def __init__(self, status: int, message: str, allow: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.allow = allow
+    body: bytes | bytearray
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """What is answered; ``headers`` are further ones, each with its line end."""
+    """What is answered; ``headers`` are further ones, each with its line end.
+
+    ``close`` ends the connection with this reply.
+    """
 
     status: int
     body: bytes
     content_type: str = "application/json"
     headers: bytes = b""
+    close: bool = False
 
 
 def spell(reply: Reply, now: float, *, keep_alive: bool, bodiless: bool = False) -> bytes:

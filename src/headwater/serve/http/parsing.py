@@ -2,54 +2,76 @@
 
 llhttp refuses what two programs could read in two ways: a body with both a length and a transfer
 coding, lines that end in LF alone, folded headers. What it leaves to its users is refused here:
-other versions than HTTP/1.0 and 1.1, any number of Host headers but one, transfer codings other
-than chunked, and whatever is larger than allowed. docs/decisions/0022 compares it with others.
+other versions than HTTP/1.0 and 1.1, any number of Host headers but one, several Authorization
+headers, transfer codings other than chunked, targets that are none of this server, and whatever is
+larger than allowed. docs/decisions/0022 compares it with others.
+
+A request is admitted or refused when its head is complete, before any of its body is kept.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 import httptools
 
-from headwater.serve.http.messages import Refused, Request
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.http.messages import Admitted, Refused, Request
 
-MAX_HEAD_BYTES: Final = 64 * 1024
+# Decides on a request by its method, its path and its Authorization header; raises Refused.
+Admit: TypeAlias = Callable[[str, str, str], Admitted]
+
+_HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", re.ASCII)
+# How much is parsed at once. More than one request may be in it, and each costs memory.
+PIECE_BYTES: Final = 4096
+_BODY_PIECE_BYTES: Final = 64 * 1024
+_NO_PARSER: Final = httptools.HttpRequestParser(object())
 
 
 class RequestParser:
     """Cuts what arrives on a connection into requests. The methods ``on_...`` are for llhttp.
 
     ``requests`` are complete, and taken from there. ``begun`` says that a part of another one is
-    there, ``refused`` why nothing can follow.
+    there, ``in_body`` that its head is complete, ``refused`` why nothing can follow.
     """
 
     __slots__ = (
+        "_admit",
+        "_admitted",
         "_authorization",
         "_body",
         "_chunked",
         "_expects",
         "_head_bytes",
+        "_headers",
         "_hosts",
-        "_in_body",
         "_length",
+        "_limits",
         "_llhttp",
-        "_max_body",
         "_method",
+        "_path",
+        "_query",
         "_quiet_bytes",
         "_size",
         "_target",
         "begun",
+        "in_body",
         "refused",
         "requests",
     )
 
-    def __init__(self, max_body: int) -> None:
-        self._max_body = max_body
+    def __init__(self, limits: HttpLimits, admit: Admit) -> None:
+        self._limits = limits
+        self._admit = admit
         self._llhttp = httptools.HttpRequestParser(self)
         self._expects: bool
+        self._authorization: bytes | None
+        self._body: bytes | bytearray
         self.requests: deque[Request] = deque()
         self.refused: Refused | None = None
         # Bytes since the last piece of a body or end of a request: a head, or what llhttp keeps.
@@ -57,7 +79,32 @@ class RequestParser:
         self.on_message_begin()
         self.begun = False
 
-    def feed(self, data: bytes) -> None:
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of an incomplete request are kept."""
+        return self._quiet_bytes + self._size if self.begun else 0
+
+    @property
+    def piece_bytes(self) -> int:
+        """How many bytes to feed at once, so that few requests are parsed ahead."""
+        if self.in_body and self._length:
+            return min(max(self._length - self._size, PIECE_BYTES), _BODY_PIECE_BYTES)
+        return PIECE_BYTES
+
+    def drop(self) -> None:
+        """Forget all that arrived; nothing can be fed afterwards.
+
+        llhttp and this object refer to each other: without this, a body would stay in memory until
+        the garbage collector finds them.
+        """
+        self.refused = self.refused or Refused(503, "the connection is closed")
+        self._body = b""
+        self.begun = False
+        self._target = self._authorization = b""
+        self.requests.clear()
+        self._llhttp = _NO_PARSER
+
+    def feed(self, data: bytes | memoryview) -> None:
         """Take what arrived; adds the requests that it completes."""
         if self.refused is not None:
             return
@@ -71,15 +118,14 @@ class RequestParser:
                 if self.begun:
                     data = self._without_upgrade() + data
             except httptools.HttpParserCallbackError as error:
-                if not isinstance(error.__context__, Refused):
-                    raise
-                self.refused = error.__context__
+                cause = error.__context__ or error
+                self.refused = cause if isinstance(cause, Refused) else own_fault(cause)
                 break
             except httptools.HttpParserError as error:
                 self.refused = Refused(400, f"this is not a request of HTTP/1.1: {error}")
                 break
-        if self._quiet_bytes > MAX_HEAD_BYTES and self.begun and not self.refused:
-            self.refused = _head_too_large()
+        if self._quiet_bytes > self._limits.max_head and self.begun and not self.refused:
+            self.refused = self._head_too_large()
 
     def _without_upgrade(self) -> bytes:
         """Go on as if a request had not asked for another protocol, which a server may ignore.
@@ -97,7 +143,7 @@ class RequestParser:
 
     def wants_continue(self) -> bool:
         """Return whether the client waits for permission to send the body; True once a request."""
-        if not (self._expects and self._in_body):
+        if not (self._expects and self.in_body):
             return False
         self._expects = False
         return True
@@ -105,10 +151,11 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """Begin a request."""
         self.begun = True
-        self._in_body = self._expects = self._chunked = False
-        self._target = self._authorization = b""
-        self._hosts = self._head_bytes = self._length = self._size = 0
-        self._body: list[bytes] = []
+        self.in_body = self._expects = self._chunked = False
+        self._target = b""
+        self._authorization = None
+        self._hosts = self._headers = self._head_bytes = self._length = self._size = 0
+        self._body = b""
 
     def on_url(self, part: bytes) -> None:
         """Take the target of a request, or a part of it."""
@@ -118,17 +165,20 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Those behind the body, its trailers, mean nothing here."""
         self._head_bytes += len(name) + len(value) + 4
-        if self._in_body:
+        self._headers += 1
+        if self._headers > self._limits.max_headers:
+            raise Refused(431, f"a request has {self._limits.max_headers} headers at most")
+        if self.in_body:
             return
         name = name.lower()
         if name == b"host":
             self._hosts += 1
+            if not _HOST.fullmatch(value.strip()):
+                raise Refused(400, "the Host header is not the name of a host")
         elif name == b"content-length":
             self._length = int(value)
-            if self._length > self._max_body:
-                raise self._body_too_large()
         elif name == b"authorization":
-            if self._authorization:
+            if self._authorization is not None:
                 raise Refused(400, "the request has two Authorization headers; send one")
             self._authorization = value
         elif name == b"transfer-encoding":
@@ -139,9 +189,9 @@ class RequestParser:
             self._expects = value.strip().lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
-        """Check a head; what follows is its body."""
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise _head_too_large()
+        """Check a head, and admit or refuse the request; what follows is its body."""
+        if self._head_bytes > self._limits.max_head:
+            raise self._head_too_large()
         version = self._llhttp.get_http_version()
         if version == "1.1":
             if self._hosts != 1:
@@ -156,15 +206,42 @@ class RequestParser:
         if self._method == "CONNECT":
             # Nothing says where its body ends, and we are no proxy.
             raise Refused(400, "this is no proxy; send the request itself")
-        self._in_body = True
+        self._path, self._query = _split(self._method, self._target)
+        self._decide()
+        self.in_body = True
+
+    def _decide(self) -> None:
+        """Admit a request by its head. One without a body leaves the connection as it is."""
+        authorization = self._authorization
+        has_body = self._length > 0 or self._chunked
+        try:
+            self._admitted: Admitted | Refused = self._admit(
+                self._method,
+                self._path,
+                authorization.strip().decode("latin-1") if authorization else "",
+            )
+        except Refused as refused:
+            if has_body or refused.close:
+                raise
+            self._admitted = refused
+            return
+        if has_body and not self._admitted.known:
+            raise Refused(401, "a request with a body needs a token here")
+        if self._length > self._limits.max_body:
+            raise self._body_too_large()
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body."""
         self._quiet_bytes = 0
         self._size += len(piece)
-        if self._size > self._max_body:
+        if self._size > self._limits.max_body:
             raise self._body_too_large()
-        self._body.append(piece)
+        if not self._body:
+            self._body = piece
+        elif isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body = bytearray(self._body + piece)
 
     def on_message_complete(self) -> None:
         """End a request; but one that asks for another protocol and has a body has not ended."""
@@ -172,21 +249,24 @@ class RequestParser:
         if (self._length or self._chunked) and self._llhttp.should_upgrade():
             return
         self.begun = False
-        path, query = _split(self._target)
-        body = self._body
+        body, self._body = self._body, b""
         self.requests.append(
             Request(
                 self._method,
-                path,
-                query,
-                self._authorization.strip().decode("latin-1") if self._authorization else "",
+                self._path,
+                self._query,
+                self._admitted,
                 self._llhttp.should_keep_alive(),
-                body[0] if len(body) == 1 else b"".join(body),
+                body,
             )
         )
 
     def _body_too_large(self) -> Refused:
-        return Refused(413, f"a body may have {self._max_body} bytes here; send smaller batches")
+        most = self._limits.max_body
+        return Refused(413, f"a body may have {most} bytes here; send smaller batches")
+
+    def _head_too_large(self) -> Refused:
+        return Refused(431, f"the head of a request has {self._limits.max_head} bytes at most")
 
 
 class _BehindHead:
@@ -217,18 +297,24 @@ class _BehindHead:
             self._parser.on_headers_complete()
 
 
-def _head_too_large() -> Refused:
-    return Refused(431, f"the head of a request has {MAX_HEAD_BYTES} bytes at most")
-
-
-def _split(target: bytes) -> tuple[str, str]:
-    """Return the path and the query of a target."""
+def _split(method: str, target: bytes) -> tuple[str, str]:
+    """Return the path and the query of a target; raises Refused for one that is not allowed."""
+    if b"#" in target:
+        raise Refused(400, "the target of a request has no fragment; leave out what follows #")
     if target.startswith(b"/"):
         path, _, query = target.decode().partition("?")
         return path, query
+    if target == b"*" and method == "OPTIONS":
+        return "*", ""
+    # The absolute form, which clients send that believe this is a proxy. A server has to accept it,
+    # and its host takes the place of that of the Host header, which means nothing here either.
     try:
-        # The absolute form, which clients send that believe this is a proxy.
         parts = urlsplit(target.decode())
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        raise Refused(400, "the address of the request cannot be read") from None
+        known = False
+    if not known:
+        raise Refused(400, "the target of a request begins with / or is an address with http")
+    if parts.username is not None or parts.password is not None:
+        raise Refused(400, "the target of a request has no user and no password")
     return parts.path or "/", parts.query

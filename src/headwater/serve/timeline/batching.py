@@ -82,7 +82,10 @@ class Batcher(Generic[T, R]):
                 await asyncio.gather(*(self._run([part]) for part in batch))
             return
         for part in batch:
-            part.done(result)
+            try:
+                part.done(result)
+            except Exception as error:  # noqa: BLE001  the other parts wait for their results
+                part.done(error)
 
     @property
     def idle(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
@@ -34,7 +34,7 @@ class TimelineServer:
     address: ListenAddress
     tokens: Tokens
     workers: int
-    max_body: int
+    limits: HttpLimits
 
     def run(self, open_farm: Callable[[], AsyncFarm], ready: Callable[[str], None]) -> None:
         """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
@@ -43,7 +43,6 @@ class TimelineServer:
         """
         self.address.check(self.tokens)
         check_processes(self.workers)
-        check_int(self.max_body, "max_body", 1, 1 << 30)
         memory = shared_memory(self.workers)
         # Opened once here, so that a mistake in the farm is reported, and by one process.
         open_farm()
@@ -52,7 +51,7 @@ class TimelineServer:
             metrics = ServerMetrics(memory, process.number)
             async with open_farm() as farm:
                 farm.report_to(metrics)
-                await serve_http(process, Service(farm, metrics, self.tokens), self.max_body)
+                await serve_http(process, Service(farm, metrics, self.tokens), self.limits)
 
         bound = self.address.bind()
         url = url_of(bound, "http")

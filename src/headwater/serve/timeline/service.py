@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,8 @@ from typing import Final, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.http.authorization import authorize
-from headwater.serve.http.messages import Refused, Reply, Request
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.batching import Batcher, BatchPart
 from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
@@ -20,8 +20,6 @@ from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.farm.writing import Background
 from headwater.timeline.records import Spelled, Written
-
-log = logging.getLogger("headwater.timeline")
 
 Answered: TypeAlias = Callable[[Reply], None]
 
@@ -49,18 +47,31 @@ class Service:
         self._farm = farm
         self._metrics = metrics
         self._tokens = tokens
+        self._admitted = {
+            known: {action: Admitted(action, known) for action in _SCOPES}
+            for known in (True, False)
+        }
         self._writes: dict[str, Batcher[Spelled, Written]] = {
             verb: Batcher(partial(farm.write, verb)) for verb in _WRITES
         }
         self._selects: dict[Window, Batcher[bytes, Answer]] = {}
         self._background = Background()
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether a client is anonymous until it shows a token."""
+        return self._tokens.required
+
+    def admit(self, method: str, path: str, authorization: str) -> Admitted:
+        """Decide on a request by its head: its route and its token; raises Refused."""
+        action = _route(method, path)
+        return self._admitted[authorize(self._tokens, authorization, _SCOPES[action])][action]
+
     def handle(self, request: Request, answer: Answered) -> None:
-        """Answer a request, at once or later."""
+        """Answer a request that was admitted, at once or later."""
+        assert isinstance(request.admitted, Admitted)
+        action = request.admitted.action
         try:
-            action = _route(request)
-            if (needed := _SCOPES[action]) is not None:
-                authorize(self._tokens, request.authorization, needed)
             if action in _WRITES:
                 self._write(action, request, answer)
             elif action == "select":
@@ -79,7 +90,9 @@ class Service:
         headers = f"Allow: {refused.allow}\r\n".encode() if refused.allow else b""
         if refused.status == 401:
             headers += b"WWW-Authenticate: Bearer\r\n"
-        return wire.failed(refused.status, str(refused), headers)
+        elif refused.status == 503:
+            headers += b"Retry-After: 1\r\n"
+        return wire.failed(refused.status, str(refused), headers, close=refused.close)
 
     def count(self, reply: Reply) -> None:
         """Count a request that is answered, whether or not its client is still there."""
@@ -91,7 +104,7 @@ class Service:
 
         def done(result: Written | Exception) -> None:
             if isinstance(result, Exception):
-                answer(_failed(result))
+                answer(self._failed(result))
             else:
                 answer(wire.written(_WRITES[verb], len(tuples), time.perf_counter() - began))
 
@@ -104,7 +117,7 @@ class Service:
 
         def done(result: Answer | Exception) -> None:
             if isinstance(result, Exception):
-                answer(_failed(result))
+                answer(self._failed(result))
             else:
                 answer(wire.selected(query, keys, result, time.perf_counter() - began))
 
@@ -122,27 +135,31 @@ class Service:
 
     async def _answer_health(self, answer: Answered) -> None:
         """Answer which instances serve; the server is healthy as long as one of them does."""
-        found = await self._farm.status()
-        serving = sum(instance.up for instance in found)
-        status = "ok" if serving == len(found) else "degraded" if serving else "down"
-        facts = [{"cluster": one.cluster, "instance": one.instance, "up": one.up} for one in found]
-        answer(wire.document(200 if serving else 503, {"status": status, "instances": facts}))
+        try:
+            found = await self._farm.status()
+            serving = sum(instance.up for instance in found)
+            status = "ok" if serving == len(found) else "degraded" if serving else "down"
+            facts = [
+                {"cluster": one.cluster, "instance": one.instance, "up": one.up} for one in found
+            ]
+            answer(wire.document(200 if serving else 503, {"status": status, "instances": facts}))
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+            answer(self._failed(error))
+
+    def _failed(self, error: Exception) -> Reply:
+        """Return the reply to a failure; one that nobody foresaw is shown in the log only."""
+        if isinstance(error, HeadwaterError):
+            return wire.failed(500, str(error))
+        return self.refuse(own_fault(error))
 
 
-def _failed(error: Exception) -> Reply:
-    """Return the reply to a failure; one that nobody foresaw is logged, not shown to clients."""
-    if isinstance(error, HeadwaterError):
-        return wire.failed(500, str(error))
-    log.error("a request failed", exc_info=error)
-    return wire.failed(500, "the server failed by a fault of its own; its log says more")
-
-
-def _route(request: Request) -> str:
-    methods = _ROUTES.get(request.path)
+def _route(method: str, path: str) -> str:
+    """Return what a request asks for; raises Refused."""
+    methods = _ROUTES.get(path)
     if methods is None:
-        raise Refused(404, f"there is no {request.path} here; there are {', '.join(_ROUTES)}")
-    action = methods.get("GET" if request.method == "HEAD" else request.method)
+        raise Refused(404, f"there is no {path[:100]} here; there are {', '.join(_ROUTES)}")
+    action = methods.get("GET" if method == "HEAD" else method)
     if action is None:
         allow = ", ".join(methods)
-        raise Refused(405, f"{request.path} takes {allow}, not {request.method}", allow)
+        raise Refused(405, f"{path} takes {allow}, not {method}", allow)
     return action

@@ -22,6 +22,7 @@ import msgspec
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.serve.http.messages import Reply
+from headwater.serve.http.nesting import check_nesting
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.records import (
@@ -86,8 +87,9 @@ class SelectParameters(NamedTuple):
 _NOTHING: Final[Columns] = ([], [])
 
 
-def read_tuples(body: bytes) -> list[Spelled]:
-    """Read the body of an insert or delete; raises InvalidInput."""
+def read_tuples(body: bytes | bytearray) -> list[Spelled]:
+    """Read the body of an insert or delete; raises InvalidInput, and Refused if it is too deep."""
+    check_nesting(body)
     try:
         given = _read_tuples(body)
     except msgspec.DecodeError as error:
@@ -97,13 +99,17 @@ def read_tuples(body: bytes) -> list[Spelled]:
     return [spell(item.key, item.score, item.member) for item in given]
 
 
-def read_keys(body: bytes, query: SelectParameters) -> list[bytes]:
-    """Read which keys are asked for, by the body or by the query; raises InvalidInput."""
+def read_keys(body: bytes | bytearray, query: SelectParameters) -> list[bytes]:
+    """Read which keys are asked for, by the body or by the query; raises InvalidInput.
+
+    Raises Refused if the body is nested too deep.
+    """
     if query.keys and body.strip():
         raise InvalidInput("name keys in the body or in the query, not in both")
     if query.keys:
         keys = list(query.keys)
     else:
+        check_nesting(body)
         try:
             keys = _read_keys(body)
         except msgspec.DecodeError as error:
@@ -216,10 +222,10 @@ def raw_key(key: bytes) -> str:
     return ENCODED + base64.b64encode(key).decode() if text.startswith(ENCODED) else text
 
 
-def failed(status: int, message: str, headers: bytes = b"") -> Reply:
+def failed(status: int, message: str, headers: bytes = b"", *, close: bool = False) -> Reply:
     """Return the reply that reports an error."""
     body = {"error": message, "code": status, "description": http.HTTPStatus(status).phrase}
-    return Reply(status, _write(body), headers=headers)
+    return Reply(status, _write(body), headers=headers, close=close)
 
 
 def document(status: int, content: object) -> Reply:
