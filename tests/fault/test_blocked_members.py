@@ -44,7 +44,7 @@ def about_to_block(
     hw: headwater.Headwater, name: str, retry_ms: int | None, member: str = "late"
 ) -> Stepper:
     """A member that the store takes for blocked, and that does nothing any more."""
-    group = GroupHandle(StreamHandle(name, set()), "g", member)
+    group = GroupHandle(StreamHandle(name, {name}), "g", member)
     stepper = Stepper(hw.store, grouping.read(group, 10, 500, retry_ms, None))
     stepper.step()
     assert hw.stream(name).group("g").info().waiting >= 1

@@ -51,11 +51,12 @@ class Terms(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """Who waits, for how many ms, and in which of its reads."""
+    """Who waits, for how many ms, in which of its reads, and how it leaves when it is cancelled."""
 
     name: str
     wait_ms: int
     read_number: int
+    leave: Call | None = None
 
 
 NOBODY_WAITS = Waiter("", 0, 0)
@@ -97,18 +98,20 @@ def _wait_for_messages(
     group: GroupHandle, count: int, patience: float, terms: Terms, name: str
 ) -> Operation[list[Message]]:
     box = box_key(group.key, group.name, name)
+    leave = Call("hw_group_leave", group.key, (group.name, name), repeatable=True)
     deadline = (yield Clock()) + patience
     number = next(group.reads)
     while True:
         slices = [deadline - (yield Clock()), WAIT_SLICE_MS, terms.retry_ms or WAIT_SLICE_MS]
         wait_ms = max(0, int(min(slices)))
-        taken = yield from read_now(group, count, terms, Waiter(name, wait_ms, number))
+        waiter = Waiter(name, wait_ms, number, leave)
+        taken = yield from read_now(group, count, terms, waiter)
         if taken.messages or not wait_ms:
             return taken.messages
         if taken.due_ms >= 0:
             wait_ms = max(1, min(wait_ms, taken.due_ms))
         command = ("BLPOP", box, f"{wait_ms / 1000:.3f}")
-        boxed = yield Wait(box, command, wait_ms, messages=counts.unboxed)
+        boxed = yield Wait(box, command, wait_ms, messages=counts.unboxed, leave=leave)
         if boxed and boxed[1] != b"poke":
             messages = yield from _open_box(group, boxed[1], terms)
             if messages:
@@ -125,6 +128,10 @@ def read_now(
         held = group.stream.held
         reply = yield from _ask(group, count, terms, waiter, held.name)
         buried = 0
+        if group.stream.name not in group.stream.registered:
+            # Housekeepers look after the groups of a stream that was never written, too.
+            with contextlib.suppress(HeadwaterError):
+                yield from group.stream.register()
         if reply.to_bury:
             # What this read took must reach its caller; the next read or the housekeeper buries.
             with contextlib.suppress(HeadwaterError):
@@ -152,7 +159,7 @@ def _ask(
         count,
         *terms.words(),
         *group.option_words,
-        *waiter,
+        *waiter[:3],
         held,
         REPLY_BYTES,
     )
@@ -162,6 +169,7 @@ def _ask(
         args,
         repeatable=terms.retry_ms is not None,
         messages=counts.handed_out,
+        leave=waiter.leave,
     )
     try:
         reply = yield call

@@ -80,12 +80,12 @@ class AsyncServerConnections:
         except redis.ResponseError:
             if asking:
                 await connection.disconnect(nowait=True)
-            self._idle.append(connection)
+            await self._give_back(connection)
             raise
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._idle.append(connection)
+        await self._give_back(connection)
         return reply
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
@@ -109,8 +109,14 @@ class AsyncServerConnections:
             # Replies that nobody read would be taken for those of the next call.
             await connection.disconnect(nowait=True)
             raise
-        self._idle.append(connection)
+        await self._give_back(connection)
         return replies
+
+    async def _give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+        if self._make is refuse_closed:
+            # Closed meanwhile: whoever goes on finds no connection.
+            await self.renew()
 
     async def pipe(self, timeout_s: float, where: str) -> AsyncPipe:
         """Open a connection that many calls share; raises Unsent."""

@@ -6,8 +6,9 @@ A store belongs to the event loop it was opened in; its tasks may all use it at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -22,7 +23,7 @@ from headwater.store.call import Call, Clock, Look, Many, Operation, Request, To
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.observing import Observed, RequestObservation
-from headwater.store.steps import Steps, StoreSteps, random_token
+from headwater.store.steps import LEAVE_TIMEOUT_S, Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import resolve
 
 T = TypeVar("T")
@@ -32,6 +33,11 @@ class AsyncStore(StoreSteps):
     """A connected store for asyncio; ``run`` is all that the data types need of it."""
 
     connections: AsyncStoreConnections
+    _leaver: asyncio.Task[None] | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._leaving: list[Call] = []
 
     @classmethod
     async def open(
@@ -77,6 +83,7 @@ class AsyncStore(StoreSteps):
         ``patience_s`` is how long each of its calls waits for a server that is away; who has more
         to do meanwhile, or must be able to stop, waits less than the default.
         """
+        request: Request | None = None
         try:
             request = operation.send(None)
             while True:
@@ -90,6 +97,33 @@ class AsyncStore(StoreSteps):
         except StopIteration as done:
             result: T = done.value
             return result
+        except StoreError:
+            raise
+        except (asyncio.CancelledError, Exception):
+            if (leave := leave_of(request)) is not None:
+                await self._leave([leave])
+            raise
+
+    async def _leave(self, calls: Sequence[Call]) -> None:
+        """Send what undoes requests; what does not arrive is undone by its own expiry.
+
+        All that are cancelled at the same time share a connection: there may be thousands.
+        """
+        self._leaving += calls
+        if self._leaver is None:
+            self._leaver = asyncio.create_task(self._send_leaves())
+        with contextlib.suppress(TimeoutError):
+            # Not cancelled with its caller: others wait for it, too.
+            await asyncio.wait_for(asyncio.shield(self._leaver), LEAVE_TIMEOUT_S)
+
+    async def _send_leaves(self) -> None:
+        try:
+            while self._leaving:
+                calls, self._leaving = self._leaving, []
+                with contextlib.suppress(StoreError):
+                    await self.connections.send_all(self._keyed(calls))
+        finally:
+            self._leaver = None
 
     async def ask(
         self,
@@ -112,10 +146,15 @@ class AsyncStore(StoreSteps):
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
+        if request.leave is not None:
+            self._leaves[id(request)] = request.leave
         try:
             return await self.connections.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:
             fault = error
+        finally:
+            if request.leave is not None:
+                self._leaves.pop(id(request), None)
         if observation is not None:
             observation.retried = True
         return await self._do(self._recover(request, command, fault, patience_s))
@@ -157,6 +196,8 @@ class AsyncStore(StoreSteps):
 
     async def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
+        if self._leaves or self._leaver is not None:
+            await self._leave(list(self._leaves.values()))
         await self.connections.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.close)

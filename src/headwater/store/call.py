@@ -25,7 +25,8 @@ class Call(NamedTuple):
 
     ``repeatable`` says that running it twice does no harm; only then may a store send it again
     after a connection broke with the outcome unknown. ``also`` names further keys, of an object
-    whose other keys do not begin with the first; all lie in one slot.
+    whose other keys do not begin with the first; all lie in one slot. ``leave`` is sent when the
+    caller goes away instead of taking the reply: it is cancelled, or its client is closed.
     """
 
     function: str
@@ -35,18 +36,21 @@ class Call(NamedTuple):
     repeatable: bool = False
     also: tuple[Key, ...] = ()
     messages: Count = 0
+    leave: Call | None = None
 
 
 class Wait(NamedTuple):
     """One blocking command, run apart so that it holds up nobody else.
 
-    ``key`` routes it on a cluster. The reply is None when ``timeout_ms`` passes.
+    ``key`` routes it on a cluster. The reply is None when ``timeout_ms`` passes. ``leave`` is sent
+    as that of a Call.
     """
 
     key: str
     command: tuple[Argument, ...]
     timeout_ms: int
     messages: Count = 0
+    leave: Call | None = None
 
 
 class Look(NamedTuple):

@@ -123,12 +123,12 @@ class ServerConnections:
         except redis.ResponseError:
             if asking:
                 connection.disconnect()
-            self._idle.append(connection)
+            self._give_back(connection)
             raise
         except BaseException:
             connection.disconnect()
             raise
-        self._idle.append(connection)
+        self._give_back(connection)
         return reply
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
@@ -168,8 +168,14 @@ class ServerConnections:
             # Replies that nobody read would be taken for those of the next call.
             connection.disconnect()
             raise
-        self._idle.append(connection)
+        self._give_back(connection)
         return replies
+
+    def _give_back(self, connection: Any) -> None:
+        self._idle.append(connection)
+        if self._make is refuse_closed:
+            # Closed meanwhile: whoever goes on finds no connection.
+            self.renew()
 
     def _take(self, fresh: bool) -> Any:
         if self._pid != os.getpid():

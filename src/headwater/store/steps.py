@@ -16,7 +16,7 @@ import redis
 
 from headwater.outages import Outage
 from headwater.store import faults, rights
-from headwater.store.call import Call, Look, Many, Wait
+from headwater.store.call import Call, Key, Look, Many, Request, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, name_in_server, needs_loading
@@ -30,6 +30,9 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
 
 GREETING = Call("hw_version", "", read_only=True)
+
+# Whoever is cancelled waits so long at most until its leave has arrived.
+LEAVE_TIMEOUT_S = 1.0
 
 
 def random_token() -> str:
@@ -64,6 +67,8 @@ class StoreSteps:
         self._encode = encoder(address.kind)
         self._sleep, self._apart = sleep, apart
         self._check_rights = check_rights
+        # What those who wait for something leave behind when the client is closed under them.
+        self._leaves: dict[int, Call] = {}
 
     # ── First contact ────────────────────────────────────────────────────────────────────────
 
@@ -195,14 +200,21 @@ class StoreSteps:
         return replies
 
     def _sending(self, calls: Sequence[Call]) -> Callable[[], Any]:
-        keyed = [(call.key, self._encode(call)) for call in calls]
-        return partial(self.connections.send_all, keyed)
+        return partial(self.connections.send_all, self._keyed(calls))
+
+    def _keyed(self, calls: Sequence[Call]) -> list[tuple[Key, tuple[Any, ...]]]:
+        return [(call.key, self._encode(call)) for call in calls]
 
     def _look(self, request: Look) -> Steps[list[Any] | None]:
         """Run commands that only read, in one round trip; None when that did not work at once."""
         keyed = [(request.key, command) for command in request.commands]
         replies = yield partial(self.connections.send_all, keyed)
         return None if any(isinstance(reply, Exception) for reply in replies) else replies
+
+
+def leave_of(request: Request | None) -> Call | None:
+    """Return what is to be sent when nobody takes the reply of a request."""
+    return request.leave if isinstance(request, (Call, Wait)) else None
 
 
 def _once(step: Callable[[], Any]) -> Steps[Any]:

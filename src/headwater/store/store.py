@@ -7,8 +7,9 @@ sends a call twice unless that is harmless.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -22,7 +23,7 @@ from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.observing import Observed, RequestObservation
-from headwater.store.steps import Steps, StoreSteps, random_token
+from headwater.store.steps import Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import resolve
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class Store(StoreSteps):
         ``patience_s`` is how long each of its calls waits for a server that is away; who has more
         to do meanwhile, or must be able to stop, waits less than the default.
         """
+        request: Request | None = None
         try:
             request = operation.send(None)
             while True:
@@ -92,6 +94,17 @@ class Store(StoreSteps):
         except StopIteration as done:
             result: T = done.value
             return result
+        except StoreError:
+            raise
+        except BaseException:
+            if (leave := leave_of(request)) is not None:
+                self._leave([leave])
+            raise
+
+    def _leave(self, calls: Sequence[Call]) -> None:
+        """Send what undoes requests; what does not arrive is undone by its own expiry."""
+        with contextlib.suppress(StoreError):
+            self.connections.send_all(self._keyed(calls))
 
     def ask(
         self,
@@ -114,10 +127,15 @@ class Store(StoreSteps):
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
+        if request.leave is not None:
+            self._leaves[id(request)] = request.leave
         try:
             return self.connections.send(request.key, command, fresh=fresh)
         except (redis.RedisError, OSError) as error:
             fault = error
+        finally:
+            if request.leave is not None:
+                self._leaves.pop(id(request), None)
         if observation is not None:
             observation.retried = True
         return self._do(self._recover(request, command, fault, patience_s))
@@ -152,6 +170,8 @@ class Store(StoreSteps):
 
     def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
+        if self._leaves:
+            self._leave(list(self._leaves.values()))
         self.connections.close()
         if self.server is not None:
             self.server.close()

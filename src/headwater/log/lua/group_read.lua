@@ -33,11 +33,14 @@ local function create_group(K, G, name, stream, start, now)
   redis.call('ZADD', K .. ':groups', digits(now), name)
 end
 
-local function register_waiter(K, G, name, stream, waiter, known, wish)
+local function register_waiter(K, G, name, stream, now, waiter, known, wish)
   if not known or not redis.call('ZSCORE', G .. ':waiters', waiter) then
     redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
     note_waiting(K, stream, name)
+  else
+    -- It has waited for a while, and looks after the others: another part of the line each time.
+    forget_expired_waiters(G, now, now % redis.call('ZCARD', G .. ':waiters'))
   end
   redis.call('HSET', G, 'w:' .. waiter, wish)
 end
@@ -98,7 +101,7 @@ redis.register_function{
     end
     local idle, due = #claims == 0 and boxed == '', nil
     if idle and wait_ms > 0 then
-      register_waiter(K, G, name, stream, waiter, known,
+      register_waiter(K, G, name, stream, now, waiter, known,
         table.concat({ digits(now + wait_ms), count, retry, expire, read_number }, ':'))
     elseif known then
       forget_waiter(G, waiter)

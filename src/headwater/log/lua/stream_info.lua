@@ -117,6 +117,7 @@ redis.register_function{
       members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - member_ms))
       open_group(G)
       take_back_old_boxes(G, now)
+      forget_expired_waiters(G, now, 0)
       serve(K, name, stream, now)
     end
     return { silent, members }

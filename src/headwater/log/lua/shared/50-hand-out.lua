@@ -18,6 +18,8 @@ local WAITER_GRACE_MS = 1000
 local BOX_GRACE_MS = 2000
 local INLINE_BYTES = 4096
 local HANDED_BYTES = 1024
+-- How many waiters one call looks at; the rest are served by those that follow.
+local SERVE_WAITERS = 64
 
 local function expire_range(G, range, group)
   local start = digits(range.first)
@@ -164,10 +166,11 @@ local function box_key(G, waiter)
   return G .. ':box:' .. waiter
 end
 
+-- Returns 1 when it was known.
 local function forget_waiter(G, waiter)
   redis.call('ZREM', G .. ':waiters', waiter)
   redis.call('ZREM', G .. ':served', waiter)
-  redis.call('HDEL', G, 'w:' .. waiter)
+  return redis.call('HDEL', G, 'w:' .. waiter)
 end
 
 -- A claim as text; a lone small message travels with it, which saves its reader a round trip.
@@ -203,12 +206,28 @@ local function poke(G, waiter, ends, wants)
   end
 end
 
+-- Forgets waiters whose time is over, of up to SERVE_WAITERS from a place in the line on. Those that
+-- died leave nobody else to do so, and live ones may stand before them.
+local function forget_expired_waiters(G, now, place)
+  local waiters = redis.call('ZRANGE', G .. ':waiters', place, place + SERVE_WAITERS - 1)
+  if #waiters == 0 then return end
+  local fields = {}
+  for i, waiter in ipairs(waiters) do fields[i] = 'w:' .. waiter end
+  for i, wish in ipairs(redis.call('HMGET', G, unpack(fields))) do
+    local ends = wish and tonumber(string.match(wish, '^%d+'))
+    if not ends or ends + WAITER_GRACE_MS < now then forget_waiter(G, waiters[i]) end
+  end
+end
+
 -- Serves the blocked members of one group in turn, as long as there is something to hand out.
-local function serve(K, name, stream, now)
+-- Returns how many of `room` waiters were not looked at.
+local function serve(K, name, stream, now, room)
   local G = group_key(K, name)
+  room = room or SERVE_WAITERS
   local waiter, turn = next_in_line(G)
   local group = waiter and load_group(G, waiter)
   while waiter do
+    room = room - 1
     local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
     group.wish = nil
     local ends, wants = string.match(wish, '^(%d+)(.*)$')
@@ -224,22 +243,30 @@ local function serve(K, name, stream, now)
       if #claims == 0 then
         redis.call('ZADD', G .. ':waiters', turn, waiter)
         book_group(G, group)
-        return poke(G, waiter, ends, wants)
+        poke(G, waiter, ends, wants)
+        return room
       end
       if not bag.noted then redis.call('ZADD', G .. ':served', digits(now), waiter) end
       redis.call('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag))
-      if not more then return end
+      if not more then return room end
     end
+    if room <= 0 then return room end
     waiter, turn = next_in_line(G)
   end
   forget_waiting(K, stream, name)
+  return room
 end
 
+-- Those that are not reached in one call have waited for the next one, and go first in it.
 local function serve_all(K, stream, now)
-  for name in string.gmatch(stream.waiting, '%S+') do serve(K, name, stream, now) end
+  local room = SERVE_WAITERS
+  for name in string.gmatch(stream.waiting, '%S+') do
+    if room <= 0 then return end
+    room = serve(K, name, stream, now, room)
+  end
 end
 
--- Takes back what lies unseen in a box, as if it had never been handed out.
+-- Takes back what lies unseen in a box, as if it had never been handed out; returns 1 when there was one.
 local function take_back(G, waiter, now)
   local box = box_key(G, waiter)
   for _, text in ipairs(redis.call('LRANGE', box, 0, -1)) do
@@ -258,8 +285,8 @@ local function take_back(G, waiter, now)
       end
     end
   end
-  redis.call('DEL', box)
   forget_waiter(G, waiter)
+  return redis.call('DEL', box)
 end
 
 -- Looks after waiters that were served a while ago and have not come back since.
