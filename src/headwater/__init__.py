@@ -108,6 +108,8 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
+    from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport
+    from headwater.store.scrubbing import Defect
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
 
@@ -125,6 +127,7 @@ __all__ = [
     "DatabaseRefused",
     "DatabaseUnreachable",
     "DeadLetter",
+    "Defect",
     "Delivery",
     "EmbeddedServerFailed",
     "ExtraMissing",
@@ -173,11 +176,14 @@ __all__ = [
     "QueueWorker",
     "QuorumFailed",
     "Redriven",
+    "RepairReport",
     "Reserved",
     "ReshardRefused",
     "Retained",
     "Retention",
     "RowRefused",
+    "ScrubProgress",
+    "ScrubReport",
     "ShardStats",
     "SparkError",
     "SparkFailed",
@@ -248,6 +254,8 @@ _HOMES = {
     ),
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
+    "headwater.scrubbing": ("RepairReport", "ScrubProgress", "ScrubReport"),
+    "headwater.store.scrubbing": ("Defect",),
     "headwater.workers.queue_worker": ("QueueWorker",),
     "headwater.workers.worker": ("Worker",),
 }

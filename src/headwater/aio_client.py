@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
 from typing import Any, Self
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.errors import StoreError
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
@@ -16,7 +19,10 @@ from headwater.log.housekeeping import Kept
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues
 from headwater.queue.types import KeptQueue
+from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
+from headwater.store.faults import Refusal
+from headwater.store.scrubbing import Checks, Kind
 
 
 class AsyncHeadwater:
@@ -93,6 +99,45 @@ class AsyncHeadwater:
     async def keep_queues(self, *queues: str) -> list[KeptQueue]:
         """Do the housekeeping of the named queues, or of all, once."""
         return await self.store.run(self._handles.keep_queues(queues))
+
+    async def scrub(
+        self,
+        *names: str,
+        kinds: Collection[Kind] = (),
+        rate_mb_s: float | None = None,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> ScrubReport:
+        """Read all of the store, or the named objects, and report what is damaged."""
+        run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
+        await self._run_checks(run, run.checks())
+        return run.scrub_report()
+
+    async def repair(
+        self,
+        *names: str,
+        kinds: Collection[Kind] = (),
+        dry_run: bool = True,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> RepairReport:
+        """Repair what a scrub reports; changes nothing unless ``dry_run=False``."""
+        run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
+        await self._run_checks(run, run.repairs(dry_run))
+        return run.repair_report()
+
+    async def _run_checks(self, run: ScrubRun, checks: Checks[None]) -> None:
+        with suppress(StopIteration):
+            operation = next(checks)
+            while not run.stopped:
+                for pause_s in run.pauses():
+                    await asyncio.sleep(pause_s)
+                try:
+                    reply = await self.store.run(operation)
+                except (Refusal, StoreError) as error:
+                    operation = checks.throw(error)
+                else:
+                    operation = checks.send(reply)
 
     async def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

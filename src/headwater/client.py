@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Self
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.errors import StoreError
 from headwater.ick.ick import Ick, IckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
@@ -15,6 +19,9 @@ from headwater.log.topic import Topic
 from headwater.queue.handles import list_queues
 from headwater.queue.queue import Queue
 from headwater.queue.types import KeptQueue
+from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport, ScrubRun
+from headwater.store.faults import Refusal
+from headwater.store.scrubbing import Checks, Kind
 from headwater.store.store import Store
 
 
@@ -111,6 +118,54 @@ class Headwater:
         nobody pops.
         """
         return self.store.run(self._handles.keep_queues(queues))
+
+    def scrub(
+        self,
+        *names: str,
+        kinds: Collection[Kind] = (),
+        rate_mb_s: float | None = None,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> ScrubReport:
+        """Read all of the store, or the named objects, and report what is damaged or contradictory.
+
+        It changes nothing, and works while the store is in use. ``kinds`` chooses kinds of
+        objects; ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called before
+        each object; once ``stop`` returns True it ends, with what it has seen.
+        """
+        run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
+        self._run_checks(run, run.checks())
+        return run.scrub_report()
+
+    def repair(
+        self,
+        *names: str,
+        kinds: Collection[Kind] = (),
+        dry_run: bool = True,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> RepairReport:
+        """Repair what a scrub reports, as far as it can be, unless it is a dry run.
+
+        Each repair is one step on the condition that the object still is as it was seen, so that
+        the store may be in use. Damaged bytes cannot be repaired; each defect names the way out.
+        """
+        run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
+        self._run_checks(run, run.repairs(dry_run))
+        return run.repair_report()
+
+    def _run_checks(self, run: ScrubRun, checks: Checks[None]) -> None:
+        with suppress(StopIteration):
+            operation = next(checks)
+            while not run.stopped:
+                for pause_s in run.pauses():
+                    time.sleep(pause_s)
+                try:
+                    reply = self.store.run(operation)
+                except (Refusal, StoreError) as error:
+                    operation = checks.throw(error)
+                else:
+                    operation = checks.send(reply)
 
     def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

@@ -33,6 +33,11 @@ def tail_key(stream: str) -> str:
     return f"{stream}:tail"
 
 
+def group_key(stream: str, group: str) -> str:
+    """Return the key of a group; every other key of it begins with this one."""
+    return f"{stream}:g:{len(group.encode())}:{group}"
+
+
 def box_key(stream: str, group: str, waiter: str) -> str:
     """Return the key of the list on which one blocked member of a group waits."""
-    return f"{stream}:g:{len(group.encode())}:{group}:box:{waiter}"
+    return f"{group_key(stream, group)}:box:{waiter}"

@@ -19,7 +19,7 @@ from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Token, Wait
+from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.observing import Observed, RequestObservation
@@ -133,7 +133,11 @@ class AsyncStore(StoreSteps):
     ) -> Any:
         """Do one request, recovering from what can be recovered from, and report it."""
         found = instrument.current()
-        if found is not None and observation is None and not isinstance(request, (Clock, Token)):
+        if (
+            found is not None
+            and observation is None
+            and not isinstance(request, (Clock, ScanKeys, Token))
+        ):
             return await self._ask_observed(found, request, patience_s)
         if isinstance(request, Call):
             fresh = not (request.repeatable or request.read_only)
@@ -143,6 +147,8 @@ class AsyncStore(StoreSteps):
             return await self._do(self._look(request))
         elif isinstance(request, Many):
             return await self._do(self._ask_many(request, patience_s, observation))
+        elif isinstance(request, ScanKeys):
+            return await self._do(self._scan(request, patience_s))
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

@@ -77,6 +77,18 @@ class Many(NamedTuple):
     calls: Sequence[Call]
 
 
+class ScanKeys(NamedTuple):
+    """Ask one server of the store for some of its keys, whoever owns them.
+
+    The reply is how many servers there are, the cursor to go on with, which is b"0" at the end, and
+    keys. A key that is there all the while is named at least once.
+    """
+
+    server: int
+    cursor: bytes
+    page: int
+
+
 class Clock(NamedTuple):
     """Ask for a monotonic time in milliseconds, to count down a blocking call."""
 
@@ -85,5 +97,5 @@ class Token(NamedTuple):
     """Ask for a random text of 8 characters, for a name that nobody else has."""
 
 
-Request: TypeAlias = "Call | Wait | Look | Many | Clock | Token"
+Request: TypeAlias = "Call | Wait | Look | Many | ScanKeys | Clock | Token"
 Operation: TypeAlias = Generator[Request, Any, T]

@@ -16,7 +16,7 @@ import redis
 
 from headwater.outages import Outage
 from headwater.store import faults, rights
-from headwater.store.call import Call, Key, Look, Many, Request, Wait
+from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.library import library, name_in_server, needs_loading
@@ -204,6 +204,24 @@ class StoreSteps:
 
     def _keyed(self, calls: Sequence[Call]) -> list[tuple[Key, tuple[Any, ...]]]:
         return [(call.key, self._encode(call)) for call in calls]
+
+    def _scan(
+        self, request: ScanKeys, patience_s: float | None
+    ) -> Steps[tuple[int, bytes, list[bytes]]]:
+        """Ask one server for some of its keys; asks again when it was away."""
+
+        def ask() -> Steps[tuple[int, bytes, list[bytes]]]:
+            servers = yield self.connections.servers
+            server = servers[min(request.server, len(servers) - 1)]
+            words = ("SCAN", request.cursor, "COUNT", request.page)
+            cursor, keys = yield partial(server.send, "", words, fresh=True)
+            return len(servers), cursor, keys
+
+        try:
+            return (yield from ask())
+        except (redis.RedisError, OSError) as error:
+            fault = error
+        return (yield from self._retry(self._recovery(GREETING, patience_s), fault, ask))
 
     def _look(self, request: Look) -> Steps[list[Any] | None]:
         """Run commands that only read, in one round trip; None when that did not work at once."""

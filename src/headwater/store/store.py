@@ -18,7 +18,7 @@ from headwater import instrument
 from headwater.errors import StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Token, Wait
+from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
@@ -114,7 +114,11 @@ class Store(StoreSteps):
     ) -> Any:
         """Do one request, recovering from what can be recovered from, and report it."""
         found = instrument.current()
-        if found is not None and observation is None and not isinstance(request, (Clock, Token)):
+        if (
+            found is not None
+            and observation is None
+            and not isinstance(request, (Clock, ScanKeys, Token))
+        ):
             return self._ask_observed(found, request, patience_s)
         if isinstance(request, Call):
             fresh = not (request.repeatable or request.read_only)
@@ -124,6 +128,8 @@ class Store(StoreSteps):
             return self._do(self._look(request))
         elif isinstance(request, Many):
             return self._do(self._ask_many(request, patience_s, observation))
+        elif isinstance(request, ScanKeys):
+            return self._do(self._scan(request, patience_s))
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

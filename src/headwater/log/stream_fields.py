@@ -1,0 +1,39 @@
+"""The fields of a stream as numbers, for those who check how they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headwater.store.scrubbing import Command, number
+
+COUNTERS: Final = ("bytes", "holes")
+FIELDS: Final = ("first", "last", "sealed", "cold", "time", "created", *COUNTERS)
+
+
+class StreamHead(NamedTuple):
+    """The fields of a stream as numbers; ``raw`` as they are stored."""
+
+    first: int
+    last: int
+    sealed: int
+    cold: int
+    time: int
+    created: int
+    bytes: int
+    holes: int
+    raw: Sequence[object]
+
+
+def head_command(key: str) -> Command:
+    """Return the command that reads the fields of a stream."""
+    return ("HMGET", key, *FIELDS)
+
+
+def stream_head(values: list[bytes | None]) -> StreamHead | None:
+    """Return the fields of a stream as numbers; None when one of them is no number."""
+    defaults = {"first": 1}
+    numbers = [number(value, defaults.get(f, 0)) for f, value in zip(FIELDS, values, strict=True)]
+    if None in numbers:
+        return None
+    return StreamHead._make((*numbers, values))

@@ -1,0 +1,168 @@
+"""A scrub of a store, and its repair: which objects are checked, at which rate, what is reported.
+
+Without I/O: both clients run the operations that ``ScrubRun`` hands them, one after the other, and
+wait in between as long as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, get_args
+
+from headwater.errors import InvalidInput
+from headwater.log.handles import list_streams
+from headwater.log.scrubbing import check_stream
+from headwater.store.scrubbing import Checks, Defect, Kind, ScrubLedger, apply
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+# How often one object is checked again after repairs, which may uncover more.
+ROUNDS: Final = 5
+# Nobody who asks for the end waits longer than this.
+PAUSE_S: Final = 0.1
+
+
+class ScrubProgress(NamedTuple):
+    """How far a scrub is: which object is next, and what was seen before it."""
+
+    kind: Kind
+    name: str
+    objects: int
+    bytes: int
+    defects: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What a scrub has seen.
+
+    ``more`` defects were only counted. ``unsettled`` names objects that changed so fast that not
+    all of their counts could be compared. ``complete`` is False when it was stopped.
+    """
+
+    objects: int
+    bytes: int
+    defects: tuple[Defect, ...]
+    more: int
+    unsettled: tuple[str, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair did: ``repaired`` is no more, ``left`` is. A dry run leaves everything."""
+
+    repaired: tuple[Defect, ...]
+    left: tuple[Defect, ...]
+    complete: bool
+
+
+class _Object(NamedTuple):
+    """Something to be checked by itself."""
+
+    kind: Kind
+    name: str
+    check: Callable[[ScrubLedger], Checks[None]]
+
+
+class ScrubRun:
+    """A scrub, or a repair, under way: hands out operations, and is sent their replies."""
+
+    def __init__(
+        self,
+        names: Collection[str],
+        kinds: Collection[Kind],
+        rate_mb_s: float | None,
+        progress: Callable[[ScrubProgress], object] | None,
+        stop: Callable[[], bool] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        unknown = set(kinds).difference(KINDS)
+        if unknown:
+            raise InvalidInput(f"{min(unknown)!r} is no kind of object; take {', '.join(KINDS)}")
+        if rate_mb_s is not None and not rate_mb_s > 0:
+            raise InvalidInput(f"rate_mb_s must be more than 0, not {rate_mb_s!r}")
+        self._names, self._kinds = names, kinds or KINDS
+        self._rate = None if rate_mb_s is None else rate_mb_s * 1_000_000
+        self._progress, self._stop = progress, stop
+        self._clock, self._began = clock, clock()
+        self._complete = False
+        self.ledger = ScrubLedger()
+        self._repaired: list[Defect] = []
+
+    # ── What a client runs ───────────────────────────────────────────────────────────────────
+
+    def checks(self) -> Checks[None]:
+        """Check all objects that were asked for."""
+        yield from self._each(self._check)
+        self._complete = True
+
+    def repairs(self, dry_run: bool) -> Checks[None]:
+        """Check all objects that were asked for, and repair what can be repaired."""
+        yield from self._each(self._check if dry_run else self._repair)
+        self._complete = True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stop is not None and self._stop()
+
+    def pauses(self) -> Iterator[float]:
+        """Yield how long to wait, until the next operation keeps to the rate."""
+        while self._rate is not None and not self.stopped:
+            early = self.ledger.bytes / self._rate - (self._clock() - self._began)
+            if early <= 0:
+                return
+            yield min(early, PAUSE_S)
+
+    def scrub_report(self) -> ScrubReport:
+        """Return what was seen."""
+        seen = self.ledger
+        return ScrubReport(
+            objects=seen.objects,
+            bytes=seen.bytes,
+            defects=tuple(seen.defects),
+            more=seen.more,
+            unsettled=tuple(seen.unsettled),
+            complete=self._complete,
+        )
+
+    def repair_report(self) -> RepairReport:
+        """Return what was repaired, and what is left."""
+        return RepairReport(tuple(self._repaired), tuple(self.ledger.defects), self._complete)
+
+    # ── Objects ──────────────────────────────────────────────────────────────────────────────
+
+    def _each(self, handle: Callable[[_Object], Checks[None]]) -> Checks[None]:
+        """Handle all objects that were asked for."""
+        if "stream" in self._kinds:
+            for name in (yield list_streams()):
+                yield from self._one(handle, _Object("stream", name, partial(check_stream, name)))
+
+    def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
+        if self._names and found.name not in self._names:
+            return
+        if self._progress is not None:
+            seen = self.ledger
+            defects = len(seen.defects) + seen.more
+            self._progress(ScrubProgress(found.kind, found.name, seen.objects, seen.bytes, defects))
+        yield from handle(found)
+
+    def _check(self, found: _Object) -> Checks[None]:
+        yield from found.check(self.ledger)
+
+    def _repair(self, found: _Object) -> Checks[None]:
+        """Repair an object until nothing more can be; what is left is noted."""
+        ledger = ScrubLedger()
+        for _ in range(ROUNDS):
+            ledger = ScrubLedger()
+            yield from found.check(ledger)
+            changed = False
+            for defect in ledger.defects:
+                if defect.repair is not None and (yield apply(defect.repair)):
+                    self._repaired.append(defect)
+                    changed = True
+            if not changed:
+                break
+        self.ledger.add(ledger)

@@ -1,0 +1,229 @@
+"""Scrubbing: reading all that lies in a store, and reporting what is damaged or contradicts itself.
+
+Each data type knows what must be true of its objects. Its checks are generators of operations, so
+that whoever runs them can pause between two of them, and stop after any. They work on a store that
+is in use, and raise no false alarm:
+
+- what is compared is read by one call, as one step (``read``), and each call is short;
+- a sum over more than one call can show counts that never stood together. It is reported only
+  when it was read twice, and nothing of it had changed in between (``settled``).
+
+A defect that can be repaired carries its repair: what is changed, on which condition. ``apply``
+makes it in one step, or not at all when somebody has changed the object since it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+from headwater.store.call import Argument, Call, Key, Operation
+
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["store", "stream", "group", "topic", "queue", "ick", "channel"]
+Command: TypeAlias = tuple[Argument, ...]
+# Checks of an object: operations to run, in order; each is sent what the one before it returned.
+Checks: TypeAlias = Generator[Operation[Any], Any, T]
+
+# How many rows are read by one call, so that none takes long.
+PAGE: Final = 500
+# How often a sum is read again until two readings agree.
+LOOKS: Final = 4
+# How many defects are kept; the others are only counted.
+MOST_DEFECTS: Final = 10_000
+
+EVICT: Final = "restore it from an archive or a backup, or evict it"
+REPAIR: Final = "headwater repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One change of an object: it is made only while every reply in ``expected`` is the same."""
+
+    what: str
+    key: Key
+    expected: tuple[tuple[Command, Any], ...]
+    changes: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """What is wrong with an object: where, what was expected, what was found, and the way out.
+
+    ``repair`` says what ``headwater repair`` would change; None when nothing can be repaired.
+    """
+
+    kind: Kind
+    name: str
+    place: str
+    expected: str
+    found: str
+    cure: str
+    repair: Repair | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class ScrubLedger:
+    """What a scrub has seen so far.
+
+    ``unsettled`` names objects that changed so fast that not all of their counts could be compared.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    defects: list[Defect] = field(default_factory=list)
+    more: int = 0
+    unsettled: list[str] = field(default_factory=list)
+    kind: Kind = "store"
+    name: str = ""
+
+    def begin(self, kind: Kind, name: str) -> None:
+        """Note which object is looked at from now on."""
+        self.kind, self.name = kind, name
+        self.objects += 1
+
+    def found(
+        self,
+        place: str,
+        expected: object,
+        found: object,
+        cure: str = "",
+        repair: Repair | None = None,
+    ) -> None:
+        """Note a defect of the object that is looked at."""
+        if len(self.defects) >= MOST_DEFECTS:
+            self.more += 1
+            return
+        cure = f"{REPAIR}: {repair.what}" if repair else cure
+        self.defects.append(
+            Defect(self.kind, self.name, place, str(expected), str(found), cure, repair)
+        )
+
+    def wrong_types(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
+        """Note each key that is of another type than the command takes; returns whether one is."""
+        wrong = {
+            command[1]: (command[0], reply)
+            for command, reply in zip(commands, replies, strict=True)
+            if isinstance(reply, Exception)
+        }
+        for key, (verb, reply) in wrong.items():
+            self.found(
+                f"key {shown(key)}",
+                f"a key that {shown(verb)} can read",
+                str(reply),
+                "find out who wrote it; delete or rename it, or restore it from a backup",
+            )
+        return bool(wrong)
+
+    def add(self, other: ScrubLedger) -> None:
+        """Add what another ledger has."""
+        self.objects += other.objects
+        self.bytes += other.bytes
+        room = MOST_DEFECTS - len(self.defects)
+        self.defects += other.defects[:room]
+        self.more += other.more + len(other.defects[room:])
+        self.unsettled += other.unsettled
+
+    def leave_unsettled(self) -> None:
+        """Note that the object changed too fast for some of its counts to be compared."""
+        self.unsettled.append(f"{self.kind} {self.name}")
+
+
+def read(ledger: ScrubLedger, key: Key, *commands: Command) -> Operation[list[Any]]:
+    """Run commands that only read the keys of one object, as one step; returns their replies.
+
+    In place of a reply stands the error, where a key has another type.
+    """
+    words: list[Argument] = []
+    for command in commands:
+        words += [len(command), *command]
+    replies: list[Any] = yield Call("hw_scrub_read", key, tuple(words), read_only=True)
+    ledger.bytes += size_of(replies)
+    return replies
+
+
+def apply(repair: Repair) -> Operation[bool]:
+    """Make a repair; returns False, with nothing changed, when the object is another by now."""
+    words: list[Argument] = [len(repair.expected)]
+    for command, reply in repair.expected:
+        words += [len(command), *command, spelled(reply)]
+    for command in repair.changes:
+        words += [len(command), *command]
+    return bool((yield Call("hw_scrub_repair", repair.key, tuple(words), repeatable=True)))
+
+
+def spelled(reply: Any) -> bytes:
+    """Spell a reply as the server does when it compares it."""
+    if reply is None:
+        return b"-"
+    if isinstance(reply, int):
+        return b":%d" % reply
+    if isinstance(reply, bytes):
+        return b"$%d:%b" % (len(reply), reply)
+    if isinstance(reply, Exception):
+        return b"!"
+    return b"*%d:%b" % (len(reply), b"".join(map(spelled, reply)))
+
+
+def size_of(reply: Any) -> int:
+    """Return how many bytes of text lie in a reply."""
+    if isinstance(reply, bytes):
+        return len(reply)
+    return sum(map(size_of, reply)) if isinstance(reply, list) else 0
+
+
+class Sweep(NamedTuple):
+    """One reading of all rows of an object.
+
+    ``pages`` is a digest of every page but the last; the counters and the last page were read as
+    one step. ``sums`` is what the rows add up to, ``counted`` what the counters say, ``seen`` the
+    reply with that step, for the condition of a repair.
+    """
+
+    pages: int
+    sums: tuple[int, ...]
+    counted: tuple[int, ...]
+    seen: Any
+
+    @property
+    def differences(self) -> tuple[int, ...]:
+        """By how much each sum exceeds its counter."""
+        return tuple(s - c for s, c in zip(self.sums, self.counted, strict=True))
+
+
+def settled(ledger: ScrubLedger, sweep: Callable[[], Checks[Sweep | None]]) -> Checks[Sweep | None]:
+    """Return a reading whose sums differ from the counters and which is no trick of the moment.
+
+    Returns None when all agrees. Pages that were read one after the other may not have stood
+    together; so a difference counts when a second reading finds the same, in the same pages. An
+    object that never holds still for so long is noted as unsettled.
+    """
+    before: Sweep | None = None
+    for _ in range(LOOKS):
+        found = yield from sweep()
+        if found is None or not any(found.differences):
+            return None
+        if found.pages == 0:
+            return found
+        if before and (found.pages, found.differences) == (before.pages, before.differences):
+            return found
+        before = found
+    ledger.leave_unsettled()
+    return None
+
+
+def shown(key: object) -> str:
+    """Return a key or a name as text, whatever its bytes."""
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+
+
+def number(value: bytes | None, default: int = 0) -> int | None:
+    """Return a field as a number, the default when it is missing, None when it is no number."""
+    if value is None or value == b"":
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        return None

@@ -1,0 +1,45 @@
+"""A little of everything that is done to objects of a kind, for tests of what lies in the store."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headwater import Headwater, Stream
+from tests.support.entries import entries
+from tests.support.groups import FAR
+from tests.support.watch import let_pass
+
+
+def use_stream(hw: Headwater, name: str) -> Stream:
+    """Write a stream in all forms, seal, compact and evict; leave nodes, holes and a tail."""
+    stream = hw.stream(name)
+    for at in range(3):
+        stream.write_many(entries(1000, at, tags=700), producer="bulk", sequence=at)
+    stream.compact()
+    stream.write_many(entries(600))
+    stream.write_many(entries(40), producer="small", sequence=1)
+    stream.evict(1200)
+    for at in range(9):
+        stream.write(f"t{at}", b"v" * at)
+    stream.register_reader("warehouse", 1500)
+    batch = pa.RecordBatch.from_pydict({"tag": ["a", "b"], "value": [b"1", b"2"]})
+    stream.stage(batch, "left")
+    stream.stage(batch, "right")
+    stream.publish("right", producer="spark", sequence=1)
+    return stream
+
+
+def use_group(hw: Headwater, stream: Stream) -> None:
+    """Read by groups with all that can become of a message: done, due, late, given back, dead."""
+    group = stream.group("workers", dead_letters=True, max_pending=500)
+    group.read(20, retry_ms=FAR)
+    group.read(30, retry_ms=1, expire_ms=1)
+    let_pass(hw, 2)
+    messages = [m.offset for m in group.read(40, retry_ms=FAR)]
+    group.ack(*messages[3:9])
+    group.nack(*messages[12:20], delay_ms=FAR)
+    group.extend(*messages[22:25], retry_ms=FAR)
+    hw.keep(stream.name)
+    assert group.info().dead > 0
+    group.redrive(5)
+    stream.group("plain").read(10)
