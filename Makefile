@@ -71,7 +71,7 @@ format: setup ## format the code, and fix what lint can fix
 contracts: setup ## after a change of a server function's header: renew its page and the recorded digest
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
 
-bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark, each against its peers
+bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark against their peers, and the longest calls
 	@$(RUN) bench
 
 bench-scale: setup ## grow a log to 100 million messages: memory, write rate, seek latency

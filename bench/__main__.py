@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import ick, log, outbox, queue, scale, timeline
+from bench import ick, log, longest_calls, outbox, queue, scale, timeline
 from bench.harness import Row, show, show_json
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "log", "outbox", "queue", "ick", "timeline", "spark", "scale"],
+        choices=["all", "log", "outbox", "queue", "ick", "timeline", "calls", "spark", "scale"],
         default="all",
     )
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
@@ -23,6 +23,8 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=1_000_000, help="rows of the long backlog")
     parser.add_argument("--dirty", type=int, default=1_000_000, help="members of the large Ick")
     parser.add_argument("--waiting", type=int, default=1_000_000, help="messages of a full queue")
+    parser.add_argument("--fragments", type=int, default=1_000_000, help="pending ranges")
+    parser.add_argument("--groups", type=int, default=10_000, help="groups of a stream")
     parser.add_argument("--rows", type=int, default=10_000_000, help="messages that Spark reads")
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
@@ -55,6 +57,9 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
         yield "dirty lists against sorted sets", ick.run(options.rounds, options.dirty)
     if options.what in ("all", "timeline"):
         yield "timelines against sorted sets", timeline.run(options.rounds, options.seconds)
+    if options.what in ("all", "calls"):
+        sizes = longest_calls.Sizes(options.fragments, options.groups)
+        yield "the longest call of each kind against 5 ms", longest_calls.run(sizes)
     if options.what in ("all", "spark"):
         # Last: it brings a JVM, which the others need not share the machine with.
         from bench import spark

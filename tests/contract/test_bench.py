@@ -23,7 +23,7 @@ def run(*words: str) -> str:
 
 SHORT = (
     *("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20000"),
-    *("--waiting", "5000", "--seconds", "0.2", "--json"),
+    *("--waiting", "5000", "--seconds", "0.2", "--fragments", "2000", "--groups", "200", "--json"),
 )
 
 
@@ -35,6 +35,7 @@ SHORT = (
         ("ick", 8, {"off", "always"}),
         ("queue", 14, {"off"}),
         ("timeline", 8, {"off"}),
+        ("calls", 13, {"off"}),
     ],
 )
 def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:
