@@ -17,7 +17,8 @@ from headwater.timeline.farm.options import RisingHorizon, parse_farm, parse_quo
 from headwater.timeline.farm.repairing import Bucket
 from headwater.timeline.layout import COPYING, FarmLayout
 from headwater.timeline.naming import safe_farm
-from headwater.timeline.records import check_place, check_score
+from headwater.timeline.records import check_place
+from headwater.timeline.scores import check_score
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -7,13 +7,14 @@ holds operations is a JSON document, or a list of them:
     {"key": "ada", "score": 17.5, "member": "ride-1"}
     {"key": "ada", "score": 19, "member": "ride-1", "deleted": true}
 
-With a ``key_encoding`` or ``member_encoding`` of ``base64`` the key or member is any bytes.
+A score that would be rounded is refused. With a ``key_encoding`` or ``member_encoding`` of
+``base64`` the key or member is any bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -21,6 +22,7 @@ from headwater.errors import InvalidInput
 from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.farm.farm import Farm
 from headwater.timeline.records import Key, Member, Tuple, Written
+from headwater.timeline.scores import check_score, read_number
 
 BATCH: Final = 1000
 
@@ -36,14 +38,16 @@ class Operation(NamedTuple):
 
 class _Document(msgspec.Struct):
     key: str
-    score: int | float
+    # An int as it is, any other number by read_number: what would be rounded is refused.
+    score: Any
     member: str
     deleted: bool = False
     key_encoding: Encoding | Literal[""] = ""
     member_encoding: Encoding | Literal[""] = ""
 
 
-_read = msgspec.json.Decoder(list[_Document] | _Document).decode
+_read = msgspec.json.Decoder(list[_Document] | _Document, float_hook=read_number).decode
+_read_one = msgspec.json.Decoder(_Document, float_hook=read_number).decode
 
 
 def operations(value: bytes) -> list[Operation]:
@@ -51,20 +55,25 @@ def operations(value: bytes) -> list[Operation]:
     try:
         found = _read(value)
         documents = found if isinstance(found, list) else [found]
-        return [
-            Operation(
-                from_text(document.key, document.key_encoding or None),
-                document.score,
-                from_text(document.member, document.member_encoding or None),
-                document.deleted,
-            )
-            for document in documents
-        ]
+        return [Operation(*_tuple(document), document.deleted) for document in documents]
     except (msgspec.MsgspecError, ValueError) as error:
         raise InvalidInput(
             f"{value[:100]!r} does not hold operations on timelines ({error}); give JSON with key, "
             "score and member, or read such messages by a function of your own"
         ) from None
+
+
+def read_tuple(line: bytes) -> Tuple:
+    """Return the tuple that one JSON document holds; raises ValueError."""
+    return _tuple(_read_one(line))
+
+
+def _tuple(document: _Document) -> Tuple:
+    return (
+        from_text(document.key, document.key_encoding or None),
+        check_score(document.score),
+        from_text(document.member, document.member_encoding or None),
+    )
 
 
 def apply(farm: Farm, given: Iterable[Operation]) -> Written:

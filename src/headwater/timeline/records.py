@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import struct
 from collections.abc import Iterable
 from itertools import repeat
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_int
+from headwater.timeline.scores import check_score
 
 Key: TypeAlias = "str | bytes"
 Member: TypeAlias = "str | bytes"
@@ -217,26 +217,6 @@ def decode(member: bytes) -> Member:
         return member.decode()
     except UnicodeDecodeError:
         return member
-
-
-def check_score(score: float) -> float:
-    """Return a number that a double holds exactly; minus zero is zero. Raises InvalidInput."""
-    if type(score) is float and math.isfinite(score):
-        return score + 0.0
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        raise InvalidInput(f"a score must be an int or a float, not {score!r}")
-    try:
-        number = float(score)
-    except OverflowError:
-        raise InvalidInput(f"the score {score} is too large for a double; scale it down") from None
-    if not math.isfinite(number):
-        raise InvalidInput(f"a score must be finite, not {score}, which has no place in order")
-    if number != score:
-        raise InvalidInput(
-            f"the score {score} would be rounded: doubles hold whole numbers exactly up to 2**53; "
-            "use milliseconds or microseconds, not nanoseconds"
-        )
-    return number + 0.0
 
 
 def spell(key: Key, score: float, member: Member) -> Spelled:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from headwater.text_or_base64 import from_text
 from headwater.timeline.records import (
     Cursor,
     InstanceStatus,
     Record,
-    Tuple,
     Written,
 )
 from headwater.timeline.resharding.resharder import Estimate, ReshardResult
+from headwater.timeline.scores import exact
 from headwater.timeline.walker.sampling import Sample
 from headwater.timeline.walker.walker import Walked
-from headwater.views.record import Mark, View, copied, encoding_of, mirror, text_field
+from headwater.views.record import Mark, View, copied, mirror, text_field
 
 TimelineWrittenView = mirror("TimelineWrittenView", Written)
 RebuiltView = mirror("RebuiltView", Written, first={"stream": str, "messages": int})
@@ -27,7 +26,7 @@ class RecordView(View, frozen=True, kw_only=True):
 
     key: str
     key_encoding: Mark = UNSET
-    # As given: an int that no double holds is refused, not rounded.
+    # A whole number that JSON would shorten as a float is an int.
     score: int | float
     member: str
     member_encoding: Mark = UNSET
@@ -38,17 +37,9 @@ class RecordView(View, frozen=True, kw_only=True):
         """Return the view of a record."""
         return cls(
             **text_field("key", record.key, "key_encoding"),
-            score=record.score,
+            score=exact(record.score),
             **text_field("member", record.member, "member_encoding"),
             cursor=str(Cursor.of(record)),
-        )
-
-    def entry(self) -> Tuple:
-        """Return key, score and member, for an insert; raises ValueError for no base64."""
-        return (
-            from_text(self.key, encoding_of(self.key_encoding)),
-            self.score,
-            from_text(self.member, encoding_of(self.member_encoding)),
         )
 
 

@@ -39,7 +39,7 @@ Keep = Annotated[
 ]
 Hash = Annotated[str, typer.Option(help="How keys are spread: murmur3, fnv or fnva.")]
 Horizon = Annotated[
-    float | None,
+    str | None,
     typer.Option(metavar="SCORE", help="Elements below this score are removed and refused."),
 ]
 Timeout = Annotated[
@@ -70,10 +70,12 @@ class FarmFlags(OptionGroup):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``Farm.open`` beside the instances."""
+        from headwater.timeline.scores import read_score
+
         return {
             "max_size": self.max_size,
             "keep": self.keep,
-            "horizon": self.horizon,
+            "horizon": None if self.horizon is None else read_score(self.horizon),
             "hash": self.hash,
             "timeout_ms": self.timeout_ms,
         }

@@ -34,7 +34,7 @@ _Members = Annotated[
     typer.Argument(metavar="[MEMBER]...", help="Members.", show_default=False),
 ]
 _Score = Annotated[
-    float | None,
+    str | None,
     typer.Option(help="The score of all of them. Default: this machine's time in milliseconds."),
 ]
 _BATCH = 1000
@@ -57,7 +57,9 @@ class _WriteFlags(WritingFarmFlags):
             raise InvalidInput(
                 f"name members of {self.key!r}, or no key and give JSON by standard input"
             )
-        when = round(time.time() * 1000) if self.score is None else self.score
+        from headwater.timeline.scores import read_score
+
+        when = round(time.time() * 1000) if self.score is None else read_score(self.score)
         return [(self.key, when, member) for member in self.members]
 
 
@@ -124,8 +126,10 @@ def select(
 
 def _read(line: bytes) -> Tuple:
     """Return the record on a line, as `select --json` prints it."""
+    from headwater.timeline.feeding import read_tuple
+
     try:
-        return views.timelines.RecordView.from_json(line).entry()
+        return read_tuple(line)
     except ValueError as error:
         raise InvalidInput(
             f"{line[:200]!r} is not a JSON document with key, score and member: {error}"

@@ -14,7 +14,7 @@ import http
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -34,6 +34,7 @@ from headwater.timeline.records import (
     encode,
     spell,
 )
+from headwater.timeline.scores import MAX_EXACT, exact, read_number
 
 MOST_RECORDS: Final = 1_000_000
 ENCODED: Final = "base64:"
@@ -44,14 +45,14 @@ _PARAMETERS: Final = ("offset", "limit", "start", "stop", "coalesce", "cursors")
 
 class _Given(msgspec.Struct, gc=False):
     key: bytes
-    # Not converted here: a whole number that a double cannot hold is refused, not rounded.
-    score: int | float
+    # An int as it is, any other number by read_number: what would be rounded is refused.
+    score: Any
     member: bytes
 
 
 class _Element(msgspec.Struct, gc=False):
     key: bytes
-    score: float
+    score: int | float
     member: bytes
 
 
@@ -65,7 +66,7 @@ class _Selection(msgspec.Struct, omit_defaults=True):
     partial: bool = False
 
 
-_read_tuples = msgspec.json.Decoder(list[_Given]).decode
+_read_tuples = msgspec.json.Decoder(list[_Given], float_hook=read_number).decode
 _read_keys = msgspec.json.Decoder(list[bytes]).decode
 _write = msgspec.json.Encoder().encode
 
@@ -205,12 +206,21 @@ def selected(
 
 
 def _plain(key: bytes, members: list[bytes], scores: list[float]) -> list[_Element]:
-    return list(map(_Element, repeat(key), scores, members))
+    return list(map(_Element, repeat(key), _exact(scores), members))
 
 
 def _pointed(key: bytes, members: list[bytes], scores: list[float]) -> list[_Element]:
-    rows = zip(members, scores, strict=True)
-    return [_Pointed(key, score, member, str(Cursor(score, member))) for member, score in rows]
+    rows = zip(members, scores, _exact(scores), strict=True)
+    return [
+        _Pointed(key, shown, member, str(Cursor(score, member))) for member, score, shown in rows
+    ]
+
+
+def _exact(scores: list[float]) -> Sequence[int | float]:
+    """Return scores, the highest first, as JSON spells them exactly; most are as they are."""
+    if not scores or (scores[0] <= MAX_EXACT and scores[-1] >= -MAX_EXACT):
+        return scores
+    return list(map(exact, scores))
 
 
 def raw_key(key: bytes) -> str:

@@ -3,26 +3,28 @@
 Tasks write as they go. Operations commute, and writing one twice changes nothing: rows may come in
 any order, and any number of times.
 
-The columns are ``key`` and ``member`` (string or binary), ``score`` (a number) and, if there,
-``deleted`` (boolean; null is false).
+The columns are ``key`` and ``member`` (string or binary), ``score`` (a number, also a decimal or as
+text) and, if there, ``deleted`` (boolean; null is false). A score that would be rounded is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import BooleanType, DecimalType, StringType
 
 from headwater.spark.engine.accepted_columns import BYTES, SCORE, AcceptedColumns
 from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline import Operation, apply
+from headwater.timeline.scores import read_score
 
 ACCEPTED = AcceptedColumns(
     "timelines",
     {
         "key": BYTES,
-        "score": SCORE,
+        "score": (*SCORE, DecimalType, StringType),
         "member": BYTES,
         "deleted": (BooleanType,),
     },
@@ -45,4 +47,12 @@ def operations_of(batch: pa.RecordBatch) -> Iterator[Operation]:
     deleted = [False] * batch.num_rows
     if "deleted" in batch.schema.names:
         deleted = batch.column("deleted").fill_null(False).to_pylist()
-    return map(Operation, keys, batch.column("score").to_pylist(), members, deleted)
+    return map(Operation, keys, _scores(batch.column("score")), members, deleted)
+
+
+def _scores(column: pa.Array) -> list[float]:
+    """Return scores as they are, decimals and text as the numbers that they spell."""
+    scores: list[Any] = column.to_pylist()
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return scores
+    return [read_score(str(score)) for score in scores]

@@ -19,6 +19,7 @@ from headwater.timeline.farm.options import (
 )
 from headwater.timeline.naming import WRITE_ONLY, safe_farm
 from headwater.timeline.records import DEFAULT_SIZE, MAX_KEEP, MAX_SIZE
+from headwater.timeline.scores import read_score
 
 INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
 OPTIONS = ("instances", "maxSize", "keep", "horizon", "hash", "timeoutMs")
@@ -87,14 +88,10 @@ def absolute_farm(instances: str | None) -> str:
 def plan_of(options: SourceOptions) -> FarmPlan:
     """Find out which farm the options name. Raises InvalidInput."""
     horizon = options.text("horizon")
-    try:
-        score = None if horizon is None else float(horizon)
-    except ValueError:
-        raise InvalidInput(f"option 'horizon' must be a score, not {horizon!r}") from None
     plan = FarmPlan(
         absolute_farm(options.text("instances")),
         options.number("maxSize", 1, MAX_SIZE) or DEFAULT_SIZE,
-        score,
+        None if horizon is None else read_score(horizon),
         options.text("hash", "murmur3") or "",
         options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
         options.text("quorum") or DEFAULT_QUORUM,

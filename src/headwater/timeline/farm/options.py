@@ -14,7 +14,7 @@ from headwater.inputs import check_int
 from headwater.timeline.farm.reporting import FarmReports
 from headwater.timeline.law import NO_HORIZON
 from headwater.timeline.naming import WRITE_ONLY
-from headwater.timeline.records import check_score
+from headwater.timeline.scores import check_score
 
 Horizon: TypeAlias = "float | Callable[[], float] | None"
 
