@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import django.conf
+import django.utils.functional
 import pytest
 
 from headwater.store import embedded
@@ -22,6 +24,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(directory)
     for name in ("HEADWATER_URL", "HEADWATER_DIR"):
         monkeypatch.delenv(name, raising=False)
+    # A page sets Django up as a program of its own does; other tests may have done so before.
+    monkeypatch.setattr(django.conf.settings, "_wrapped", django.utils.functional.empty)
     yield directory
     embedded.stop(directory / ".headwater", now=True)
     shutil.rmtree(directory, ignore_errors=True)

@@ -6,11 +6,15 @@ import asyncio
 import inspect
 import sqlite3
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import aiosqlite
+import django
 import psycopg
 import sqlalchemy as sa
+from django.conf import settings
+from django.db import ConnectionHandler
 from sqlalchemy.ext.asyncio import (
     AsyncSession,
     async_scoped_session,
@@ -30,6 +34,7 @@ ANYWHERE = [
     "async connection",
     "async session",
     "async scoped session",
+    "django",
 ]
 WAYS = {
     "sqlite": [*ANYWHERE, "sqlite3", "aiosqlite"],
@@ -44,6 +49,9 @@ def transact(way: str, engine: sa.Engine, *works: Work, commit: bool = True) -> 
         return
     other: sa.Engine | None = None
     conn: Any
+    if way == "django":
+        _transact_by_django(engine.url, works, commit)
+        return
     if way == "sqlite3":
         conn = sqlite3.connect(str(engine.url.database))
     elif way.startswith("psycopg"):
@@ -97,3 +105,27 @@ def async_url(url: sa.URL) -> sa.URL:
 
 def _conninfo(url: sa.URL) -> str:
     return f"host={url.query['host']} user={url.username} dbname={url.database}"
+
+
+def _transact_by_django(url: sa.URL, works: tuple[Work, ...], commit: bool) -> None:
+    _set_up_django()
+    kind = "sqlite3" if url.get_backend_name() == "sqlite" else "postgresql"
+    named = {"ENGINE": f"django.db.backends.{kind}", "NAME": str(url.database)}
+    if kind == "postgresql":
+        named |= {"HOST": str(url.query["host"]), "USER": str(url.username)}
+    conn = ConnectionHandler({"default": named})["default"]
+    conn.set_autocommit(False)
+    try:
+        for work in works:
+            assert not inspect.isawaitable(work(conn))
+        (conn.commit if commit else conn.rollback)()
+    finally:
+        conn.close()
+
+
+@cache
+def _set_up_django() -> None:
+    # A page of the documentation may have done it in this process.
+    if not settings.configured:
+        settings.configure()
+    django.setup()

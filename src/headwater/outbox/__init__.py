@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.plan import ConsumerStats
     from headwater.outbox.reset import write_reset
+    from headwater.outbox.schema import statements
     from headwater.outbox.status import Checkpoint, Status
     from headwater.outbox.streamer import Progress, Streamer
     from headwater.workers.aio_worker import AsyncWorker
@@ -37,6 +38,7 @@ __all__ = [
     "Streamer",
     "Worker",
     "consumer",
+    "statements",
     "write_reset",
 ]
 
@@ -48,6 +50,7 @@ _HOMES = {
     "headwater.outbox.outbox": ("Outbox",),
     "headwater.outbox.plan": ("ConsumerStats",),
     "headwater.outbox.reset": ("write_reset",),
+    "headwater.outbox.schema": ("statements",),
     "headwater.outbox.status": (
         "Checkpoint",
         "Status",

@@ -51,10 +51,24 @@ checkpoints_table = Table(
 )
 
 
+def statements(dialect: str) -> tuple[str, ...]:
+    """Return the statements that create the tables, for a dialect as SQLAlchemy names it.
+
+    For migrations of your own. Each may be run again. Raises InvalidInput for a dialect that is
+    neither "sqlite" nor "postgresql".
+    """
+    _check_name(dialect)
+    return SCHEMA.statements(dialect)
+
+
 def check_dialect(dialect: Dialect) -> str:
     """Return the name of a dialect that the outbox knows; raises InvalidInput for others."""
-    if dialect.name not in DIALECTS:
-        raise InvalidInput(
-            f"the outbox needs SQLite or Postgres, not {dialect.name}; use an engine of one of them"
-        )
+    _check_name(dialect.name)
     return dialect.name
+
+
+def _check_name(dialect: str) -> None:
+    if dialect not in DIALECTS:
+        raise InvalidInput(
+            f"the outbox needs SQLite or Postgres, not {dialect}; use an engine of one of them"
+        )

@@ -1,8 +1,9 @@
 """How rows get into the outbox, by whatever connection the caller's transaction runs on.
 
 Accepted are SQLAlchemy connections and sessions on any driver, psycopg, sqlite3 and aiosqlite
-connections, sync and async. Nothing here begins, commits or rolls back: the caller does. On an
-async connection the result must be awaited, on others the rows are inserted when it returns.
+connections, sync and async, and Django's. Nothing here begins, commits or rolls back: the caller
+does. On an async connection the result must be awaited, on others the rows are inserted when it
+returns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psycopg
 import sqlalchemy as sa
@@ -23,11 +24,22 @@ from headwater.outbox.schema import check_dialect, outbox_table
 if TYPE_CHECKING:
     import aiosqlite
 
+
+class DjangoConnection(Protocol):
+    """What staging needs of ``django.db.connection``."""
+
+    vendor: str
+
+    def cursor(self) -> Any:
+        """Return a cursor in the transaction of the connection."""
+
+
 Row: TypeAlias = tuple[str, str, bytes]
 Rows: TypeAlias = Sequence[Row]
 Way: TypeAlias = Callable[[Any, Rows], Any]
 SyncConnection: TypeAlias = (
-    "sa.Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | sqlite3.Connection"
+    "sa.Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | sqlite3.Connection "
+    "| DjangoConnection"
 )
 AnyAsyncConnection: TypeAlias = (
     "AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any] "
@@ -48,8 +60,10 @@ FROM unnest(%b::text[], %b::text[], %b::bytea[]) WITH ORDINALITY AS e(stream, ta
 ORDER BY place
 """
 _FOR_SQLITE = f"{_INSERT} VALUES (?, ?, ?)"
+_FOR_DJANGO = f"{_INSERT} VALUES (%s, %s, %s)"
 _FOR_OTHERS = sa.insert(outbox_table).inline()
 
+_DJANGO = ("django.db.backends.base.base", "django.utils.connection")
 
 # How to insert by every kind of connection met so far, and whether that must be awaited.
 _known: dict[type, tuple[Way, bool]] = {}
@@ -105,9 +119,12 @@ def _way_of(kind: type) -> Way:
             return way
     if any(above.__module__.startswith("aiosqlite") for above in kind.__mro__):
         return _by_aiosqlite
+    # django.db.connection is a proxy; connections["name"] is the wrapper itself.
+    if any(above.__module__ in _DJANGO for above in kind.__mro__):
+        return _by_django
     raise InvalidInput(
-        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; pass the connection or "
-        "session that your transaction runs on, of SQLAlchemy, psycopg, sqlite3 or aiosqlite"
+        f"cannot stage by a {kind.__module__}.{kind.__qualname__}; pass the connection or session "
+        "that your transaction runs on, of SQLAlchemy, Django, psycopg, sqlite3 or aiosqlite"
     )
 
 
@@ -174,3 +191,17 @@ def _by_sqlite3(conn: sqlite3.Connection, rows: Rows) -> None:
 
 async def _by_aiosqlite(conn: aiosqlite.Connection, rows: Rows) -> None:
     await conn.executemany(_FOR_SQLITE, rows)
+
+
+def _by_django(conn: DjangoConnection, rows: Rows) -> None:
+    if conn.vendor not in ("sqlite", "postgresql"):
+        raise InvalidInput(
+            f"an outbox is on SQLite or Postgres, not on {conn.vendor}; pass the connection of "
+            "such a database: django.db.connections[...]"
+        )
+    # By Django's cursor, so that an error marks the atomic block as failed.
+    with conn.cursor() as cursor:
+        if len(rows) == 1:
+            cursor.execute(_FOR_DJANGO, rows[0])
+        else:
+            cursor.executemany(_FOR_DJANGO, rows)

@@ -109,6 +109,8 @@ def was_rolled_back_for_others(error: BaseException) -> bool:
 
 
 def _driver_error(error: BaseException) -> BaseException:
+    if type(error).__module__ == "django.db.utils" and error.__cause__:
+        return error.__cause__
     return error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
 
 
