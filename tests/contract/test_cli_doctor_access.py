@@ -33,7 +33,7 @@ def test_the_rights_are_listed_even_when_access_is_denied(guarded: Server) -> No
     assert (code, verdicts(report)) == (1, {"access": "fail"})
     assert "'info' command" in found(report, "access")
     answer = run(url, "doctor")
-    assert "The user needs these rights: ~hw:* +client|setname +info +fcall" in answer.out
+    assert "The user needs these rights: ~hw:* +client|setname +client|id" in answer.out
     assert "hidden-word" not in answer.out
 
 

@@ -19,7 +19,7 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
-from headwater.store import aio_connections, connections, embedded
+from headwater.store import aio_connections, connecting, connections, embedded
 from headwater.store.directory import DIRECTORY_VARIABLE
 from headwater.store.url import URL_VARIABLE
 from tests.support.forwarder import Forwarder
@@ -33,6 +33,7 @@ Dial = Callable[[str | None], headwater.Headwater]
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the answer of a new server no longer than a test may."""
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
     monkeypatch.setattr(aio_connections, "CONNECT_TIMEOUT_S", 0.2)
 

@@ -65,7 +65,8 @@ class Server:
     """One server process on a unix socket, or on a loopback port when ``tcp`` or given ``port``.
 
     Without persistence unless ``fsync`` names an appendfsync policy. ``options`` are further
-    settings of the configuration file, by name; None leaves one out.
+    settings of the configuration file, by name; None leaves one out. ``environment`` holds further
+    variables of the process.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Server:
         port: int | None = None,
         fsync: str | None = None,
         options: dict[str, str | None] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
+        self._environment = {**os.environ, **(environment or {})}
         self.directory = Path(tempfile.mkdtemp(prefix="hw-server-"))
         self.binary = binary or server_binary()
         self.port = port or (free_ports(1)[0] if tcp else 0)
@@ -125,6 +128,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=self._environment,
         )
         try:
             until(self.answers)

@@ -7,7 +7,7 @@ closed then, so that nobody ever gets the reply of somebody else.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -17,18 +17,21 @@ import redis.asyncio.connection
 import redis.exceptions
 from hiredis import pack_command
 
-from headwater.store import faults
+from headwater.store import faults, idle
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
-from headwater.store.connections import (
+from headwater.store.connecting import (
     ASKING,
+    CLIENT_ID,
     CONNECT_TIMEOUT_S,
+    OVERDUE_S,
     REPLY_TIMEOUT_S,
     connection_maker,
     has_news,
     refuse_closed,
 )
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.idle import IdleConnections
 from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
 from headwater.store.url import Address
 
@@ -36,7 +39,9 @@ from headwater.store.url import Address
 class AsyncStoreConnections(Protocol):
     """How commands reach the server or the cluster that an address names; see StoreConnections."""
 
-    async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
         """See StoreConnections."""
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
@@ -57,7 +62,8 @@ class AsyncServerConnections:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._idle: deque[Any] = deque()
+        self._idle = IdleConnections()
+        self._watch: asyncio.TimerHandle | None = None
 
     async def send(
         self,
@@ -66,31 +72,62 @@ class AsyncServerConnections:
         *,
         fresh: bool,
         asking: bool = False,
+        wait_s: float | None = None,
     ) -> Any:
         """See ServerConnections.send."""
-        connection = self._idle.pop() if self._idle else self._make()
+        connection = self._take()
         packed = pack_command(command)
+        if asking:
+            packed = ASKING + packed
         try:
             await _make_ready(connection, fresh)
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
-                await connection.send_packed_command(ASKING + packed if asking else packed, False)
-                if asking:
-                    await connection.read_response()
-                reply = await connection.read_response(disable_decoding=True)
+            if wait_s is not None:
+                reply = await self._wait(connection, packed, asking, wait_s)
+            else:
+                async with asyncio.timeout(REPLY_TIMEOUT_S):
+                    await connection.send_packed_command(packed, False)
+                    if asking:
+                        await connection.read_response()
+                    reply = await connection.read_response(disable_decoding=True)
         except redis.ResponseError:
             if asking:
                 await connection.disconnect(nowait=True)
-            await self._give_back(connection)
+            self._give_back(connection)
             raise
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        await self._give_back(connection)
+        self._give_back(connection)
         return reply
+
+    async def _wait(self, connection: Any, packed: bytes, asking: bool, wait_s: float) -> Any:
+        """Run a command that blocks; see ServerConnections._arrives for one that is overdue."""
+        named = connection.client_id is not None
+        try:
+            async with asyncio.timeout(wait_s + OVERDUE_S):
+                await connection.send_packed_command(packed if named else CLIENT_ID + packed, False)
+                if not named:
+                    connection.client_id = await _read_client_id(connection)
+                if asking:
+                    await connection.read_response()
+                return await connection.read_response(
+                    disable_decoding=True, disconnect_on_error=False
+                )
+        except TimeoutError:
+            if not connection.is_connected or not connection.client_id:
+                await connection.disconnect(nowait=True)
+                return None
+        try:
+            await self.send("", ("CLIENT", "UNBLOCK", connection.client_id), fresh=True)
+        except redis.ResponseError:
+            await connection.disconnect(nowait=True)
+            return None
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
+            return await connection.read_response(disable_decoding=True)
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See StoreConnections.send_all."""
-        connection = self._idle.pop() if self._idle else self._make()
+        connection = self._take()
         replies: list[Any] = []
         try:
             await _make_ready(connection, fresh=True)
@@ -109,14 +146,32 @@ class AsyncServerConnections:
             # Replies that nobody read would be taken for those of the next call.
             await connection.disconnect(nowait=True)
             raise
-        await self._give_back(connection)
+        self._give_back(connection)
         return replies
 
-    async def _give_back(self, connection: Any) -> None:
-        self._idle.append(connection)
+    def _take(self) -> Any:
+        try:
+            return self._idle.take()
+        except IndexError:
+            return self._make()
+
+    def _give_back(self, connection: Any) -> None:
         if self._make is refuse_closed:
             # Closed meanwhile: whoever goes on finds no connection.
-            await self.renew()
+            _close_now(connection)
+        elif self._idle.put(connection) and self._watch is None:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(idle.IDLE_S / 4, self._close_unused)
+
+    def _close_unused(self) -> None:
+        """Close idle connections that nobody needed for long, and look again if many are left."""
+        self._watch = None
+        for connection in self._idle.take_unused():
+            _close_now(connection)
+        if self._idle.has_many:
+            self._look_later()
 
     async def pipe(self, timeout_s: float, where: str) -> AsyncPipe:
         """Open a connection that many calls share; raises Unsent."""
@@ -131,14 +186,33 @@ class AsyncServerConnections:
 
     async def renew(self) -> None:
         """See ServerConnections.renew."""
-        while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
+        with contextlib.suppress(IndexError):
+            while True:
+                await self._idle.take().disconnect(nowait=True)
 
     async def close(self) -> None:
         """See StoreConnections."""
         self._make = refuse_closed
-        while self._idle:
-            await self._idle.pop().disconnect()
+        if self._watch is not None:
+            self._watch.cancel()
+        with contextlib.suppress(IndexError):
+            while True:
+                await self._idle.take().disconnect()
+
+
+async def _read_client_id(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except redis.ResponseError:
+        # A user who may not ask: 0 is nobody's number.
+        return 0
+
+
+def _close_now(connection: Any) -> None:
+    """Close an idle connection without waiting, as nobody is there to await it."""
+    if connection._writer is not None:
+        connection._writer.close()
+        connection._writer = connection._reader = None
 
 
 async def _make_ready(connection: Any, fresh: bool) -> None:
@@ -175,14 +249,18 @@ class AsyncClusterConnections:
         self._slots = SlotMap(nodes)
         self._servers: dict[Node, AsyncServerConnections] = {}
 
-    async def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    async def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
         """See StoreConnections."""
         if self._slots.stale:
             await self._learn()
         node, asking = self._slots.owner(key), False
         for _ in range(MOST_REDIRECTIONS):
             try:
-                return await self._server(node).send(key, command, fresh=fresh, asking=asking)
+                return await self._server(node).send(
+                    key, command, fresh=fresh, asking=asking, wait_s=wait_s
+                )
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)
@@ -252,6 +330,7 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncSt
         if server is not None:
             server.check_hold()
         await connection.on_connect()
+        connection.client_id = None
 
     options = {"unix_socket_path": server.socket_path} if server else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.

@@ -140,9 +140,9 @@ class AsyncStore(StoreSteps):
         ):
             return await self._ask_observed(found, request, patience_s)
         if isinstance(request, Call):
-            fresh = not (request.repeatable or request.read_only)
+            fresh, wait_s = not (request.repeatable or request.read_only), None
         elif isinstance(request, Wait):
-            fresh = False
+            fresh, wait_s = False, request.timeout_ms / 1000
         elif isinstance(request, Look):
             return await self._do(self._look(request))
         elif isinstance(request, Many):
@@ -155,7 +155,7 @@ class AsyncStore(StoreSteps):
         if request.leave is not None:
             self._leaves[id(request)] = request.leave
         try:
-            return await self.connections.send(request.key, command, fresh=fresh)
+            return await self.connections.send(request.key, command, fresh=fresh, wait_s=wait_s)
         except (redis.RedisError, OSError) as error:
             fault = error
         finally:

@@ -8,52 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import redis
 import redis.connection
 import redis.exceptions
 from hiredis import pack_command
 
-from headwater.errors import StoreError
 from headwater.store import faults
 from headwater.store.call import Key
+from headwater.store.connecting import (
+    ASKING,
+    CLIENT_ID,
+    CONNECT_TIMEOUT_S,
+    OVERDUE_S,
+    REPLY_TIMEOUT_S,
+    connection_maker,
+    has_news,
+    refuse_closed,
+)
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.idle import IdleConnections, watch
 from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, still_moving
 from headwater.store.url import Address
-
-# A reply that takes longer than this is taken for a dead connection; blocking calls are cut into
-# slices well below it.
-REPLY_TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 5.0
-ASKING = pack_command(("ASKING",))
-
-
-def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Callable[..., Any]:
-    """Return a maker of redis-py's connections, sync or async: raw replies, no retries."""
-    options = {
-        **options,
-        **more,
-        "protocol": 2,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "client_name": "headwater",
-        "driver_info": None,
-    }
-    path, tls = options.pop("unix_socket_path", None), options.pop("ssl", False)
-    if path is not None:
-        kind, options["path"] = module.UnixDomainSocketConnection, path
-    else:
-        kind = module.SSLConnection if tls else module.Connection
-
-    # Not a partial, which would show the password wherever it is shown.
-    def make(**place: Any) -> Any:
-        return kind(**options, **place)
-
-    return make
 
 
 def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
@@ -64,16 +43,20 @@ def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
     if server is not None:
         server.check_hold()
     connection.on_connect()
+    connection.client_id = None
     connection._sock.settimeout(REPLY_TIMEOUT_S)
 
 
 class StoreConnections(Protocol):
     """How commands reach the server or the cluster that an address names."""
 
-    def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
         """Run one command and return its reply; ``fresh`` asks for a connection known to be alive.
 
-        Raises Unsent when it surely did not happen for want of a connection.
+        ``wait_s`` is how long a blocking command blocks, by the clock of this machine; its reply is
+        None then. Raises Unsent when it surely did not happen for want of a connection.
         """
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
@@ -97,7 +80,8 @@ class ServerConnections:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._idle: deque[Any] = deque()
+        self._idle = IdleConnections()
+        self._watched = False
         self._pid = os.getpid()
 
     def send(
@@ -107,18 +91,30 @@ class ServerConnections:
         *,
         fresh: bool,
         asking: bool = False,
+        wait_s: float | None = None,
     ) -> Any:
         """See StoreConnections; ``asking`` is for a node that is taking over the key's slot."""
         connection = self._take(fresh)
         packed = pack_command(command)
+        commands = (ASKING, packed) if asking else (packed,)
+        named = True
         try:
-            connection.send_packed_command((ASKING, packed) if asking else (packed,), False)
+            if wait_s is not None:
+                connection.connect()
+                named = connection.client_id is not None
+                if not named:
+                    commands = (CLIENT_ID, *commands)
+            connection.send_packed_command(commands, False)
         except (redis.RedisError, OSError) as error:
             # Not all of it was given to the kernel: the server cannot have a whole command.
             raise faults.unsent(error) from error
         try:
+            if not named:
+                connection.client_id = _read_client_id(connection)
             if asking:
                 connection.read_response()
+            if wait_s is not None and not self._arrives(connection, wait_s + OVERDUE_S, named):
+                return None
             reply = connection.read_response(disable_decoding=True)
         except redis.ResponseError:
             if asking:
@@ -130,6 +126,23 @@ class ServerConnections:
             raise
         self._give_back(connection)
         return reply
+
+    def _arrives(self, connection: Any, wait_s: float, polls: bool) -> bool:
+        """Wait for the reply of a command that blocks; returns whether there will be one.
+
+        One that is overdue is asked for by another connection, which frees this one: then the
+        command has its reply, with or without a message, and none is lost. Where that is not
+        allowed, this connection is closed instead.
+        """
+        # Behind the first reply of a connection the second may have been read already.
+        if has_news(connection._sock, wait_s) if polls else connection.can_read(wait_s):
+            return True
+        if connection.client_id:
+            with contextlib.suppress(redis.ResponseError):
+                self.send("", ("CLIENT", "UNBLOCK", connection.client_id), fresh=True)
+                return True
+        connection.disconnect()
+        return False
 
     def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See StoreConnections."""
@@ -172,21 +185,30 @@ class ServerConnections:
         return replies
 
     def _give_back(self, connection: Any) -> None:
-        self._idle.append(connection)
+        if self._idle.put(connection) and not self._watched:
+            self._watched = True
+            watch(self)
         if self._make is refuse_closed:
             # Closed meanwhile: whoever goes on finds no connection.
             self.renew()
 
     def _take(self, fresh: bool) -> Any:
         if self._pid != os.getpid():
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle, self._pid, self._watched = IdleConnections(), os.getpid(), False
         try:
-            connection = self._idle.pop()
+            connection = self._idle.take()
         except IndexError:
             return self._make()
         if fresh and has_news(connection._sock):
             connection.disconnect()
         return connection
+
+    def close_unused(self) -> bool:
+        """Close idle connections that nobody needed for long; returns whether many are left."""
+        for connection in self._idle.take_unused():
+            connection.disconnect()
+        self._watched = self._idle.has_many
+        return self._watched
 
     def servers(self) -> list[ServerConnections]:
         """See StoreConnections."""
@@ -197,7 +219,7 @@ class ServerConnections:
         # Taken one by one: another thread may take them too, and what it has is not ours to close.
         with contextlib.suppress(IndexError):
             while True:
-                self._idle.pop().disconnect()
+                self._idle.take().disconnect()
 
     def close(self) -> None:
         """See StoreConnections."""
@@ -205,18 +227,12 @@ class ServerConnections:
         self.renew()
 
 
-def has_news(sock: Any) -> bool:
-    """Return whether the peer closed an idle connection: nothing else can make it readable."""
-    if sock is None:
-        return False
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def refuse_closed(**_: Any) -> NoReturn:
-    """Take the place of what makes connections once a store is closed."""
-    raise StoreError("this client was closed; connect again")
+def _read_client_id(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except redis.ResponseError:
+        # A user who may not ask: 0 is nobody's number.
+        return 0
 
 
 class ClusterConnections:
@@ -227,14 +243,18 @@ class ClusterConnections:
         self._slots = SlotMap(nodes)
         self._servers: dict[Node, ServerConnections] = {}
 
-    def send(self, key: Key, command: tuple[Any, ...], *, fresh: bool) -> Any:
+    def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
         """See StoreConnections."""
         if self._slots.stale:
             self._learn()
         node, asking = self._slots.owner(key), False
         for _ in range(MOST_REDIRECTIONS):
             try:
-                return self._server(node).send(key, command, fresh=fresh, asking=asking)
+                return self._server(node).send(
+                    key, command, fresh=fresh, asking=asking, wait_s=wait_s
+                )
             except redis.exceptions.AskError as error:
                 asking = not isinstance(error, redis.exceptions.MovedError)
                 node = self._slots.redirect(error, node, moved=not asking)

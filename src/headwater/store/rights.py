@@ -19,11 +19,16 @@ from headwater.store.library import library, name_in_server
 KEYS = "~hw:*"
 _KEY = "hw:{doctor}"
 # What the client itself sends: to connect, to call, to block; then what a cluster needs as well.
-_SENT = ("client|setname", "info", "fcall", "fcall_ro", "function|load", "blpop", "xread")
+_SENT = (
+    *("client|setname", "client|id", "client|unblock"),
+    *("info", "fcall", "fcall_ro", "function|load", "blpop", "xread"),
+)
 _SENT_TO_CLUSTER = ("cluster|slots", "asking")
 # Arguments that the server's dry run accepts; the other commands take any number of keys.
 _SAMPLES: dict[str, tuple[Any, ...]] = {
     "client|setname": ("doctor",),
+    "client|id": (),
+    "client|unblock": (0,),
     "info": (),
     "fcall": (name_in_server("hw_version"), 1, _KEY),
     "fcall_ro": (name_in_server("hw_version"), 1, _KEY),

@@ -146,7 +146,8 @@ class StoreSteps:
     ) -> Steps[Any]:
         """Send a call again that failed, until it succeeds or the caller must know."""
         recovery = self._recovery(request, patience_s)
-        again = partial(self.connections.send, request.key, command, fresh=True)
+        wait_s = request.timeout_ms / 1000 if isinstance(request, Wait) else None
+        again = partial(self.connections.send, request.key, command, fresh=True, wait_s=wait_s)
         return (yield from self._retry(recovery, fault, partial(_once, again)))
 
     def _retry(

@@ -121,9 +121,9 @@ class Store(StoreSteps):
         ):
             return self._ask_observed(found, request, patience_s)
         if isinstance(request, Call):
-            fresh = not (request.repeatable or request.read_only)
+            fresh, wait_s = not (request.repeatable or request.read_only), None
         elif isinstance(request, Wait):
-            fresh = False
+            fresh, wait_s = False, request.timeout_ms / 1000
         elif isinstance(request, Look):
             return self._do(self._look(request))
         elif isinstance(request, Many):
@@ -136,7 +136,7 @@ class Store(StoreSteps):
         if request.leave is not None:
             self._leaves[id(request)] = request.leave
         try:
-            return self.connections.send(request.key, command, fresh=fresh)
+            return self.connections.send(request.key, command, fresh=fresh, wait_s=wait_s)
         except (redis.RedisError, OSError) as error:
             fault = error
         finally:

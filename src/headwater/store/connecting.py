@@ -1,0 +1,62 @@
+"""What the connections of both clients share: how they are made, how long they wait."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hiredis import pack_command
+
+from headwater.errors import StoreError
+
+# A reply that takes longer than this is taken for a dead connection; blocking calls are cut into
+# slices well below it.
+REPLY_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+# A server ends a blocking command by its own clock, which may be stepped back meanwhile. One that
+# is so late is not waited for.
+OVERDUE_S = 0.5
+ASKING = pack_command(("ASKING",))
+# By this number a connection that blocks can be freed by another one.
+CLIENT_ID: bytes = pack_command(tuple[Any, ...](("CLIENT", "ID")))
+
+
+def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Callable[..., Any]:
+    """Return a maker of redis-py's connections, sync or async: raw replies, no retries."""
+    options = {
+        **options,
+        **more,
+        "protocol": 2,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "client_name": "headwater",
+        "driver_info": None,
+    }
+    path, tls = options.pop("unix_socket_path", None), options.pop("ssl", False)
+    if path is not None:
+        kind, options["path"] = module.UnixDomainSocketConnection, path
+    else:
+        kind = module.SSLConnection if tls else module.Connection
+
+    # Not a partial, which would show the password wherever it is shown.
+    def make(**place: Any) -> Any:
+        return kind(**options, **place)
+
+    return make
+
+
+def has_news(sock: Any, wait_s: float = 0) -> bool:
+    """Return whether there is something to read within that time.
+
+    Of an idle connection, it is the end: nothing else can make it readable.
+    """
+    if sock is None:
+        return False
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
+
+
+def refuse_closed(**_: Any) -> NoReturn:
+    """Take the place of what makes connections once a store is closed."""
+    raise StoreError("this client was closed; connect again")
