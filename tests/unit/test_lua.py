@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater.store.library import VERSION, Library, library, name_in_server, needs_loading
+from headwater.store import library as library_module
+from headwater.store.library import VERSION, library, name_in_server, needs_loading
 from tests.support import contracts
 from tests.support.contracts import COMMENT, FILES, PACKAGE, Function, entries, functions, shown
 
@@ -158,11 +159,22 @@ def test_the_page_for_other_languages_calls_functions_of_this_version() -> None:
 def test_a_newer_release_keeps_its_functions(
     found: str, replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = Library("", f"{VERSION}:0.1.0:0123456789abcdef")
-    monkeypatch.setattr("headwater.store.library.library", lambda: ours)
-    assert needs_loading(f"{VERSION}:{found}:fedcba9876543210") is replaced
-    assert not needs_loading(ours.identity)
-    assert needs_loading(None)
+    monkeypatch.setattr(library_module, "__version__", "0.1.0")
+    library.cache_clear()
+    try:
+        assert needs_loading(f"{VERSION}:{found}:fedcba9876543210:1") is replaced
+        assert not needs_loading(library().identity)
+        assert needs_loading(None)
+    finally:
+        library.cache_clear()
+
+
+def test_a_library_is_loaded_again_to_write_a_newer_format_never_an_older_one() -> None:
+    first, second = library(1).identity, library(2).identity
+    assert needs_loading(first, 2)
+    assert not needs_loading(second, 1)
+    assert not needs_loading(second, 2)
+    assert "FORMAT, WRITES" in library(2).source
 
 
 def test_every_shared_file_tells_its_idea_first() -> None:

@@ -54,7 +54,8 @@ class AsyncStore(StoreSteps):
         Without ``check_rights``, the user need not have rights on our own keys: timelines lie under
         keys that their users chose. Store says more about the other arguments.
 
-        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, EmbeddedServerFailed.
+        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
+        EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
         server = None
@@ -139,6 +140,8 @@ class AsyncStore(StoreSteps):
             and not isinstance(request, (Clock, ScanKeys, Token))
         ):
             return await self._ask_observed(found, request, patience_s)
+        if self.clock() >= self._note_at:
+            await self._do(self._note_again())
         if isinstance(request, Call):
             fresh, wait_s = not (request.repeatable or request.read_only), None
         elif isinstance(request, Wait):

@@ -17,6 +17,7 @@ import redis.exceptions as redis_errors
 from headwater import instrument
 from headwater.errors import (
     AccessDenied,
+    FormatTooNew,
     OutcomeUnknown,
     StoreError,
     StoreTooOld,
@@ -24,6 +25,8 @@ from headwater.errors import (
     TooManyClients,
 )
 from headwater.store.call import Call, Wait
+from headwater.store.library import FORMAT
+from headwater.store.object_names import object_of
 
 # How long a call waits for a server that is away or not ready: a restart, a failover.
 PATIENCE_S = 30.0
@@ -114,6 +117,7 @@ class Recovery:
         if isinstance(error, redis_errors.ResponseError):
             refusal = _REFUSAL.search(text)
             if refusal:
+                check_format(error, self._request, self._where)
                 raise Refusal(refusal[1], refusal[2].split()) from None
             if "Function not found" in text:
                 return self._load(error)
@@ -161,6 +165,16 @@ class Recovery:
         """Raise OutcomeUnknown if an attempt may have happened; a failed repeat proves nothing."""
         if self._perhaps_done and isinstance(self._request, Call):
             raise OutcomeUnknown(self._request.function, why) from error
+
+
+def check_format(error: BaseException, request: Call | Wait, where: str) -> None:
+    """Raise FormatTooNew when a function refused an object that a newer release has written."""
+    refusal = _REFUSAL.search(str(error))
+    if refusal is None or refusal[1] != "FORMAT":
+        return
+    kind, name = object_of(request.key) if request.key else ("store", "")
+    what = f"the store at {where}" if kind == "store" else f"{kind} {name!r} at {where}"
+    raise FormatTooNew(what, int(refusal[2].split()[0]), FORMAT) from None
 
 
 def _cause(error: BaseException) -> BaseException:

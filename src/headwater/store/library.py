@@ -20,8 +20,11 @@ When you change a function:
   contracts, their version, and the release in which it began, and a test compares. The package's
   version in the tree is that of the release to come; it is raised right after a release.
 
-Functions of several versions work on the same keys. So what a function stores must be right for the
-functions of the release before, too; docs/decisions/0024-upgrades.md says how.
+- what it stores: functions of several versions work on the same keys at the same time. A new field
+  or key that the functions of the release before neither need nor harm is free. Anything else is a
+  new format: raise FORMAT and VERSION, understand both formats, and write the new one only where
+  ``WRITES`` in Lua is at least that; ``check_format`` refuses what is newer. A format is written
+  when no client is left that does not understand it: docs/decisions/0024-upgrades.md.
 """
 
 from __future__ import annotations
@@ -37,13 +40,20 @@ from headwater.release import __version__
 
 VERSION = 6
 NAME = f"headwater_{VERSION}"
+# The newest format of stored objects that this release understands.
+FORMAT = 1
+# What a server begins with, until it is known that every client understands more.
+FIRST_FORMAT = 1
 
 _REGISTERED = re.compile(r"(register_function(?:\('|\{\s*function_name = '))(hw_\w+)'")
 _RELEASE = re.compile(r"([\d.]*)(.*)")
 
 
 class Library(NamedTuple):
-    """What is loaded into a server: the source, and how it names itself."""
+    """What is loaded into a server: the source, and how it names itself.
+
+    The identity is "version of the contract:release:digest of the source:format that it writes".
+    """
 
     source: str
     identity: str
@@ -63,8 +73,8 @@ def _lua_files(folder: Traversable) -> list[Traversable]:
 
 
 @cache
-def library() -> Library:
-    """Return the library; the same files always make the same source."""
+def library(writes: int = FIRST_FORMAT) -> Library:
+    """Return the library that writes a format; the same files always make the same source."""
     root = files("headwater")
     packages = sorted(
         (entry for entry in root.iterdir() if entry.is_dir() and entry.joinpath("lua").is_dir()),
@@ -79,18 +89,23 @@ def library() -> Library:
         parts += sources if package.name == "store" else ["do", *sources, "end"]
     body = _REGISTERED.sub(lambda at: f"{at[1]}{name_in_server(at[2])}'", "\n".join(parts))
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
-    identity = f"{VERSION}:{__version__}:{digest}"
-    return Library(f"#!lua name={NAME}\nlocal LIBRARY = '{identity}'\n{body}", identity)
+    identity = f"{VERSION}:{__version__}:{digest}:{writes}"
+    head = f"local LIBRARY, FORMAT, WRITES = '{identity}', {FORMAT}, {writes}"
+    return Library(f"#!lua name={NAME}\n{head}\n{body}", identity)
 
 
-def needs_loading(found: str | None) -> bool:
-    """Return whether ours must be loaded into a server that names ``found`` as its library.
+def needs_loading(found: str | None, writes: int = FIRST_FORMAT) -> bool:
+    """Return whether ours, writing a format, must be loaded into a server that has ``found``.
 
-    The library of a newer release with the same contract is left there, and used.
+    The library of a newer release with the same contract is left there, and used; so is ours when
+    it writes a newer format, as somebody else then knows that all clients understand it.
     """
-    ours = library().identity
-    if found is None or found == ours:
-        return found is None
+    if found is None:
+        return True
+    theirs, _, format_in_use = found.rpartition(":")
+    ours = library(writes).identity.rpartition(":")[0]
+    if theirs == ours:
+        return int(format_in_use) < writes
     return _age(release_of(found)) <= _age(release_of(ours))
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 
 from headwater.errors import OutcomeUnknown
 from headwater.instrument import Instrument, Observation
-from headwater.store.call import Call, Key, Look, Many, Wait
+from headwater.store.call import Call, Look, Many, Wait
 from headwater.store.faults import Refusal
+from headwater.store.object_names import object_of
 
 _log = logging.getLogger("headwater.instrument")
 
-# The keys of our objects: a letter for the data type, the name in braces, and of the keys on which
-# members of a group wait, the group's name and its length.
-_OURS = re.compile(r"hw:(?:(\w+):)?\{([^}]*)\}(?::g:(\d+):(.*))?", re.DOTALL)
 # What is reported; to ask for the time is no operation.
 Observed: TypeAlias = "Call | Wait | Look | Many"
-
-_TYPES = {"s": "stream", "t": "topic", "q": "queue", "c": "channel", "cs": "channel"}
 
 
 class RequestObservation(Observation):
@@ -89,29 +84,12 @@ def _name_and_object(request: Observed, where: str) -> tuple[str, str]:
         return "store.many", where
     if isinstance(request, Call):
         name = name_of(request.function)
-        owner = _object_of(request.key)[1] or where
+        owner = object_of(request.key)[1] or where
         if name.startswith("group."):
             owner = f"{owner}/{_text(request.args[0])}"
         return name, owner
-    kind, owner = _object_of(request.key)
+    kind, owner = object_of(request.key)
     return f"{kind}.{'wait' if isinstance(request, Wait) else 'look'}", owner or where
-
-
-@lru_cache(maxsize=4096)
-def _object_of(key: Key) -> tuple[str, str]:
-    """Return the data type and the name of the object that has a key; '' when its key is data."""
-    if isinstance(key, bytes):
-        return "timeline", ""
-    ours = _OURS.match(key)
-    if ours is None:
-        return "ick", key
-    letter, name, length, rest = ours.groups()
-    if length is not None:
-        return "group", f"{name}/{rest.encode()[: int(length)].decode()}"
-    if letter == "cs":
-        # A shard of a channel: its number is no name.
-        name = name.rsplit("/", 2)[0]
-    return _TYPES.get(letter, "store"), name
 
 
 def _text(word: Any) -> str:

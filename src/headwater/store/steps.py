@@ -7,6 +7,7 @@ makes it, the async store makes and awaits it, and either sends back what it ret
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
@@ -19,9 +20,10 @@ from headwater.store import faults, rights
 from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.library import library, name_in_server, needs_loading
+from headwater.store.library import FIRST_FORMAT, library, name_in_server, needs_loading
 from headwater.store.many import chunks
 from headwater.store.observing import RequestObservation
+from headwater.store.record import KEY, NOTE, NOTE_S
 from headwater.store.url import Address
 
 log = logging.getLogger("headwater.store")
@@ -69,6 +71,10 @@ class StoreSteps:
         self._check_rights = check_rights
         # What those who wait for something leave behind when the client is closed under them.
         self._leaves: dict[int, Call] = {}
+        # The format that our library writes, and when this client has to note itself again. Who
+        # need not have rights on our keys uses timelines only, which have no format of ours.
+        self._writes = FIRST_FORMAT
+        self._note_at = math.inf
 
     # ── First contact ────────────────────────────────────────────────────────────────────────
 
@@ -108,12 +114,13 @@ class StoreSteps:
         if self._check_rights:
             for denied in (yield from self._command(*rights.request(cluster))):
                 rights.check(denied, self.where, cluster)
+            yield from self._note()
         return versions[0]
 
     def _load_library(self) -> Steps[None]:
         """Load our function library into every server that has none or an older one."""
         ask = ("FCALL", name_in_server("hw_version"), 0)
-        load = ("FUNCTION", "LOAD", "REPLACE", library().source)
+        load = ("FUNCTION", "LOAD", "REPLACE", library(self._writes).source)
         for server in (yield self.connections.servers):
             try:
                 reply = yield partial(server.send, "", ask, fresh=True)
@@ -122,8 +129,29 @@ class StoreSteps:
                 if "Function not found" not in str(error):
                     raise
                 found = None
-            if needs_loading(found):
+            if needs_loading(found, self._writes):
                 yield partial(server.send, "", load, fresh=True)
+
+    def _note(self) -> Steps[None]:
+        """Note in the store's record that a client of this release is here.
+
+        Also learns which format is in use, and lets our functions write it.
+        """
+        self._note_at = self.clock() + NOTE_S
+        in_use = yield partial(self.connections.send, KEY, self._encode(NOTE), fresh=True)
+        if in_use > self._writes:
+            self._writes = in_use
+            yield from self._load_library()
+
+    def _note_again(self) -> Steps[None]:
+        """Do so in the middle of work, which must not fail because of it.
+
+        Raises FormatTooNew when the store has moved on to a format that we do not understand.
+        """
+        try:
+            yield from self._note()
+        except (redis.RedisError, OSError) as error:
+            faults.check_format(error, NOTE, self.where)
 
     def _command(self, *words: Any) -> Steps[list[Any]]:
         replies = []

@@ -52,7 +52,8 @@ class Store(StoreSteps):
         long as no server of the store answers. ``clock`` and ``token`` are what operations and
         names are given for time and for chance.
 
-        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, EmbeddedServerFailed.
+        Raises StoreUnreachable, TooManyClients, AccessDenied, StoreTooOld, FormatTooNew,
+        EmbeddedServerFailed.
         """
         address = resolve(url, default_directory())
         server = None
@@ -120,6 +121,8 @@ class Store(StoreSteps):
             and not isinstance(request, (Clock, ScanKeys, Token))
         ):
             return self._ask_observed(found, request, patience_s)
+        if self.clock() >= self._note_at:
+            self._do(self._note_again())
         if isinstance(request, Call):
             fresh, wait_s = not (request.repeatable or request.read_only), None
         elif isinstance(request, Wait):

@@ -24,7 +24,7 @@ end
 
 redis.register_function('hw_channel_add', function(keys, args)
   local S, not_before, now = keys[1], tonumber(args[1]), server_ms()
-  if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
+  if is_closed(S) then return channel_closed() end
   if not_before and not_before <= now then not_before = nil end
   return add_rows(S, args, 2, not_before, now)
 end)
@@ -41,7 +41,7 @@ redis.register_function{
   function_name = 'hw_channel_put',
   callback = function(keys, args)
     local S, before = keys[1], channel_size(keys[1])
-    if redis.call('HEXISTS', S, 'closed') == 1 then return channel_closed() end
+    if is_closed(S) then return channel_closed() end
     for i = 1, #args, 4 do
       local member, score, not_before, since = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3]
       local row = { score, member }

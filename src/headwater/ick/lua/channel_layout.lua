@@ -5,7 +5,8 @@
   Reply  { epoch, shards, old epoch or 0, old shards, phase }
 ]]
 local function channel_view(M)
-  local f = redis.call('HMGET', M, 'epoch', 'shards', 'old_epoch', 'old_shards', 'phase')
+  local f = redis.call('HMGET', M, 'epoch', 'shards', 'old_epoch', 'old_shards', 'phase', 'format')
+  check_format(f[6])
   if not f[1] then return nil end
   return { tonumber(f[1]), tonumber(f[2]), tonumber(f[3] or 0), tonumber(f[4] or 0), f[5] or '' }
 end

@@ -100,7 +100,7 @@ redis.register_function{
   function_name = 'hw_channel_forget',
   callback = function(keys, members)
     local S = keys[1]
-    if redis.call('HEXISTS', S, 'closed') == 0 then return channel_size(S) end
+    if not is_closed(S) then return channel_size(S) end
     for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, members, 1) end
     return channel_size(S)
   end,

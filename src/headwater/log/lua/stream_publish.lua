@@ -18,7 +18,8 @@ end
 -- Returns a staging that cannot be published: it is not there, or belongs to a publish already.
 local function missing_staging(K, names)
   for _, name in ipairs(names) do
-    local facts = redis.call('HMGET', staged_key(K, name), 'n', 'begun')
+    local facts = redis.call('HMGET', staged_key(K, name), 'n', 'begun', 'format')
+    check_format(facts[3])
     if not facts[1] or facts[2] then return name end
   end
 end

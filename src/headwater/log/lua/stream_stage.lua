@@ -13,7 +13,8 @@
 redis.register_function('hw_stream_stage', function(keys, args)
   local K, name, keep_ms, place = keys[1], args[1], args[2], tonumber(args[3])
   local S = staged_key(K, name)
-  local facts = redis.call('HMGET', S, 'n', 'begun')
+  local facts = redis.call('HMGET', S, 'n', 'begun', 'format')
+  check_format(facts[3])
   local n = tonumber(facts[1] or 0)
   if facts[2] then return redis.error_reply('HW_BEGUN') end
   if place > n then return redis.error_reply('HW_UNSTAGED ' .. digits(n)) end

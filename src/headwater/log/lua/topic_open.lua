@@ -4,10 +4,16 @@
   ARGV   1 partitions wanted, 0 to take what is there   2 partitions when none is wanted and none is there
   Reply  the topic's partitions
 ]]
+local function topic_partitions(T)
+  local f = redis.call('HMGET', T, 'partitions', 'format')
+  check_format(f[2])
+  return tonumber(f[1] or nil)
+end
+
 redis.register_function('hw_topic_open', function(keys, args)
   local T, partitions, default = keys[1], tonumber(args[1]), tonumber(args[2])
-  local has = redis.call('HGET', T, 'partitions')
-  if has then return tonumber(has) end
+  local has = topic_partitions(T)
+  if has then return has end
   if partitions == 0 then partitions = default end
   redis.call('HSET', T, 'partitions', partitions)
   return partitions
@@ -21,7 +27,7 @@ end)
 redis.register_function{
   function_name = 'hw_topic_partitions',
   callback = function(keys)
-    return tonumber(redis.call('HGET', keys[1], 'partitions') or 0)
+    return topic_partitions(keys[1]) or 0
   end,
   flags = { 'no-writes' },
 }

@@ -1,7 +1,7 @@
 --[[
   hw_version: the version of this library.
   KEYS   none
-  Reply  "<version of the contract>:<release that it comes from>:<digest of the source>"
+  Reply  "<version of the contract>:<release that it comes from>:<digest of the source>:<format that it writes>"
 ]]
 redis.register_function{
   function_name = 'hw_version',

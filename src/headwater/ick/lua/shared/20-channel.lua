@@ -3,9 +3,9 @@
   shard, "hw:cs:{<name>/<epoch>/<shard>}". A change of the number of shards begins a new epoch, so
   the shards of two layouts never share a key.
 
-    M           hash   epoch, shards; while a layout is left behind: old_epoch, old_shards, and
+    M           hash   format, epoch, shards; while a layout is left behind: old_epoch, old_shards, and
                        phase: 'closing' or 'moving'. phase is 'deleting' when the channel is to go
-    S           hash   token, holder, until: the lease; done: the token that ended with nothing
+    S           hash   format, token, holder, until: the lease; done: the token that ended with nothing
                        left; generation; turn: places handed out, modulo FAIR; closed
     S:ready     zset   member -> score: dirty, and may be handed out
     S:since     zset   member -> the ms in which it became so
@@ -31,12 +31,21 @@ local function channel_closed()
 end
 
 local function load_shard(S)
-  local f = redis.call('HMGET', S, 'token', 'holder', 'until', 'generation', 'turn', 'closed', 'done')
+  local f = redis.call('HMGET', S, 'token', 'holder', 'until', 'generation', 'turn', 'closed', 'done',
+    'format')
+  check_format(f[8])
   return {
     token = tonumber(f[1] or 0), holder = f[2] or '', till = tonumber(f[3] or 0),
     generation = tonumber(f[4] or 0), turn = tonumber(f[5] or 0), closed = f[6] and true,
     done = tonumber(f[7] or 0),
   }
+end
+
+-- Whether a shard takes members; a look at less than load_shard.
+local function is_closed(S)
+  local f = redis.call('HMGET', S, 'closed', 'format')
+  check_format(f[2])
+  return f[1] and true
 end
 
 local function channel_size(S)

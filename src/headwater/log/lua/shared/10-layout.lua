@@ -2,7 +2,7 @@
   Where a stream keeps what. K is the stream's key, "hw:s:{<name>}"; every other key of the stream
   begins with K and so lies in the same slot of a cluster.
 
-    K              hash    first, last, sealed, cold, time, created, bytes, holes, retention policy,
+    K              hash    format, first, last, sealed, cold, time, created, bytes, holes, retention policy,
                            waiting: groups in which a member is blocked, each between spaces
     K:tail         stream  what is not sealed yet; entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch)
@@ -22,7 +22,9 @@
 ]]
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
-  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting')
+  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting',
+    'format')
+  check_format(f[8])
   local first = tonumber(f[2] or 1)
   return {
     last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),

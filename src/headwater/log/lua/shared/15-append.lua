@@ -8,7 +8,7 @@ local function open_stream(K)
   if stream.created == '0' then
     stream.created = digits(server_us())
     redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
-      'format', 1)
+      'format', WRITES)
   end
   return stream
 end

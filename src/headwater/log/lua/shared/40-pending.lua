@@ -40,7 +40,8 @@ end
 -- Opens a group for a call that looks at what is pending; returns its next offset, or nil when
 -- there is no such group.
 local function open_group(G)
-  local f = redis.call('HMGET', G, 'next', 'handed')
+  local f = redis.call('HMGET', G, 'next', 'handed', 'format')
+  check_format(f[3])
   book(G, f[2] or '')
   return tonumber(f[1] or nil)
 end

@@ -50,11 +50,12 @@ end
 -- wish: what a waiter asked for, when the caller names one.
 local function load_group(G, waiter)
   local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
-    'w:' .. (waiter or ''))
+    'format', 'w:' .. (waiter or ''))
+  check_format(f[7])
   if not f[1] then return nil end
   return {
     next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead_letters = f[4],
-    due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[7],
+    due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[8],
   }
 end
 

@@ -28,8 +28,8 @@
   K is the queue's key, "hw:q:{<name>}"; every other key begins with it and so lies in the same slot
   of a cluster.
 
-    K                     hash  counts (packed: see COUNTS), priorities, paused, settings, marks for
-                                rates, and one field w:<waiter> for each blocked consumer
+    K                     hash  format, counts (packed: see COUNTS), priorities, paused, settings, marks
+                                for rates, and one field w:<waiter> for each blocked consumer
     K:ready:<priority>    list  bundles, in the order in which they were pushed
     K:delayed:<priority>  zset  bundles that were pushed with a delay, by the time at which it is over
     K:unacked:<priority>  zset  bundles that somebody has, by the deadline for their ack
@@ -67,7 +67,8 @@ local COUNTS_FORM = '>ddddddddddddddddd'
 
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
-  local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings'), server_us()
+  local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings', 'format'), server_us()
+  check_format(found[5])
   local queue = {
     key = K, us = us, now = math.floor(us / 1000), before = found[1] or '', new = not found[1],
     priorities = found[2] or '', priorities_before = found[2] or '', paused = found[3] == '1',
