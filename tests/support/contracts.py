@@ -1,9 +1,9 @@
 """The contracts of server functions, read from the headers of the Lua files.
 
-``make contracts`` writes what depends on them: the blocks of docs/reference/functions.md, the
-names in docs/how-to/other-languages.md, and the digests in store/contracts.json, together with the
-version of the contract that they belong to, and the release in which that version began. A contract
-may change until its release is out, which is when the package has another version.
+``make contracts`` writes what depends on them: the blocks of docs/reference/functions.md, and the
+names in docs/how-to/other-languages.md. A contract is free to change until its release is out. So
+store/contracts.json holds the digests of the contracts that are released: when the version of the
+package is raised, which is right after a release, ``make contracts`` records them as they are then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import headwater
-from headwater.store.library import VERSION
+from headwater.store.library import FORMAT, VERSION
 
 PACKAGE = Path(headwater.__file__).parent
 RECORD = PACKAGE / "store" / "contracts.json"
@@ -123,20 +123,35 @@ def digests() -> dict[str, str]:
     }
 
 
+class Record(NamedTuple):
+    """The contracts of the last release: their version, their format, a digest for each package.
+
+    ``development`` is the release that was begun then. Version 0: nothing is released yet.
+    """
+
+    development: str
+    version: int
+    format: int
+    digests: dict[str, str]
+
+
+def recorded() -> Record:
+    """Return what store/contracts.json holds."""
+    return Record(**json.loads(RECORD.read_text("utf-8")))
+
+
 def changed() -> list[str]:
-    """Return the packages whose contracts are not the recorded ones."""
-    recorded, now = json.loads(RECORD.read_text("utf-8"))["digests"], digests()
-    return sorted(name for name in recorded.keys() | now if recorded.get(name) != now.get(name))
+    """Return the packages whose contracts are not those that are released under this version."""
+    known, now = recorded(), digests()
+    if known.version < VERSION:
+        return []
+    names = known.digests.keys() | now
+    return sorted(name for name in names if known.digests.get(name) != now.get(name))
 
 
-def recorded_version() -> int:
-    """Return the version of the library that the recorded digests belong to."""
-    return int(json.loads(RECORD.read_text("utf-8"))["version"])
-
-
-def recorded_release() -> str:
-    """Return the release in which the recorded version began."""
-    return str(json.loads(RECORD.read_text("utf-8"))["release"])
+def _record() -> None:
+    facts = Record(headwater.__version__, VERSION, FORMAT, digests())._asdict()
+    RECORD.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 
 def main(wording: bool) -> int:
@@ -149,16 +164,14 @@ def main(wording: bool) -> int:
         print(f"put these into the fitting section of {PAGE.name}:\n\n")
         print("\n".join(wanted[name] for name in missing))
         return 1
-    begun = recorded_version() < VERSION
-    released = not begun and recorded_release() != headwater.__version__
-    if changed() and released and not wording:
-        print(RAISE.format(packages=", ".join(changed()), version=recorded_version()))
-        return 1
     text = EXAMPLES.read_text("utf-8")
     EXAMPLES.write_text(VERSIONED.sub(rf"hw{VERSION}_\1", text), "utf-8")
-    release = headwater.__version__ if begun else recorded_release()
-    facts = {"version": VERSION, "release": release, "digests": digests()}
-    RECORD.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+    released = recorded().development != headwater.__version__
+    if changed() and not (released or wording):
+        print(RAISE.format(packages=", ".join(changed()), version=VERSION))
+        return 1
+    if changed() or released:
+        _record()
     return 0
 
 

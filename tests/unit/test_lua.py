@@ -10,7 +10,7 @@ import pytest
 
 import headwater
 from headwater.store import library as library_module
-from headwater.store.library import VERSION, library, name_in_server, needs_loading
+from headwater.store.library import FORMAT, VERSION, library, name_in_server, needs_loading
 from tests.support import contracts
 from tests.support.contracts import COMMENT, FILES, PACKAGE, Function, entries, functions, shown
 
@@ -70,43 +70,63 @@ def test_the_reference_shows_no_function_that_is_not_there() -> None:
     assert shown().keys() == entries().keys(), "run `make contracts`"
 
 
-def test_a_changed_contract_is_recorded_with_its_version() -> None:
-    assert contracts.changed() == [], "run `make contracts`"
-    assert contracts.recorded_version() == VERSION, "run `make contracts`: it records the version"
+def test_a_contract_that_is_released_does_not_change() -> None:
+    known = contracts.recorded()
+    packages = ", ".join(contracts.changed())
+    assert not packages, contracts.RAISE.format(packages=packages, version=known.version)
+    assert known.development == headwater.__version__, "run `make contracts` before you change any"
 
 
-def another_contract_of_the_log(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Record, in copies, another contract than there is; returns the record."""
+def test_a_new_format_comes_with_a_new_version() -> None:
+    """Else clients that do not know the format would call functions that reply in it."""
+    known = contracts.recorded()
+    assert known.format <= FORMAT
+    assert known.version < VERSION or known.format == FORMAT, "raise VERSION, too"
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `make contracts` writes, as copies."""
     for name in ("RECORD", "PAGE", "EXAMPLES"):
         file = getattr(contracts, name)
-        copy = folder / file.name
-        copy.write_text(file.read_text("utf-8").replace('"log": "', '"log": "old'))
+        copy = tmp_path / file.name
+        copy.write_text(file.read_text("utf-8"))
         monkeypatch.setattr(contracts, name, copy)
-    return contracts.RECORD
 
 
-def test_a_changed_contract_cannot_be_recorded_under_a_version_that_is_released(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def change_the_log() -> None:
+    """Record what would be released if the functions of the log had another contract."""
+    text = contracts.RECORD.read_text("utf-8")
+    contracts.RECORD.write_text(text.replace('"log": "', '"log": "old'))
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_contract_is_recorded_when_its_release_is_out_and_then_it_does_not_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = another_contract_of_the_log(monkeypatch, tmp_path)
-    before = record.read_text("utf-8")
     monkeypatch.setattr(headwater, "__version__", "999.0")
+    assert contracts.main(wording=False) == 0
+    known = contracts.recorded()
+    assert known == ("999.0", VERSION, FORMAT, contracts.digests())
+    change_the_log()
+    assert contracts.changed() == ["log"]
     assert contracts.main(wording=False) == 1
     assert "functions of log take or reply" in capsys.readouterr().out
-    assert record.read_text("utf-8") == before
-    assert contracts.main(wording=True) == 0
-    assert contracts.changed() == []
-    assert contracts.recorded_release() != "999.0"
-
-
-def test_a_contract_may_change_until_its_release_is_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    another_contract_of_the_log(monkeypatch, tmp_path)
-    monkeypatch.setattr(headwater, "__version__", contracts.recorded_release())
     assert contracts.changed() == ["log"]
-    assert contracts.main(wording=False) == 0
+    assert contracts.main(wording=True) == 0
+    assert contracts.recorded() == known
+
+
+@pytest.mark.usefixtures("copies")
+def test_a_contract_may_change_until_its_release_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headwater, "__version__", "999.0")
+    contracts.main(wording=False)
+    change_the_log()
+    known = contracts.recorded()
+    monkeypatch.setattr(contracts, "VERSION", VERSION + 1)
     assert contracts.changed() == []
+    assert contracts.main(wording=False) == 0
+    assert contracts.recorded() == known
 
 
 @pytest.mark.parametrize(

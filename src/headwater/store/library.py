@@ -16,9 +16,9 @@ When you change a function:
   working tree) loads its own. Every release has a higher version of the package, so a fix
   never goes back.
 - what it takes or replies: run ``make contracts``, which also tells you when VERSION has to be
-  raised first: a released contract never changes. contracts.json records the digests of all
-  contracts, their version, and the release in which it began, and a test compares. The package's
-  version in the tree is that of the release to come; it is raised right after a release.
+  raised first: a contract that is released never changes. contracts.json has the digests of those
+  of the last release, and a test compares. The package's version in the tree is that of the
+  release to come: raise it right after a release, and run ``make contracts``, which records them.
 
 - what it stores: functions of several versions work on the same keys at the same time. A new field
   or key that the functions of the release before neither need nor harm is free. Anything else is a
