@@ -247,6 +247,31 @@ def test_a_purge_forgets_all_messages_and_keeps_the_settings(queue: Queue) -> No
     assert values(queue.pop(9)) == [b"k2"]
 
 
+def test_a_deleted_or_purged_queue_takes_its_dedupe_keys_along(
+    connect: Callable[[str], Headwater], name: str
+) -> None:
+    hw = connect("plain-sync")
+    queue = hw.queue(name)
+    keys = [f"k{i}" for i in range(2500)]
+    for end, left in ((queue.purge, {b"hw:q:{%s}" % name.encode()}), (queue.delete, set())):
+        first = queue.push_many(keys, dedupe=keys)
+        assert end()
+        assert set(hw.store.command("KEYS", f"*{{{name}}}*")[0]) == left
+        assert queue.push_many(keys, dedupe=keys) != first, "they count no more"
+        queue.delete()
+
+
+def test_the_index_of_dedupe_keys_goes_with_the_last_of_them(
+    connect: Callable[[str], Headwater], name: str
+) -> None:
+    hw = connect("plain-sync")
+    queue = hw.queue(name)
+    queue.push_many([b"a", b"b"], dedupe=["a", "b"], dedupe_ms=30)
+    queue.push(b"c", dedupe="c", dedupe_ms=10)
+    assert len(queue.pop(9)) == 3
+    until(lambda: hw.store.command("KEYS", f"*{{{name}}}:*") == [[]])
+
+
 def test_queues_are_listed_until_they_are_deleted(client: Headwater, queue: Queue) -> None:
     assert queue.name not in client.queues()
     first = queue.push(b"v", dedupe="k")

@@ -10,6 +10,8 @@ from typing import TypeAlias
 import pytest
 
 from headwater import Headwater, Queue
+from headwater.instrument import installed
+from tests.support.instruments import Recorder
 from tests.support.queues import LONG_MS, SHORT_MS, ask_for, ready_bundles, values
 from tests.support.servers import until
 from tests.support.watch import let_pass
@@ -173,3 +175,30 @@ def test_an_expired_message_with_a_damaged_number_stops_nobody(queue: Queue, hw:
     (text,) = ready_bundles(hw, queue)
     replace(hw, queue, 0, b"\xff" * 15 + text[15:])
     assert values(queue.pop(9)) == [b"due"]
+
+
+def test_damage_after_a_partial_ack_hides_no_neighbours_ack(queue: Queue, hw: Headwater) -> None:
+    queue.push_many([b"1", b"2", b"3", b"4"])
+    taken = queue.pop(4, ack_ms=LONG_MS)
+    assert queue.ack(taken[0]) == 1
+    key = f"hw:q:{{{queue.name}}}:bundles"
+    ((number, text),) = [hw.store.command("HGETALL", key)[0][i : i + 2] for i in (0,)]
+    hw.store.command("HSET", key, number, text.replace(taken[2].id.encode() + b"m", b"x" * 17))
+    assert queue.ack(*taken[1:]) == 2, "those that can be read"
+    facts = queue.stats()
+    assert (facts.unacked, facts.damaged, facts.acked) == (0, 1, 3)
+
+
+def test_a_text_that_is_cut_off_anywhere_is_counted_and_put_aside(
+    queue: Queue, hw: Headwater
+) -> None:
+    queue.push_many(some(LENGTH))
+    (text,) = ready_bundles(hw, queue)
+    for length in range(40):
+        replace(hw, queue, 0, text[:length])
+        with installed(Recorder()):
+            assert [item.state for item in queue.scan("ready", "damaged")] == ["damaged"]
+    replace(hw, queue, 0, text[:17])
+    with installed(Recorder()):
+        assert queue.pop(9) == []
+    assert queue.stats().damaged == 1

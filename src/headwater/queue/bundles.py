@@ -17,6 +17,7 @@ _NUMBER = slice(16)
 _LETTER = 16
 _BODY = 17
 _LIFE = slice(17, 30)
+_COUNT = slice(17, 18)
 _ONE, _MORTAL = b"mt"
 # Count, end of life, size of what is behind it; the values are an array of MessagePack.
 _HEAD = struct.Struct(">BdI")
@@ -37,7 +38,8 @@ class StoredMessage(NamedTuple):
 
 def count_messages(texts: Iterable[bytes]) -> int:
     """Return how many messages are in bundles, without opening them."""
-    return sum(text[_BODY] if text[_LETTER:_BODY] == b"p" else 1 for text in texts)
+    # A slice, because what lies in a queue may be cut off anywhere.
+    return sum(int.from_bytes(text[_COUNT]) if text[_LETTER:_BODY] == b"p" else 1 for text in texts)
 
 
 def open_taken(texts: Iterable[bytes]) -> tuple[list[str], list[bytes]]:

@@ -32,7 +32,7 @@ def pop(
 ) -> Operation[list[Delivery]]:
     """Take up to ``count`` messages; with ``ack_ms`` they are redelivered unless acknowledged."""
     check_count(count)
-    ack: Argument = "" if ack_ms is None else check_ms(ack_ms, "ack_ms", 1)
+    ack = "" if ack_ms is None else str(check_ms(ack_ms, "ack_ms", 1))
     patience = check_block(block_ms)
     if not count:
         return []
@@ -46,7 +46,7 @@ def pop(
 
 
 def _pop_now(
-    queue: QueueHandle, count: int, ack: Argument, found: list[Delivery]
+    queue: QueueHandle, count: int, ack: str, found: list[Delivery]
 ) -> Operation[list[Delivery]]:
     """Take what there is, in addition to what was found before, up to ``count`` in all."""
     while True:
@@ -66,15 +66,17 @@ def _pop_now(
 
 
 def _wait_for_messages(
-    queue: QueueHandle, count: int, ack: Argument, patience: float, waiter: str
+    queue: QueueHandle, count: int, ack: str, patience: float, waiter: str
 ) -> Operation[list[Delivery]]:
-    box = box_key(queue.key, waiter)
     size = min(count, CALL_MESSAGES)
+    waiter = f"{size}:{ack}:{waiter}"
+    box = box_key(queue.key, waiter)
+    leave = Call("hw_queue_leave", queue.key, (waiter,), repeatable=True)
     deadline = (yield Clock()) + patience
     known, boxed = "0", b""
     while True:
         wait_ms = max(0, int(min(deadline - (yield Clock()), WAIT_SLICE_MS)))
-        reply = yield from _ask(queue, (size, ack, waiter, wait_ms, known, boxed))
+        reply = yield from _ask(queue, (size, ack, waiter, wait_ms, known, boxed), leave)
         found = _deliveries(reply)
         if found:
             if len(found) == size < count or reply.more:
@@ -89,14 +91,19 @@ def _wait_for_messages(
         known = "1"
         if reply.due_ms >= 0:
             wait_ms = max(1, min(wait_ms, reply.due_ms))
-        answer = yield Wait(box, ("BLPOP", box, f"{wait_ms / 1000:.3f}"), wait_ms)
+        command = ("BLPOP", box, f"{wait_ms / 1000:.3f}")
+        answer = yield Wait(box, command, wait_ms, leave=leave)
         boxed = answer[1] if answer else b""
 
 
-def _ask(queue: QueueHandle, args: tuple[Argument, ...]) -> Operation[PopReply]:
+def _ask(
+    queue: QueueHandle, args: tuple[Argument, ...], leave: Call | None = None
+) -> Operation[PopReply]:
     # What a lost answer held is redelivered when it was to be acknowledged, and only then.
     again = args[1] != ""
-    call = Call("hw_queue_pop", queue.key, args, repeatable=again, messages=_messages_popped)
+    call = Call(
+        "hw_queue_pop", queue.key, args, repeatable=again, messages=_messages_popped, leave=leave
+    )
     reply = PopReply.of((yield call))
     if reply.damaged > queue.damaged:
         log.warning(

@@ -104,10 +104,11 @@ class LettersReply(NamedTuple):
 
 
 class PurgeReply(NamedTuple):
-    """hw_queue_purge."""
+    """hw_queue_purge. The dedupe keys of ``generation`` count no more and can be freed."""
 
     messages: int
     existed: int
+    generation: bytes
 
 
 class KeepReply(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import get_args
+from typing import Literal, get_args
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_int, check_ms
@@ -114,19 +114,25 @@ def _place(letter: QueueItem) -> str:
 
 def purge(queue: QueueHandle) -> Operation[int]:
     """Forget all messages, wherever they are; return how many."""
-    args = ("messages",)
-    call = Call("hw_queue_purge", queue.key, args, repeatable=True, messages=_messages_gone)
-    return PurgeReply(*(yield call)).messages
+    return (yield from _purge(queue, "messages")).messages
 
 
 def delete(queue: QueueHandle) -> Operation[bool]:
     """Remove the queue with all that belongs to it; return whether it existed."""
-    args = ("all",)
-    call = Call("hw_queue_purge", queue.key, args, repeatable=True, messages=_messages_gone)
-    reply = PurgeReply(*(yield call))
+    reply = yield from _purge(queue, "all")
     queue.registered.discard(queue.key)
     yield Call("hw_registry_remove", QUEUES, (queue.name,), repeatable=True)
     return bool(reply.existed)
+
+
+def _purge(queue: QueueHandle, what: Literal["messages", "all"]) -> Operation[PurgeReply]:
+    call = Call("hw_queue_purge", queue.key, (what,), repeatable=True, messages=_messages_gone)
+    reply = PurgeReply(*(yield call))
+    # Nobody looks at these any more. They expire by themselves, should this client not finish.
+    args = (reply.generation,)
+    while (yield Call("hw_queue_free", queue.key, args, repeatable=True)):
+        pass
+    return reply
 
 
 def _messages_kept(_: Call, reply: Reply) -> int:

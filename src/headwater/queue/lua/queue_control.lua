@@ -25,49 +25,93 @@ end)
   ARGV   1 '1' to pause, '0' to go on
   Reply  1 when that changed anything
 ]]
+local function pause(queue, paused)
+  local changed = queue.paused ~= (paused == '1') and 1 or 0
+  redis.call('HSET', queue.key, 'paused', paused)
+  queue.paused = paused == '1'
+  commit(queue, changed)
+  serve_waiters(queue)
+  local due = ms_to_next(queue)
+  if due >= 0 then poke_waiter(queue, queue.now + due) end
+  return changed
+end
+
 redis.register_function{
   function_name = 'hw_queue_pause',
   callback = function(keys, args)
-    local queue, paused = load_queue(keys[1]), args[1]
-    local changed = queue.paused ~= (paused == '1')
-    redis.call('HSET', keys[1], 'paused', paused)
-    queue.paused = paused == '1'
-    serve_waiters(queue)
-    local due = ms_to_next(queue)
-    if due >= 0 then poke_waiter(queue, queue.now + due) end
-    save_queue(queue)
-    return changed and 1 or 0
+    local paused = args[1]
+    return on_queue(keys[1], pause, paused)
   end,
   flags = { 'allow-oom' },
 }
 
 --[[
   hw_queue_purge: forget all messages, wherever they are; or the queue itself.
-  Settings, producers' answers and blocked consumers stay, unless the queue itself goes.
+  Settings, producers' answers and blocked consumers stay, unless the queue itself goes. Dedupe keys
+  of that generation count no more, and are freed by hw_queue_free.
   KEYS   1 the queue
   ARGV   1 'messages' or 'all'
-  Reply  { messages forgotten, 1 when the queue existed }
+  Reply  { messages forgotten, 1 when the queue existed, generation of dedupe keys that can be freed }
 ]]
+local function purge(queue, what)
+  local K, generation = queue.key, digits(queue.generation)
+  local total = queue.unacked + queue.delayed + queue.retry + queue.dead + count_listed(queue)
+  total = total + redis.call('LLEN', K .. ':damaged')
+  local keys = { K .. ':dead', K .. ':bundles', K .. ':damaged' }
+  for _, priority in ipairs(priorities_of(queue)) do
+    for _, set in ipairs({ 'ready', 'delayed', 'unacked', 'retry' }) do
+      keys[#keys + 1] = set_key(queue, set, priority)
+    end
+  end
+  if what == 'all' then
+    for _, key in ipairs({ K, K .. ':waiters', K .. ':looks', K .. ':producers', K .. ':answers' }) do
+      keys[#keys + 1] = key
+    end
+  else
+    note_saved(queue)
+  end
+  for _, count in ipairs({ 'unacked', 'delayed', 'retry', 'dead', 'largest', 'bundled' }) do queue[count] = 0 end
+  queue.priorities, queue.generation = '', queue.us
+  if what == 'all' then
+    queue.last = 0
+  else
+    save_queue(queue)
+  end
+  -- In one step, which is short: the server frees what is large beside its work.
+  redis.call('UNLINK', unpack(keys))
+  return { total, queue.new and 0 or 1, generation }
+end
+
 redis.register_function{
   function_name = 'hw_queue_purge',
   callback = function(keys, args)
-    local K, queue, what = keys[1], load_queue(keys[1]), args[1]
-    local total = queue.unacked + queue.delayed + queue.retry + queue.dead + count_listed(queue)
-    for _, priority in ipairs(priorities_of(queue)) do
-      for _, set in ipairs({ 'ready', 'delayed', 'unacked', 'retry' }) do
-        redis.call('UNLINK', set_key(queue, set, priority))
-      end
-    end
-    total = total + redis.call('LLEN', K .. ':damaged')
-    redis.call('UNLINK', K .. ':dead', K .. ':bundles', K .. ':damaged')
-    for _, count in ipairs({ 'unacked', 'delayed', 'retry', 'dead', 'largest', 'bundled' }) do queue[count] = 0 end
-    queue.priorities, queue.generation = '', queue.us
-    if what == 'all' then
-      redis.call('UNLINK', K, K .. ':waiters', K .. ':producers', K .. ':answers')
-    else
-      save_queue(queue)
-    end
-    return { total, queue.new and 0 or 1 }
+    local what = args[1]
+    return on_queue(keys[1], purge, what)
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_queue_free: free dedupe keys of a generation that counts no more, a step at a time.
+  They expire by themselves as well, at the end of their window.
+  KEYS   1 the queue
+  ARGV   1 the generation
+  Reply  1 when there is more
+]]
+local FREE_STEPS = 1000
+
+redis.register_function{
+  function_name = 'hw_queue_free',
+  callback = function(keys, args)
+    local K, generation = keys[1], args[1]
+    local index, strings = K .. ':keys:' .. generation, {}
+    if digits(load_queue(K).generation) == generation then return 0 end
+    local found = redis.call('ZRANGE', index, 0, FREE_STEPS - 1)
+    if #found == 0 then return 0 end
+    for i, key in ipairs(found) do strings[i] = K .. ':dedupe:' .. generation .. ':' .. key end
+    redis.call('UNLINK', unpack(strings))
+    redis.call('ZREM', index, unpack(found))
+    return #found == FREE_STEPS and 1 or 0
   end,
   flags = { 'allow-oom' },
 }

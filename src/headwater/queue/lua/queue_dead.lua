@@ -27,29 +27,35 @@ local function take_letters(queue, name, numbers, most, redrive)
   return #letters
 end
 
-local function end_letters(K, most, args, redrive)
-  local queue, left, more = load_queue(K), most, false
-  for i = 2, #args, 2 do
-    local name, numbers = args[i], args[i + 1]
-    left = left - take_letters(queue, name, numbers, left, redrive)
+local function end_letters(queue, most, words, redrive)
+  local left, more = most, false
+  for i = 2, #words, 2 do
+    left = left - take_letters(queue, words[i], words[i + 1], left, redrive)
   end
-  if #args == 1 then
-    local oldest = redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_STEPS - 1)
-    for _, name in ipairs(oldest) do
-      if left > 0 and bundle_at(queue, 'dead', '', name) then
-        left = left - take_letters(queue, name, '*', left, redrive)
+  if #words == 1 then
+    local oldest = redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_STEPS - 1, 'WITHSCORES')
+    for i = 1, #oldest, 2 do
+      if left > 0 and bundle_at(queue, 'dead', '', oldest[i], oldest[i + 1]) then
+        left = left - take_letters(queue, oldest[i], '*', left, redrive)
       end
     end
-    more = left > 0 and #oldest == DEAD_STEPS
+    more = left > 0 and #oldest == 2 * DEAD_STEPS
   end
-  if redrive then serve_waiters(queue) end
-  save_queue(queue)
   return { most - left, more and 1 or 0 }
+end
+
+local function redrive_letters(queue, most, words)
+  local reply = end_letters(queue, most, words, true)
+  if queue.waited >= queue.now then
+    commit(queue, reply)
+    serve_waiters(queue)
+  end
+  return reply
 end
 
 redis.register_function('hw_queue_redrive', function(keys, args)
   local most = tonumber(args[1])
-  return end_letters(keys[1], most, args, true)
+  return on_queue(keys[1], redrive_letters, most, args)
 end)
 
 --[[
@@ -63,7 +69,7 @@ redis.register_function{
   function_name = 'hw_queue_discard',
   callback = function(keys, args)
     local most = tonumber(args[1])
-    return end_letters(keys[1], most, args, false)
+    return on_queue(keys[1], end_letters, most, args, false)
   end,
   flags = { 'allow-oom' },
 }

@@ -155,7 +155,8 @@ redis.register_function{
     local reply = {
       'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
       'priorities', queue.priorities, 'settings', queue.settings,
-      'waiting', redis.call('ZCARD', queue.key .. ':waiters'), 'oldest', oldest < math.huge and oldest or 0,
+      'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
+      'oldest', oldest < math.huge and oldest or 0,
       'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
     }
     for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end

@@ -5,7 +5,8 @@
 
   KEYS   1 the queue
   ARGV   1 count   2 ack ms or ''
-         3 waiter, '' when the caller never blocks   4 ms it will block now, 0 when it stops
+         3 waiter, "count:ack ms:name"; '' when the caller never blocks
+         4 ms it will block now, 0 when it stops
          5 '1' when this waiter has been registered by an earlier call
          6 what it found in its box, or ''
   Reply  { 1 when there may be more that this call had not the time for,
@@ -13,14 +14,6 @@
            messages damaged so far, then for each bundle: its name or '' without ack, attempt, texts }
          A receipt is the name, a point and the number of a message.
 ]]
-local function register_for_turn(queue, waiter, known, count, ack, wait)
-  if not known or not redis.call('ZSCORE', queue.key .. ':waiters', waiter) then
-    redis.call('ZADD', queue.key .. ':waiters', redis.call('HINCRBY', queue.key, 'turn', 1), waiter)
-  end
-  redis.call('HSET', queue.key, 'w:' .. waiter, digits(queue.now + wait) .. ':' .. count .. ':' .. ack)
-  queue.waited = math.max(queue.waited, queue.now + wait + WAITER_GRACE_MS)
-end
-
 -- Fetches what was reserved for a waiter, as far as nobody else has it by now.
 local function collect_reserved(queue, names, pop)
   for name in string.gmatch(names, '%S+') do
@@ -30,40 +23,85 @@ local function collect_reserved(queue, names, pop)
   end
 end
 
-local function take_from_box(queue, waiter)
-  while true do
-    local text = redis.call('LPOP', waiter_box(queue, waiter))
-    if text ~= 'poke' then return text or '' end
+local function pop_messages(queue, count, ack_ms, waiter, wait, known, boxed)
+  local pop, more, due, waits = new_pop(count, ack_ms), false, -1, known
+  queue.asked = pop.room
+  if boxed ~= '' and boxed ~= 'poke' then
+    -- The other copy, in case that this reader had not come.
+    redis.call('UNLINK', waiter_box(queue, waiter))
+  elseif known then
+    boxed = empty_box(queue, waiter)
   end
+  if boxed ~= '' and boxed ~= 'poke' then
+    collect_reserved(queue, boxed, pop)
+    -- It is in line no more since it was served.
+    waits = false
+  end
+  if #pop == 0 then
+    serve_waiters(queue, waiter)
+    -- Nobody overtakes those who could not be served yet.
+    more = unserved[queue.key] or take(queue, pop)
+  elseif unserved[queue.key] then
+    serve_waiters(queue)
+  end
+  if #pop == 0 and not more and wait > 0 then
+    register_for_turn(queue, waiter, waits, wait)
+  elseif waits then
+    forget_queue_waiters(queue, waiter)
+  end
+  if #pop == 0 then
+    due = ms_to_next(queue)
+  elseif pop.ack_ms then
+    poke_waiter(queue, queue.now + pop.ack_ms)
+  end
+  local answer = { more and 1 or 0, due, queue.damaged }
+  for i = 1, #pop do answer[i + 3] = pop[i] end
+  return answer
 end
 
 redis.register_function{
   function_name = 'hw_queue_pop',
   callback = function(keys, args)
-    local queue, count, ack, waiter = load_queue(keys[1]), args[1], args[2], args[3]
-    local wait, known, boxed = tonumber(args[4]), args[5] == '1', args[6]
-    local pop, more, due = new_pop(tonumber(count), tonumber(ack)), false, -1
-    queue.asked = pop.room
-    if boxed == '' and known then boxed = take_from_box(queue, waiter) end
-    if boxed ~= '' and boxed ~= 'poke' then collect_reserved(queue, boxed, pop) end
-    if #pop == 0 then
-      serve_waiters(queue, waiter)
-      more = take(queue, pop)
+    local count, ack_ms, waiter, wait = tonumber(args[1]), tonumber(args[2]), args[3], tonumber(args[4])
+    local known, boxed = args[5] == '1', args[6]
+    return on_queue(keys[1], pop_messages, count, ack_ms, waiter, wait, known, boxed)
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_queue_leave: a consumer that blocks goes away before its time.
+  What was reserved for it goes to the next at once.
+  KEYS   1 the queue
+  ARGV   1 waiter
+  Reply  1 when it was in line, or something was reserved for it
+]]
+local function leave(queue, waiter)
+  local names, found = empty_box(queue, waiter), 0
+  for name in string.gmatch(names, '%S+') do
+    local bundle = parse_name('retry', name)
+    local key = bundle and set_key(queue, 'retry', bundle.priority)
+    local time = bundle and redis.call('ZSCORE', key, name)
+    if time and tonumber(time) > queue.now then
+      put_member(key, queue.now, name, time)
+      found = 1
     end
-    if #pop == 0 and not more and wait > 0 then
-      register_for_turn(queue, waiter, known, count, ack, wait)
-    elseif known then
-      forget_queue_waiter(queue, waiter)
-    end
-    if #pop == 0 then
-      due = ms_to_next(queue)
-    elseif pop.ack_ms then
-      poke_waiter(queue, queue.now + pop.ack_ms)
-    end
-    save_queue(queue)
-    local answer = { more and 1 or 0, due, queue.damaged }
-    for i = 1, #pop do answer[i + 3] = pop[i] end
-    return answer
+  end
+  if redis.call('ZREM', queue.key .. ':waiters', waiter) + redis.call('ZREM', queue.key .. ':looks', waiter) > 0 then
+    found = 1
+  end
+  if names ~= '' then
+    commit(queue, found)
+    serve_waiters(queue)
+  end
+  return found
+end
+
+redis.register_function{
+  function_name = 'hw_queue_leave',
+  callback = function(keys, args)
+    local waiter = args[1]
+    return on_queue(keys[1], leave, waiter)
   end,
   flags = { 'allow-oom' },
 }

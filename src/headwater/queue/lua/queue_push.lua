@@ -12,6 +12,7 @@
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
 ]]
 local PUSH_ARGS = 6
+local KEY_STEPS = 1000
 
 -- Cuts values into spans of a bearable size, as if the first had some before it; returns the last
 -- place of each.
@@ -54,10 +55,7 @@ local function store_ready(queue, priority, first, life, values)
   local texts = bundles_for(queue, first, life, values, before)
   for i = 1, #texts do queue.largest = math.max(queue.largest, #texts[i]) end
   queue.bundled = queue.bundled + #values - #texts
-  for i = 1, #texts, 1000 do
-    redis.call('RPUSH', key, unpack(texts, i, math.min(i + 999, #texts)))
-  end
-  serve_waiters(queue)
+  append_texts(key, texts)
 end
 
 local function store_delayed(queue, priority, delay, first, life, values)
@@ -67,7 +65,6 @@ local function store_delayed(queue, priority, delay, first, life, values)
     add_bundle(queue, 'delayed', priority, 0, text, to - from + 1, due)
     from = to + 1
   end
-  poke_waiter(queue, due)
 end
 
 local function store(queue, priority, delay, ttl, first, values)
@@ -80,33 +77,43 @@ local function store(queue, priority, delay, ttl, first, values)
   store_ready(queue, priority, first, life, values)
 end
 
+-- Forgets some dedupe keys whose window is over, twice as many as are new, and notes the new ones:
+-- time, key, time, key, ... By them a queue that is deleted takes its keys along. They expire by themselves, too.
+local function index_keys(queue, window_ms, rows)
+  local index = queue.key .. ':keys:' .. digits(queue.generation)
+  local over = redis.call('ZRANGE', index, '-inf', queue.now, 'BYSCORE', 'LIMIT', 0, math.min(#rows, KEY_STEPS))
+  if #over > 0 then redis.call('ZREM', index, unpack(over)) end
+  for i = 1, #rows, KEY_STEPS do
+    redis.call('ZADD', index, unpack(rows, i, math.min(i + KEY_STEPS - 1, #rows)))
+  end
+  if redis.call('PEXPIRE', index, window_ms, 'GT') == 0 then redis.call('PEXPIRE', index, window_ms, 'NX') end
+end
+
 -- Leaves out what was pushed before under the same key; returns the values that are new and the
 -- number of each message. Nothing else is given numbers meanwhile: those of new ones are in a row.
 local function push_once(queue, window_ms, args)
-  local values, numbers = {}, {}
-  local prefix = queue.key .. ':dedupe:' .. digits(queue.generation) .. ':'
+  local values, numbers, fresh, rows = {}, {}, {}, {}
+  local prefix, over = queue.key .. ':dedupe:' .. digits(queue.generation) .. ':', queue.now + tonumber(window_ms)
   for i = PUSH_ARGS + 1, #args, 2 do
     local key = prefix .. args[i]
-    local known = redis.call('GET', key)
+    local known = fresh[key] or redis.call('GET', key)
     if not known then
       known = digits(next_numbers(queue, 1))
-      values[#values + 1] = args[i + 1]
-      redis.call('SET', key, known, 'PX', window_ms)
+      values[#values + 1], fresh[key] = args[i + 1], known
+      rows[#rows + 1], rows[#rows + 2] = over, args[i]
     end
     numbers[#numbers + 1] = known
+  end
+  if #rows > 0 then index_keys(queue, window_ms, rows) end
+  for key, number in pairs(fresh) do
+    redis.call('SET', key, number, 'PX', window_ms)
+    note_undo('unlink', key)
   end
   return values, numbers
 end
 
-redis.register_function('hw_queue_push', function(keys, args)
-  local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
-  local sequence, window_ms = tonumber(args[5]), args[6]
-  if producer ~= '' then
-    local first, last = remembered_answer(K, producer, sequence)
-    if first then return { 0, digits(first), digits(last) } end
-    if last then return last end
-  end
-  local queue = load_queue(K)
+-- Stores what is not known yet; returns the reply.
+local function push_new(queue, args, delay, priority, ttl, producer, sequence, window_ms)
   -- Keys of a queue of the same name that was deleted are not this one's.
   if queue.new then queue.generation = queue.us end
   local values, answer, first = {}, nil, nil
@@ -118,9 +125,30 @@ redis.register_function('hw_queue_push', function(keys, args)
     first = next_numbers(queue, #args - PUSH_ARGS)
     for i = PUSH_ARGS + 1, #args do values[i - PUSH_ARGS] = args[i] end
     answer = { queue.new and 1 or 0, digits(first), digits(queue.last) }
-    if producer ~= '' then remember_answer(K, producer, sequence, first, queue.last, queue.now) end
   end
+  local last = queue.last
   store(queue, priority, delay, ttl, first, values)
-  save_queue(queue)
+  if producer ~= '' then
+    -- The answer is last: what was not stored is not remembered, and a repeat stores it.
+    note_saved(queue)
+    save_queue(queue)
+    local fine, fault = pcall(remember_answer, queue.key, producer, sequence, first, last, queue.now)
+    if not fine and not remembered_answer(queue.key, producer, sequence) then error(fault) end
+  end
+  if queue.waited >= queue.now then
+    commit(queue, answer)
+    if delay > 0 then poke_waiter(queue, queue.now + delay) else serve_waiters(queue) end
+  end
   return answer
+end
+
+redis.register_function('hw_queue_push', function(keys, args)
+  local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
+  local sequence, window_ms = tonumber(args[5]), args[6]
+  if producer ~= '' then
+    local first, last = remembered_answer(K, producer, sequence)
+    if first then return { 0, digits(first), digits(last) } end
+    if last then return last end
+  end
+  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, window_ms)
 end)

@@ -20,16 +20,16 @@ local function destination(queue, action, ms, attempt)
   return 'retry', attempt, queue.now + math.max(ms, rest)
 end
 
-local function settle_whole(queue, action, ms, bundle)
+local function settle_whole(queue, action, ms, bundle, time)
   if action == 'ack' then
-    drop_bundle(queue, bundle)
+    drop_bundle(queue, bundle, time)
   elseif action == 'extend' then
-    put_name(queue, 'unacked', bundle.priority, queue.now + ms, bundle.name)
+    put_name(queue, 'unacked', bundle.priority, queue.now + ms, bundle.name, time)
   else
-    local set, attempt, time = destination(queue, action, ms, bundle.attempt)
-    redis.call('ZREM', set_key(queue, 'unacked', bundle.priority), bundle.name)
-    put_name(queue, set, bundle.priority, time,
+    local set, attempt, at = destination(queue, action, ms, bundle.attempt)
+    put_name(queue, set, bundle.priority, at,
       name_of(bundle.number, bundle.priority, attempt, bundle.count))
+    drop_member(set_key(queue, 'unacked', bundle.priority), time, bundle.name)
     queue.unacked, queue[set] = queue.unacked - bundle.count, queue[set] + bundle.count
   end
   return bundle.count
@@ -45,7 +45,7 @@ local function extend_some(queue, bundle, messages, deadlines, time, until_ms, i
   end
   if count == 0 then return 0 end
   if count == #messages then ends = nil end
-  rewrite_bundle(queue, bundle, join_bundles(messages, ends), #messages, earliest, ends ~= nil)
+  rewrite_bundle(queue, bundle, join_bundles(messages, ends), #messages, time, earliest, ends ~= nil)
   return count
 end
 
@@ -68,25 +68,29 @@ local function settle(queue, action, ms, name, numbers)
   local bundle = numbers == '*' and parse_name('unacked', name)
   local time = bundle and tonumber(redis.call('ZSCORE', set_key(queue, 'unacked', bundle.priority), name) or nil)
   if not time then return settle_some(queue, action, ms, name, numbers) end
-  return time > queue.now and settle_whole(queue, action, ms, bundle) or 0
+  return time > queue.now and settle_whole(queue, action, ms, bundle, time) or 0
+end
+
+local function settle_all(queue, action, ms, words)
+  local total = 0
+  for i = 3, #words, 2 do
+    total = total + settle(queue, action, ms, words[i], words[i + 1])
+  end
+  if action == 'ack' then
+    queue.acked = queue.acked + total
+  elseif total > 0 and action ~= 'extend' and queue.waited >= queue.now then
+    commit(queue, total)
+    serve_waiters(queue)
+    poke_waiter(queue, queue.now + ms)
+  end
+  return total
 end
 
 redis.register_function{
   function_name = 'hw_queue_settle',
   callback = function(keys, args)
-    local queue, action, ms, total = load_queue(keys[1]), args[1], tonumber(args[2]), 0
-    for i = 3, #args, 2 do
-      local name, numbers = args[i], args[i + 1]
-      total = total + settle(queue, action, ms, name, numbers)
-    end
-    if action == 'ack' then
-      queue.acked = queue.acked + total
-    elseif total > 0 and action ~= 'extend' then
-      serve_waiters(queue)
-      poke_waiter(queue, queue.now + ms)
-    end
-    save_queue(queue)
-    return total
+    local action, ms = args[1], tonumber(args[2])
+    return on_queue(keys[1], settle_all, action, ms, args)
   end,
   flags = { 'allow-oom' },
 }

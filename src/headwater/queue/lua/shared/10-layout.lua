@@ -29,7 +29,7 @@
   of a cluster.
 
     K                     hash  format, counts (packed: see COUNTS), priorities, paused, settings, marks
-                                for rates, and one field w:<waiter> for each blocked consumer
+                                for rates
     K:ready:<priority>    list  bundles, in the order in which they were pushed
     K:delayed:<priority>  zset  bundles that were pushed with a delay, by the time at which it is over
     K:unacked:<priority>  zset  bundles that somebody has, by the deadline for their ack
@@ -38,8 +38,10 @@
     K:bundles             hash  number of a bundle that has a time -> its string
     K:damaged             list  what could not be read
     K:waiters             zset  who is blocked, by turn
+    K:looks               zset  the same, by the time at which they look again
     K:box:<waiter>        list  names of bundles that are reserved for a blocked consumer
     K:dedupe:<n>:<key>          string, until the window is over: the number that a key was given
+    K:keys:<n>            zset  dedupe keys of generation n, by the time at which their window is over
     K:producers K:answers       what producers were answered
 ]]
 local BUNDLE_MESSAGES = 64
@@ -93,18 +95,12 @@ local function set_mark(queue)
   queue.marked = queue.now
 end
 
-local function save_queue(queue)
-  if queue.last == 0 then return end
-  if queue.now >= queue.marked + MARK_MS then set_mark(queue) end
-  local counts = struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
+-- Returns what is saved of a queue in one string.
+local function pack_counts(queue)
+  return struct.pack(COUNTS_FORM, queue.last, queue.pushed, queue.popped, queue.acked,
     queue.expired, queue.damaged, queue.unacked, queue.delayed, queue.retry, queue.dead,
     queue.largest, queue.marked, queue.generation, queue.waited, queue.soonest, queue.bundled,
     queue.asked)
-  if queue.priorities ~= queue.priorities_before then
-    redis.call('HSET', queue.key, 'counts', counts, 'priorities', queue.priorities)
-  elseif counts ~= queue.before then
-    redis.call('HSET', queue.key, 'counts', counts)
-  end
 end
 
 -- Returns how many messages of a push make a bundle, so that few pops have to divide one.

@@ -20,68 +20,73 @@ local function parse_name(set, name)
   }
 end
 
--- Puts the name of a bundle into a set by its time.
-local function put_name(queue, set, priority, time, name)
+-- Puts the name of a bundle into a set by its time; `before` is its time if it is there.
+local function put_name(queue, set, priority, time, name, before)
   if set == 'unacked' and tonumber(time) < queue.soonest then queue.soonest = tonumber(time) end
-  redis.call('ZADD', set_key(queue, set, priority), time, name)
+  put_member(set_key(queue, set, priority), time, name, before)
 end
 
 -- Makes a new bundle of a set out of its text; returns its name.
 local function add_bundle(queue, set, priority, attempt, text, count, time)
   local number = digits(next_numbers(queue, 1))
   local name = name_of(number, priority, attempt, count)
-  redis.call('HSET', queue.key .. ':bundles', number, text)
+  put_text(queue, number, text)
   put_name(queue, set, priority, time, name)
   queue[set] = queue[set] + count
   return name
 end
 
-local function drop_bundle(queue, bundle)
-  redis.call('ZREM', set_key(queue, bundle.set, bundle.priority), bundle.name)
-  redis.call('HDEL', queue.key .. ':bundles', bundle.number)
+-- Removes a bundle from the set in which it has a time. Its text goes with the end of the call.
+local function drop_bundle(queue, bundle, time)
+  drop_member(set_key(queue, bundle.set, bundle.priority), time, bundle.name)
+  if queue.unused then queue.unused[#queue.unused + 1] = bundle.number else queue.unused = { bundle.number } end
   queue[bundle.set] = queue[bundle.set] - bundle.count
 end
 
--- Writes what is left in a bundle: `count` messages.
-local function rewrite_bundle(queue, bundle, text, count, time, varied)
-  redis.call('HSET', queue.key .. ':bundles', bundle.number, text)
-  redis.call('ZREM', set_key(queue, bundle.set, bundle.priority), bundle.name)
+-- Writes what is left in a bundle, whose text was read: `count` messages, with another time perhaps.
+local function rewrite_bundle(queue, bundle, text, count, before, time, varied)
+  put_text(queue, bundle.number, text, bundle.text)
+  drop_member(set_key(queue, bundle.set, bundle.priority), before, bundle.name)
   queue[bundle.set] = queue[bundle.set] - bundle.count + count
-  bundle.count, bundle.varied = count, varied
+  bundle.text, bundle.count, bundle.varied = text, count, varied
   bundle.name = name_of(bundle.number, bundle.priority, bundle.attempt, count, varied)
   put_name(queue, bundle.set, bundle.priority, time, bundle.name)
 end
 
--- Moves whole bundles of one priority to another set: { time, name, time, name, ... }.
-local function move_bundles(queue, from, to, priority, flat, count)
+-- Moves whole bundles of one priority to another set: { time, name, time, name, ... }, and the same
+-- with the times before.
+local function move_bundles(queue, from, to, priority, flat, before, count)
   if #flat == 0 then return end
-  redis.call('ZADD', set_key(queue, to, priority), unpack(flat))
-  local names = {}
+  local names, source, target = {}, set_key(queue, from, priority), set_key(queue, to, priority)
   for i = 2, #flat, 2 do names[#names + 1] = flat[i] end
-  redis.call('ZREM', set_key(queue, from, priority), unpack(names))
+  redis.call('ZADD', target, unpack(flat))
+  note_undo('zrems', target, names)
+  redis.call('ZREM', source, unpack(names))
+  note_undo('zadds', source, before)
   queue[from], queue[to] = queue[from] - count, queue[to] + count
 end
 
 -- ── What cannot be read ───────────────────────────────────────────────────────────────────────
 
 local function put_aside(queue, what, count)
-  redis.call('RPUSH', queue.key .. ':damaged', what)
+  append_texts(queue.key .. ':damaged', { what })
   queue.damaged = queue.damaged + count
 end
 
 -- Returns the bundle that a member of a set names; puts aside a member that is no name.
-local function bundle_at(queue, set, priority, member)
+local function bundle_at(queue, set, priority, member, time)
   local bundle = parse_name(set, member)
   if not bundle then
-    redis.call('ZREM', set_key(queue, set, priority), member)
+    drop_member(set_key(queue, set, priority), time, member)
     put_aside(queue, member, 0)
   end
   return bundle
 end
 
--- Returns the text of a bundle, '' when it is missing.
+-- Reads the text of a bundle, '' when it is missing.
 local function text_of(queue, bundle)
-  return redis.call('HGET', queue.key .. ':bundles', bundle.number) or ''
+  bundle.text = redis.call('HGET', queue.key .. ':bundles', bundle.number) or ''
+  return bundle.text
 end
 
 -- Opens a bundle: returns its messages, and their deadlines if they vary. When some cannot be read,
@@ -93,14 +98,32 @@ local function open_timed(queue, bundle, time)
   if lost <= 0 then return messages, deadlines end
   put_aside(queue, text ~= '' and text or ('bundle ' .. bundle.name .. ' is missing'), lost)
   if #messages == 0 then
-    drop_bundle(queue, bundle)
+    drop_bundle(queue, bundle, time)
   else
-    rewrite_bundle(queue, bundle, join_bundles(messages), #messages, time)
+    rewrite_bundle(queue, bundle, join_bundles(messages), #messages, time, time)
   end
   return messages
 end
 
 -- ── Messages of a bundle ──────────────────────────────────────────────────────────────────────
+
+-- Finds a bundle of which only the number is sure: one of its messages cannot be read, and nobody
+-- knows how many its name says. Returns its time, or nil.
+local function find_by_number(key, bundle)
+  local names = {}
+  for count = 1, BUNDLE_MESSAGES do
+    for varied = 0, 1 do
+      names[#names + 1] = name_of(bundle.number, bundle.priority, bundle.attempt, count, varied == 1)
+    end
+  end
+  local times = redis.call('ZMSCORE', key, unpack(names))
+  for i, name in ipairs(names) do
+    if times[i] then
+      bundle.name, bundle.count, bundle.varied = name, math.ceil(i / 2), i % 2 == 0
+      return tonumber(times[i])
+    end
+  end
+end
 
 -- Finds the bundle that a receipt names, also when some of its messages have left since: then its
 -- name has another count. Returns it, its time, its messages and their deadlines if they vary; or nil.
@@ -110,11 +133,15 @@ local function find_bundle(queue, set, name)
   local key = set_key(queue, set, bundle.priority)
   local time = tonumber(redis.call('ZSCORE', key, name) or nil)
   if time then return bundle, time, open_timed(queue, bundle, time) end
-  local messages, deadlines = open_bundle(text_of(queue, bundle))
+  local text = text_of(queue, bundle)
+  if text == '' then return nil end
+  local messages, deadlines = open_bundle(text)
   bundle.count, bundle.varied = #messages, deadlines ~= nil
   bundle.name = name_of(bundle.number, bundle.priority, bundle.attempt, bundle.count, bundle.varied)
   time = tonumber(redis.call('ZSCORE', key, bundle.name) or nil)
   if time then return bundle, time, messages, deadlines end
+  time = find_by_number(key, bundle)
+  if time then return bundle, time, open_timed(queue, bundle, time) end
 end
 
 -- Takes messages out of a bundle that was opened: those for which `leaves(message, deadline)` is
@@ -131,9 +158,9 @@ local function take_out(queue, bundle, messages, deadlines, time, leaves)
     end
   end
   if #taken > 0 and #kept == 0 then
-    drop_bundle(queue, bundle)
+    drop_bundle(queue, bundle, time)
   elseif #taken > 0 then
-    rewrite_bundle(queue, bundle, join_bundles(kept, ends), #kept, earliest, ends ~= nil)
+    rewrite_bundle(queue, bundle, join_bundles(kept, ends), #kept, time, earliest, ends ~= nil)
   end
   return taken
 end

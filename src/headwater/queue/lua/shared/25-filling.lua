@@ -1,20 +1,22 @@
 --[[
-  What one pop takes. It is a table that says what it may still take: `room` messages and `bytes`,
-  passing over `wade` others that are damaged or have outlived their time; and for what: with `ack_ms`
+  What one pop takes. It is a table that says what it may still take: `room` messages and `bytes`, out
+  of so many bundles that have a time (`steps`), passing over `wade` others that are damaged or have
+  outlived their time; and for what: with `ack_ms`
   messages must be acknowledged within that time, with `reserve` they are not handed out yet but kept
   for somebody. `texts` are bundles as they lay, `count` messages in `size` bytes, of one `priority`
   and `attempt`: they become one bundle together. What is handed out follows in the table: for each
   bundle its name, or '' when there is nothing to acknowledge, its attempt and its texts.
 ]]
 local WADE_STEPS = 4096
+local TAKE_STEPS = 256
 local RESERVE_MS = 2000
 
 local function new_pop(room, ack_ms, reserve)
-  return { room = room, bytes = CALL_BYTES, wade = WADE_STEPS, ack_ms = ack_ms, reserve = reserve }
+  return { room = room, bytes = CALL_BYTES, steps = TAKE_STEPS, wade = WADE_STEPS, ack_ms = ack_ms, reserve = reserve }
 end
 
 local function is_full(pop)
-  return pop.room <= 0 or pop.bytes <= 0 or pop.wade <= 0
+  return pop.room <= 0 or pop.bytes <= 0 or pop.steps <= 0 or pop.wade <= 0
 end
 
 local function begin_bundle(pop, priority, attempt)

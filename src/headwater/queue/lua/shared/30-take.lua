@@ -17,9 +17,10 @@ local function lapse(queue, priority, most)
   local lapsed = redis.call('ZRANGE', set_key(queue, 'unacked', priority), '-inf', queue.now, 'BYSCORE',
     'LIMIT', 0, most, 'WITHSCORES')
   if #lapsed == 0 then return 0, false end
-  local retry, dead, given_up, doomed, returned = {}, {}, 0, 0, 0
+  local retry, retried, dead, died, given_up, doomed, returned = {}, {}, {}, {}, 0, 0, 0
   for i = 1, #lapsed, 2 do
-    local bundle, time = bundle_at(queue, 'unacked', priority, lapsed[i]), tonumber(lapsed[i + 1])
+    local time = tonumber(lapsed[i + 1])
+    local bundle = bundle_at(queue, 'unacked', priority, lapsed[i], time)
     local rest = bundle and rest_ms(queue, bundle.attempt)
     if bundle and bundle.varied then
       local messages, deadlines = open_timed(queue, bundle, time)
@@ -32,19 +33,22 @@ local function lapse(queue, priority, most)
       end
     elseif bundle and rest then
       retry[#retry + 1], retry[#retry + 2] = time + rest, bundle.name
+      retried[#retried + 1], retried[#retried + 2] = time, bundle.name
       returned = returned + bundle.count
     elseif bundle then
       dead[#dead + 1], dead[#dead + 2] = queue.now, bundle.name
+      died[#died + 1], died[#died + 2] = time, bundle.name
       doomed = doomed + bundle.count
     end
   end
-  move_bundles(queue, 'unacked', 'dead', priority, dead, doomed)
-  move_bundles(queue, 'unacked', 'retry', priority, retry, returned)
+  move_bundles(queue, 'unacked', 'dead', priority, dead, died, doomed)
+  move_bundles(queue, 'unacked', 'retry', priority, retry, retried, returned)
   return given_up + doomed, #lapsed == 2 * most
 end
 
 -- Takes what the pop has room for out of a bundle; the rest stays where it is.
 local function take_bundle(queue, pop, bundle, time)
+  pop.steps = pop.steps - 1
   local texts, found = part_bundles(text_of(queue, bundle)), 0
   for i = 1, #texts do found = found + (read_bundle(texts[i]) or 0) end
   if found < bundle.count then
@@ -55,10 +59,10 @@ local function take_bundle(queue, pop, bundle, time)
   begin_bundle(pop, bundle.priority, bundle.attempt)
   local done, gone, rest = fill(queue, pop, texts)
   end_bundle(queue, pop)
-  if gone == found then return drop_bundle(queue, bundle) end
+  if gone == found then return drop_bundle(queue, bundle, time) end
   local kept = { rest or texts[done + 1] }
   for i = done + 2, #texts do kept[#kept + 1] = texts[i] end
-  rewrite_bundle(queue, bundle, join_bundles(kept), found - gone, time)
+  rewrite_bundle(queue, bundle, join_bundles(kept), found - gone, time, time)
 end
 
 -- Takes bundles of a set that are due, in order of time. Most often one or two are enough.
@@ -70,7 +74,7 @@ local function take_due(queue, set, priority, pop)
     step = 16
     for i = 1, #due, 2 do
       if is_full(pop) then return end
-      local bundle = bundle_at(queue, set, priority, due[i])
+      local bundle = bundle_at(queue, set, priority, due[i], due[i + 1])
       if bundle then take_bundle(queue, pop, bundle, due[i + 1]) end
     end
   end
@@ -93,19 +97,27 @@ end
 local function take_ready(queue, priority, pop, until_ms)
   local key, until_us = set_key(queue, 'ready', priority), until_ms and until_ms * 1000
   local step = step_of(queue, pop, queue.bundled > 0 and ready_length(queue) or 1)
-  local passed, rest, more = 0, nil, true
+  local first, taken, passed, divided, rest, more = nil, nil, 0, nil, nil, true
   begin_bundle(pop, priority, 0)
   while more and not is_full(pop) do
-    local done, gone
-    done, gone, rest = fill(queue, pop, redis.call('LRANGE', key, passed, passed + step - 1), until_us)
+    local texts, done, gone = redis.call('LRANGE', key, passed, passed + step - 1), nil, nil
+    done, gone, rest = fill(queue, pop, texts, until_us)
     queue.bundled = queue.bundled - gone + done
+    -- What is taken is remembered, in case that the call fails. Most often it is one step.
+    if passed == 0 then
+      first = texts
+    elseif done > 0 then
+      taken = taken or { first, passed }
+      taken[#taken + 1], taken[#taken + 2] = texts, done
+    end
+    if rest then divided = texts[done + 1] end
     passed, more = passed + done, done == step
     -- Smaller bundles than thought: more of them at once, but what is read in vain costs, too.
     if more then step = math.min(step_of(queue, pop, gone / done), 2 * step) end
   end
   end_bundle(queue, pop)
-  if passed > 0 then redis.call('LTRIM', key, passed, -1) end
-  if rest then redis.call('LSET', key, 0, rest) end
+  if passed > 0 then drop_first(key, passed, first, taken) end
+  if rest then replace_first(key, rest, divided) end
   return not more
 end
 
@@ -117,7 +129,7 @@ local function take_new(queue, priority, pop)
       'LIMIT', 0, 1, 'WITHSCORES')
     if #due == 0 then break end
     if take_ready(queue, priority, pop, tonumber(due[2])) and not is_full(pop) then
-      local bundle = bundle_at(queue, 'delayed', priority, due[1])
+      local bundle = bundle_at(queue, 'delayed', priority, due[1], due[2])
       if bundle then take_bundle(queue, pop, bundle, due[2]) end
     end
   end
@@ -139,14 +151,17 @@ local function find_soonest(queue)
 end
 
 local function take_by_priority(queue, pop, lapsing)
-  local busy = false
+  local busy, budget = false, LAPSE_STEPS
   for _, priority in ipairs(priorities_of(queue)) do
     -- As few deadlines as will do are noted: a pop does not work ahead for others.
-    local step, budget, more = 2, LAPSE_STEPS, false
+    local step, more = 2, false
     repeat
-      if lapsing then more = select(2, lapse(queue, priority, step)) end
+      if lapsing then
+        more = budget <= 0 or select(2, lapse(queue, priority, step))
+        budget = budget - step
+      end
       take_due(queue, 'retry', priority, pop)
-      step, budget = 16, budget - step
+      step = 16
     until not more or is_full(pop) or budget <= 0
     busy = busy or more
     if take_new(queue, priority, pop) and pop.room > 0 then drop_empty_priority(queue, priority) end

@@ -7,65 +7,122 @@
   A reserved bundle is one that is redelivered in two seconds: if its waiter died, somebody else gets
   it then, and nothing need be taken back. It was seen by nobody, so its attempt is not counted.
 
+  A waiter ends with its reader: one that is cancelled leaves, and what was reserved for it goes to
+  the next. One that was killed is passed over when its time is over, and the two sets expire when
+  nobody has waited for that long: a queue that was never pushed to leaves nothing behind.
+
     K:waiters            zset  waiter -> its turn
-    K field w:<waiter>   "until:count:ack ms or ''"
-    K:box:<waiter>       list  names of bundles, with spaces between; or "poke": look again
+    K:looks              zset  waiter -> the time in ms at which it looks again
+    K:box:<waiter>       list  names of bundles, with spaces between, twice: the second stays when the
+                               reader that took the first is cut off; or "poke": look again
+
+  A waiter is "count:ack ms or '':name".
 ]]
+local WAIT_MS = 1000
 local WAITER_GRACE_MS = 1000
 local BOX_MS = 10000
+-- How many waiters are served by one call, with how many messages, and how many are forgotten.
+local SERVE_STEPS = 64
+local SERVE_MESSAGES = 4096
+local SILENT_STEPS = 500
+local HEAD_STEPS = 16
 
 local function waiter_box(queue, waiter)
   return queue.key .. ':box:' .. waiter
 end
 
-local function forget_queue_waiter(queue, waiter)
-  redis.call('ZREM', queue.key .. ':waiters', waiter)
-  redis.call('HDEL', queue.key, 'w:' .. waiter)
+local function forget_queue_waiters(queue, ...)
+  redis.call('ZREM', queue.key .. ':waiters', ...)
+  redis.call('ZREM', queue.key .. ':looks', ...)
 end
 
--- Returns the first in line that still lives, when it plans to look again, and what it asked for.
+-- Forgets those who have not looked when they planned to, so many at most.
+local function forget_silent(queue, most)
+  local silent = redis.call('ZRANGE', queue.key .. ':looks', '-inf', queue.now - WAITER_GRACE_MS - 1,
+    'BYSCORE', 'LIMIT', 0, most)
+  if #silent > 0 then forget_queue_waiters(queue, unpack(silent)) end
+end
+
+-- Returns the first in line that still lives, when it plans to look again, and what it asked for. Nil
+-- when there is none, or when this call has passed over enough of those who do not live.
 local function first_in_line(queue)
-  while queue.waited >= queue.now do
+  if queue.waited < queue.now then return nil end
+  for step = 1, HEAD_STEPS do
     local waiter = redis.call('ZRANGE', queue.key .. ':waiters', 0, 0)[1]
     if not waiter then
       queue.waited = 0
       return nil
     end
-    local ends, count, ack =
-      string.match(redis.call('HGET', queue.key, 'w:' .. waiter) or '', '^(%d+):(%d+):(%d*)$')
-    if ends and tonumber(ends) + WAITER_GRACE_MS >= queue.now then
-      return waiter, tonumber(ends), tonumber(count), ack
+    local looks = tonumber(redis.call('ZSCORE', queue.key .. ':looks', waiter) or nil)
+    local count, ack = string.match(waiter, '^(%d+):(%d*):')
+    if count and looks and looks + WAITER_GRACE_MS >= queue.now then
+      return waiter, looks, tonumber(count), tonumber(ack)
     end
-    forget_queue_waiter(queue, waiter)
+    forget_queue_waiters(queue, waiter)
+    if step == 1 then forget_silent(queue, SILENT_STEPS) end
   end
 end
 
-local function put_into_box(queue, waiter, text)
-  redis.call('RPUSH', waiter_box(queue, waiter), text)
+-- Notes that a consumer waits, and when it looks again; until then it is in line.
+local function register_for_turn(queue, waiter, known, wait)
+  local line, looks = queue.key .. ':waiters', queue.key .. ':looks'
+  if not known or not redis.call('ZSCORE', line, waiter) then
+    forget_silent(queue, HEAD_STEPS)
+    local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
+    redis.call('ZADD', line, tonumber(last or 0) + 1, waiter)
+  end
+  redis.call('ZADD', looks, queue.now + wait, waiter)
+  local lives = math.max(wait, WAIT_MS) + WAITER_GRACE_MS
+  redis.call('PEXPIRE', line, lives)
+  redis.call('PEXPIRE', looks, lives)
+  queue.waited = math.max(queue.waited, queue.now + lives)
+end
+
+local function put_into_box(queue, waiter, ...)
+  redis.call('RPUSH', waiter_box(queue, waiter), ...)
   redis.call('PEXPIRE', waiter_box(queue, waiter), BOX_MS)
 end
 
--- Serves waiters in turn, as long as there is something for them; stops before `caller`.
+-- Serves waiters in turn, as long as there is something for them and the call is short; stops before
+-- `caller`. Who is not reached is served by the next call, or looks by itself.
 local function serve_waiters(queue, caller)
+  unserved[queue.key] = nil
   if queue.paused then return end
-  while true do
+  local messages = SERVE_MESSAGES
+  for _ = 1, SERVE_STEPS do
     local waiter, _, count, ack = first_in_line(queue)
     if not waiter or waiter == caller then return end
-    local pop, names = new_pop(count, tonumber(ack), true), {}
+    local pop, names = new_pop(count, ack, true), {}
     take(queue, pop)
     if #pop == 0 then return end
     for i = 1, #pop, 3 do names[#names + 1] = pop[i] end
-    put_into_box(queue, waiter, table.concat(names, ' '))
-    forget_queue_waiter(queue, waiter)
+    local text = table.concat(names, ' ')
+    put_into_box(queue, waiter, text, text)
+    forget_queue_waiters(queue, waiter)
+    messages = messages - count + pop.room
+    if messages <= 0 then break end
   end
+  unserved[queue.key] = true
 end
 
 -- Wakes the first waiter when something comes due before it planned to look again.
 local function poke_waiter(queue, due)
-  local waiter, ends, count, ack = first_in_line(queue)
-  if waiter and due < ends then
-    redis.call('HSET', queue.key, 'w:' .. waiter, digits(due) .. ':' .. count .. ':' .. ack)
+  local waiter, looks = first_in_line(queue)
+  if waiter and due < looks then
+    redis.call('ZADD', queue.key .. ':looks', due, waiter)
     put_into_box(queue, waiter, 'poke')
+  end
+end
+
+-- Takes what lies in the box of a waiter; returns the names of bundles, '' when there are none.
+local function empty_box(queue, waiter)
+  local box = waiter_box(queue, waiter)
+  while true do
+    local text = redis.call('LPOP', box)
+    if text ~= 'poke' then
+      if text then redis.call('UNLINK', box) end
+      return text or ''
+    end
   end
 end
 
