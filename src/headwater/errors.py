@@ -70,6 +70,10 @@ class HeadwaterError(Exception):
     """The base of every error that Headwater raises; catch this to catch all of them."""
 
 
+def _meant(similar: str | None, cure: str) -> str:
+    return f"did you mean {similar!r}?" if similar else f"{cure} or check the name"
+
+
 class InvalidInput(HeadwaterError, ValueError):
     """An argument is outside what is allowed; nothing was sent to the store."""
 
@@ -194,26 +198,25 @@ class LogError(HeadwaterError):
 class UnknownStream(LogError):
     """The stream has never been written."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(f"there is no stream {stream!r}; write to it first or check the name")
+    def __init__(self, stream: str, similar: str | None = None) -> None:
+        super().__init__(f"there is no stream {stream!r}; {_meant(similar, 'write to it first')}")
         self.stream = stream
 
 
 class UnknownTopic(LogError):
     """The topic was never opened by a writer."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"there is no topic {topic!r}; write to it first or check the name")
+    def __init__(self, topic: str, similar: str | None = None) -> None:
+        super().__init__(f"there is no topic {topic!r}; {_meant(similar, 'write to it first')}")
         self.topic = topic
 
 
 class UnknownGroup(LogError):
     """The group has never read from this stream."""
 
-    def __init__(self, stream: str, group: str) -> None:
-        super().__init__(
-            f"stream {stream!r} has no group {group!r}; the first read of a group creates it"
-        )
+    def __init__(self, stream: str, group: str, similar: str | None = None) -> None:
+        cure = f"did you mean {similar!r}?" if similar else "the first read of a group creates it"
+        super().__init__(f"stream {stream!r} has no group {group!r}; {cure}")
         self.stream = stream
         self.group = group
 
@@ -469,8 +472,8 @@ class IckError(HeadwaterError):
 class UnknownIck(IckError):
     """There is no Ick under that key, or no channel of that name."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is no dirty list {name!r}; add to it first or check the name")
+    def __init__(self, name: str, similar: str | None = None) -> None:
+        super().__init__(f"there is no dirty list {name!r}; {_meant(similar, 'add to it first')}")
         self.name = name
 
 
@@ -531,8 +534,8 @@ class QueueError(HeadwaterError):
 class UnknownQueue(QueueError):
     """The queue has never been pushed to."""
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"there is no queue {queue!r}; push to it first or check the name")
+    def __init__(self, queue: str, similar: str | None = None) -> None:
+        super().__init__(f"there is no queue {queue!r}; {_meant(similar, 'push to it first')}")
         self.queue = queue
 
 

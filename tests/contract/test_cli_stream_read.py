@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tests.support.commands import StreamCommands
+from tests.support.commands import StreamCommands, line_of, run, running
 
 
 def test_messages_are_read_as_a_table(hw_stream: StreamCommands) -> None:
@@ -127,5 +127,45 @@ def test_the_tail_begins_so_many_back_and_stops_after_so_many(hw_stream: StreamC
     answer = hw_stream("tail", "-n", "5", "--count", "3", "--json")
     assert [row["offset"] for row in answer.rows] == [26, 27, 28]
     lines = hw_stream("tail", "--count", "2").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["21", "22"]
+    assert [line.split()[0] for line in lines] == ["29", "30"], "the newest two"
     assert hw_stream("tail", "--count", "0").out == ""
+
+
+def test_a_message_is_printed_as_a_form_says(hw_stream: StreamCommands) -> None:
+    hw_stream.stream.write_many([("a", b"one"), ("b", b"\xff two")])
+    answer = hw_stream("read", "--format", "{{{offset}}}\\t{tag}={value}")
+    assert answer.out.splitlines()[0] == "{1}\ta=one"
+    assert hw_stream("tail", "-c", "1", "--format", "{tag} {attempt}").out == "b 0\n"
+    taken = hw_stream("read", "--group", "g", "--retry-ms", "9", "--format", "{offset}:{attempt}")
+    assert taken.out == "1:1\n2:1\n"
+
+
+@pytest.mark.parametrize("form", ["{nothing}", "{}", "{tag", "tag}", "{tag}{", "{tag.real}"])
+def test_a_form_that_cannot_be_meant_is_bad_usage(hw_stream: StreamCommands, form: str) -> None:
+    hw_stream.stream.write("tag", b"value")
+    answer = hw_stream("read", "--format", form)
+    assert (answer.code, answer.out) == (2, "")
+
+
+def test_a_name_that_is_mistyped_is_answered_with_the_one_that_is_meant(
+    hw_stream: StreamCommands,
+) -> None:
+    name = hw_stream.stream.name
+    hw_stream.stream.write("tag", b"value")
+    answer = run(hw_stream.url, "stream", "read", name + "s")
+    assert answer.code == 1
+    assert f"did you mean '{name}'?" in answer.err
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_the_tail_ends_when_nobody_reads_it_any_more(hw_stream: StreamCommands, more: bool) -> None:
+    hw_stream.stream.write("tag", b"value")
+    with running(hw_stream.url, "stream", "tail", hw_stream.stream.name) as process:
+        assert line_of(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        if more:
+            hw_stream.stream.write("tag", b"value")
+        assert process.wait(timeout=30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""

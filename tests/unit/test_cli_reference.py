@@ -147,7 +147,7 @@ def test_the_reference_and_the_command_line_say_the_same() -> None:
             "headwater stream tail: no row for --lines/-n",
         ),
         ("| `--keep N` |", "| `--kept N` |", "headwater stream evict: does not take --kept"),
-        ("newest N messages; default `10`", "newest N messages", "--lines has the default 10"),
+        ("N messages; default `10000`", "N messages", "--messages has the default 10000"),
         ("`$HEADWATER_INSTANCES`", "`$HEADWATER_FARM`", "is read from $HEADWATER_INSTANCES"),
         ("`$HEADWATER_INSTANCES`", "`$HEADWATER_FARM`", "no such variable: HEADWATER_FARM"),
         ("| `--max-size N` |", "| `--max-sizes N` |", "no command takes --max-sizes"),

@@ -30,7 +30,8 @@ class _OneLineErrors(TyperGroup):
 app = typer.Typer(
     cls=_OneLineErrors,
     no_args_is_help=True,
-    add_completion=False,
+    # Inner commands take this over.
+    context_settings={"help_option_names": ["-h", "--help"]},
     # A traceback with variables would show passwords.
     pretty_exceptions_enable=False,
     help="A durable log with consumer groups and replay, on the Redis or Valkey you run.",
@@ -84,7 +85,10 @@ def main(
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", "-v", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Prepare for any command."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -115,8 +115,15 @@ def known(hw: Headwater, name: str) -> Stream:
     stream = hw.stream(name)
     facts = stream.info()
     if not (facts.exists or facts.groups or facts.readers):
-        raise UnknownStream(name)
+        raise UnknownStream(name, similar(name, hw.streams()))
     return stream
+
+
+def similar(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that was most likely meant; None when none is like it."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, names, n=1)), None)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -6,7 +6,11 @@ Data is printed so that it never acts on the terminal.
 from __future__ import annotations
 
 import datetime as dt
+import os
+import select
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -25,12 +29,38 @@ T = TypeVar("T")
 _UNBOUNDED = 1_000_000
 
 
+class _PlainConsole(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the program, with exit code 1
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console for the present standard output or error."""
-    found = Console(stderr=stderr, highlight=False)
+    found = _PlainConsole(stderr=stderr, highlight=False)
     if not found.is_terminal:
         found.width = _UNBOUNDED
     return found
+
+
+@contextmanager
+def ending_with_its_reader() -> Iterator[None]:
+    """End a block in peace when whoever read standard output has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_read() -> bool:
+    """Return whether somebody may still read standard output: its pipe is not closed."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return True  # no file: a test reads it
+    looking = select.poll()
+    looking.register(fd, 0)
+    return not any(what & (select.POLLERR | select.POLLHUP) for _, what in looking.poll(0))
 
 
 def show_json(*records: View) -> None:

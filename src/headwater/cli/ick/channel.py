@@ -12,7 +12,7 @@ import typer
 from headwater import views
 from headwater.cli import options, output
 from headwater.cli.ick.cli_types import ChannelName, Members, Score, scores, show_listed
-from headwater.cli.options import AsJson, Count, StoreUrl, connected
+from headwater.cli.options import AsJson, Count, StoreUrl, connected, similar
 from headwater.errors import InvalidInput, UnknownIck
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def known_channel(url: str | None, name: str, **wishes: Any) -> Iterator[IckChan
     with connected(url) as hw:
         channel = hw.ick_channel(name, **wishes)
         if channel.stats() is None:
-            raise UnknownIck(name)
+            raise UnknownIck(name, similar(name, hw.ick_channels()))
         yield channel
 
 

@@ -10,7 +10,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import connected
+from headwater.cli.options import connected, similar
 from headwater.errors import UnknownQueue
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def known_queue(url: str | None, name: str) -> Iterator[Queue]:
     with connected(url) as hw:
         queue = hw.queue(name)
         if not queue.stats().exists:
-            raise UnknownQueue(name)
+            raise UnknownQueue(name, similar(name, hw.queues()))
         yield queue
 
 

@@ -20,6 +20,7 @@ from headwater.cli.options import (
     connected,
     known,
     known_stream,
+    similar,
 )
 from headwater.errors import UnknownGroup
 
@@ -36,7 +37,10 @@ _Offsets = Annotated[
 @contextmanager
 def _known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
     with known_stream(url, stream) as found:
-        yield found.group(group)
+        try:
+            yield found.group(group)
+        except UnknownGroup:
+            raise UnknownGroup(stream, group, similar(group, found.info().groups)) from None
 
 
 def list_groups(

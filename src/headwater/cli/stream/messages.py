@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headwater import views
 from headwater.cli import line_input, output
+from headwater.cli.line_format import Format, LineFormat, check_format
 from headwater.cli.options import (
     AsJson,
     BatchSize,
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from headwater.views.streams import GoneView
 
 PAGE = 10_000
-# How long one call of a follower waits; a signal ends the wait at once.
-FOLLOW_MS = 5_000
+# How long one call of a follower waits; a signal ends the wait at once. Between two calls it looks
+# whether anybody still reads what it prints.
+FOLLOW_MS = 1_000
 
 
 def write(
@@ -119,6 +121,7 @@ def read(
         int | None,
         typer.Option(min=1, help="Group: milliseconds until unacknowledged messages are given up."),
     ] = None,
+    line_format: LineFormat = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,12 +133,13 @@ def read(
         raise typer.BadParameter("--retry-ms and --expire-ms need --group")
     if group is not None and offset is not None:
         raise typer.BadParameter("--offset and --group exclude each other; see `stream seek`")
+    form = check_format(line_format, as_json)
     with known_stream(store, name) as stream:
         if group is not None:
             taken = stream.group(group).read(
                 count, block_ms=block_ms, retry_ms=retry_ms, expire_ms=expire_ms
             )
-            _show(taken, 0, as_json)
+            _show(taken, 0, as_json, form)
             return
         facts = stream.info()
         at = facts.first if offset is None else offset
@@ -145,13 +149,13 @@ def read(
             page = stream.read(at, min(end - at, PAGE), block_ms=0 if at > start else block_ms)
             if not page:
                 break
-            if as_json:
-                _show(page, at, as_json)
+            if as_json or form:
+                _show(page, at, as_json, form)
             else:
                 pages += page
             at += len(page)
-        if not as_json and pages:
-            _show(pages, start, as_json)
+        if pages:
+            _show(pages, start, as_json, form)
         if at == start and count:
             held = output.range_text(facts.first, facts.last) if facts.length else "nothing"
             output.warn(f"nothing from offset {start} on; the stream holds {held}")
@@ -160,39 +164,59 @@ def read(
 def tail(
     name: StreamName,
     last: Annotated[
-        int,
-        typer.Option("--lines", "-n", min=0, metavar="N", help="Begin with the newest N messages."),
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--lines",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Begin with the newest N messages.",
+            show_default="10, or --count when it is less",
+        ),
+    ] = None,
     count: Annotated[
         int | None,
         typer.Option("--count", "-c", min=0, metavar="N", help="Stop after N messages."),
     ] = None,
+    line_format: LineFormat = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest messages, then each new one as it arrives, until Ctrl-C or SIGTERM.
 
-    Either signal ends it with exit code 0.
+    Either signal ends it with exit code 0, and so does the end of whoever reads its output.
     """
-    with known_stream(store, name) as stream, suppress(KeyboardInterrupt), interruptible():
+    form = check_format(line_format, as_json)
+    left = sys.maxsize if count is None else count
+    begin = min(10, left) if last is None else last
+    with (
+        known_stream(store, name) as stream,
+        suppress(KeyboardInterrupt),
+        interruptible(),
+        output.ending_with_its_reader(),
+    ):
         facts = stream.info()
-        at = max(facts.first, facts.last - last + 1)
-        left = sys.maxsize if count is None else count
-        while left:
+        at = max(facts.first, facts.last - begin + 1)
+        while left and output.is_read():
             page = stream.read(at, min(left, PAGE), block_ms=FOLLOW_MS)
             for found in views.streams.messages_and_gaps(page, at):
                 if as_json:
                     output.show_json(views.streams.found_view(found))
+                elif form:
+                    form.show([found])
                 else:
                     _show_line(found)
             at += len(page)
             left -= sum(message is not None for message in page)
 
 
-def _show(page: Sequence[Message | None], at: int, as_json: bool) -> None:
+def _show(page: Sequence[Message | None], at: int, as_json: bool, form: Format | None) -> None:
     found = list(views.streams.messages_and_gaps(page, at))
     if as_json:
         output.show_json(*map(views.streams.found_view, found))
+        return
+    if form:
+        form.show(found)
         return
     headings, rows = ["offset", "time", "tag", "value"], [_row(one) for one in found]
     attempts = [getattr(one, "attempt", None) for one in found]

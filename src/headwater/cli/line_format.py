@@ -1,0 +1,88 @@
+"""``--format``: how a message is printed as one line of a user's own form.
+
+Fields stand in braces: ``--format '{offset} {tag} {value}'``. In a pipe or a file the bytes of a
+message are printed as they are; on a terminal, so that they never act on it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater import views
+from headwater.cli import output
+
+if TYPE_CHECKING:
+    from headwater.log.types import Message
+    from headwater.views.streams import GoneView
+
+FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt")
+_PART = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]|\\[nt0\\]|[^{}\\]+|\\")
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+LineFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEXT",
+        help="Print each message as this text, with its fields in braces: "
+        "{offset} {time} {time_ms} {tag} {value} {attempt}. Known escapes are \\n \\t \\0.",
+        show_default=False,
+    ),
+]
+
+
+class Format:
+    """A form of line; made of a text that ``check_format`` has accepted."""
+
+    def __init__(self, text: str) -> None:
+        self._parts: list[tuple[bool, str]] = []
+        for part in _PART.finditer(text):
+            if part[1] is not None:
+                if part[1] not in FIELDS:
+                    known = " ".join(f"{{{field}}}" for field in FIELDS)
+                    raise typer.BadParameter(f"--format knows no {part[0]}; it knows {known}")
+                self._parts.append((True, part[1]))
+            elif part[0] in "{}":
+                raise typer.BadParameter(f"--format has a single {part[0]}; write it twice")
+            else:
+                plain = part[0].replace("{{", "{").replace("}}", "}")
+                self._parts.append((False, _ESCAPES.get(part[0], plain)))
+
+    def show(self, found: Iterable[Message | GoneView]) -> None:
+        """Print messages; what is gone has no line."""
+        lines = [self._line(one) for one in found if not isinstance(one, views.streams.GoneView)]
+        if not lines:
+            return
+        if sys.stdout.isatty():
+            for line in lines:
+                output.say(line.decode("utf-8", "backslashreplace"))
+        else:
+            typer.echo(b"\n".join(lines))
+
+    def _line(self, message: Message) -> bytes:
+        return b"".join(
+            _field(message, text) if is_field else text.encode() for is_field, text in self._parts
+        )
+
+
+def _field(message: Message, name: str) -> bytes:
+    if name == "value":
+        return bytes(message.value)
+    if name == "time":
+        return (output.time_text(message.time_ms) or "").encode()
+    found = getattr(message, name)
+    return b"" if found is None else str(found).encode("utf-8", "surrogateescape")
+
+
+def check_format(text: str | None, as_json: bool) -> Format | None:
+    """Return the form that a command was given; None without one."""
+    if text is None:
+        return None
+    if as_json:
+        raise typer.BadParameter("--format and --json exclude each other")
+    return Format(text)
