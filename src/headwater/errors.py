@@ -262,13 +262,20 @@ class PartitionMismatch(LogError):
 
 
 class UnreadableNode(LogError):
-    """Stored bytes are not a node that this version can read."""
+    """Stored bytes are damaged, or not a node that this version can read.
 
-    def __init__(self, why: str) -> None:
+    ``stream`` and ``offset`` say where they lie: the offset is one of those that they hold.
+    """
+
+    def __init__(self, why: str, stream: str = "", offset: int = 0) -> None:
+        place = f" (stream {stream!r}, offset {offset})" if stream else ""
         super().__init__(
-            f"a stored node cannot be read: {why}; upgrade the headwater package, or, when "
+            f"a stored node cannot be read: {why}{place}; upgrade the headwater package, or, when "
             "the version is right, restore the stream from a backup"
         )
+        self.why = why
+        self.stream = stream
+        self.offset = offset
 
 
 class SparkError(HeadwaterError):

@@ -21,7 +21,7 @@ from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_ms
-from headwater.log.reading import info
+from headwater.log.reading import complete, info
 from headwater.log.replies import NodeFacts, NodesReply, record
 from headwater.log.runs import SCHEMA
 from headwater.log.types import GroupInfo
@@ -77,6 +77,7 @@ def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Ope
     # Asked first: when the stream is deleted and made anew after this, no node is replaced.
     created = NodesReply.of((yield _nodes(stream.key, 0))).created
     if sealing:
+        yield complete(stream.key)
         yield from seal(stream.key, everything=True)
     facts = yield from info(stream)
     floor = min([*facts.readers.values(), MAX_OFFSET])

@@ -13,8 +13,8 @@ from headwater.log import counts, node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import index_key, nodes_key
 from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
-from headwater.log.replies import IndexedNode, ReadReply
-from headwater.log.runs import Held, PackedRun, Run, open_runs
+from headwater.log.replies import IndexedNode, ReadReply, SentNode
+from headwater.log.runs import Held, PackedRun, Run, open_node, open_runs
 from headwater.store.call import Call, Look, Operation
 
 
@@ -37,7 +37,7 @@ def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart
     args = (REPLY_BYTES, held.name, at, end)
     call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
-    runs, stream.held = open_runs(reply, held)
+    runs, stream.held = open_runs(reply, held, stream.name)
     return FetchedPart(reply.first, reply.last, reply.covered, runs)
 
 
@@ -69,7 +69,11 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
     facts, end = IndexedNode.of(member[0]), int(member[1])
     if facts.base != at or facts.messages != end - at + 1:
         return None
-    batch = node.unpack(blob)
+    if not node.belongs(blob, at, end, facts.time, facts.version):
+        # It was replaced between the commands, or it is damaged: the function tells.
+        return None
+    sent = SentNode(at, end, facts.time, facts.version, blob)
+    batch = open_node(sent, stream.name)
     if batch.num_rows != facts.messages or "offset" in batch.schema.names:
         return None
     stream.held = Held(created, at, end, facts.version, batch)

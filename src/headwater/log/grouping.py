@@ -15,7 +15,7 @@ from headwater.log.keys import box_key
 from headwater.log.limits import REPLY_BYTES, check_block, check_count, check_ms
 from headwater.log.reading import offset_at
 from headwater.log.replies import ClaimedRange, GroupReadReply, record
-from headwater.log.runs import Run, open_runs
+from headwater.log.runs import Run, open_entries, open_runs
 from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
@@ -139,7 +139,7 @@ def read_now(
         if reply.boxed:
             messages = yield from _open_box(group, reply.boxed, terms)
         else:
-            runs, group.stream.held = open_runs(reply, held)
+            runs, group.stream.held = open_runs(reply, held, group.stream.name)
             messages, holes = _deliver(reply.claims, runs)
             # Pass over holes to their very end: who reads a few messages is not led through them.
             if holes and (terms.retry_ms is not None or holes[-1][1] > reply.claims[-1].last):
@@ -196,11 +196,14 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
     head, _, inline = text.partition(b"\n")
     claims = ClaimedRange.all_in(head)
     if inline:
-        facts, _, body = inline.partition(b"\n")
-        time, _, length = facts.partition(b":")
-        cut = int(length)
         claim = claims[0]
-        return [Message(claim.first, body[:cut].decode(), body[cut:], int(time), claim.attempt)]
+        facts, _, body = inline.partition(b"\n")
+        time, length, *check = facts.split(b":")
+        cut = int(length)
+        # The form of an entry of the tail.
+        fields = [b"k", body[:cut], b"v", body[cut:], b"t", time]
+        entry = (b"0-%d" % claim.first, [*fields, b"c", *check] if check else fields)
+        return open_entries([entry], group.stream.name)[0].messages(claim.attempt)
     runs = yield from fetch(group.stream, [(claim.first, claim.last) for claim in claims])
     messages, holes = _deliver(claims, runs)
     if holes and terms.retry_ms is not None:

@@ -15,7 +15,7 @@ from headwater.log import compaction, dead_letters, retention, staging
 from headwater.log.cooling import cool
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import HOT_KEPT, check_ms
-from headwater.log.reading import info
+from headwater.log.reading import complete, info
 from headwater.log.replies import CompactDueReply
 from headwater.log.types import Retained, Retention
 from headwater.log.writing import seal
@@ -105,6 +105,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
 
 def seal_all(stream: StreamHandle) -> Operation[int]:
     """Seal all that was written, and pack all nodes as small as can be; returns how many sealed."""
+    yield complete(stream.key)
     sealed = yield from seal(stream.key, everything=True)
     yield from cool(stream, 0)
     return sealed

@@ -13,6 +13,11 @@ def stream_key(name: str) -> str:
     return f"hw:s:{{{check_name(name, 'stream')}}}"
 
 
+def stream_name(key: str) -> str:
+    """Return the name of the stream that has a key."""
+    return key[len("hw:s:{") : -len("}")]
+
+
 def topic_key(name: str) -> str:
     """Return the key of a topic."""
     return f"hw:t:{{{check_name(name, 'topic')}}}"

@@ -36,6 +36,7 @@ from headwater.log.limits import (
 )
 
 VERSION = 1
+DAMAGED = "it is damaged (its checksum is wrong)"
 HAS_TIME = 1
 HAS_OFFSET = 2
 ZSTD = 4
@@ -59,6 +60,34 @@ _MIDDLING = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
+
+
+# What the server adds to a CRC is taken modulo this prime; see lua/shared/05-checks.lua.
+_CHECK_PRIME = 4294967291
+# Versions of nodes from here on are this number plus a checksum; smaller ones are of older writers.
+_CHECKED_VERSION = 1 << 32
+
+
+def message_crc(tag: bytes, value: bytes) -> int:
+    """Return the CRC-32 of a message; it begins with the length of the tag."""
+    return crc32(value, crc32(tag, len(tag)))
+
+
+def checksum(crc: int, offset: int, time: int, count: int = 1) -> int:
+    """Return the checksum at rest: of the content, and of its place, time and count."""
+    return (crc + time + 3 * offset + 5 * count) % _CHECK_PRIME
+
+
+def crc_of(blob: bytes) -> int:
+    """Return the CRC in the header of a node; 0 for one of which nothing is left."""
+    return int.from_bytes(blob[_CHECKED : _HEADER.size], "little")
+
+
+def belongs(blob: bytes, base: int, last: int, time: int, version: int) -> bool:
+    """Return whether a node is the one that the index means; older versions do not tell."""
+    if version < _CHECKED_VERSION:
+        return True
+    return version - _CHECKED_VERSION == checksum(crc_of(blob), last, time, last - base + 1)
 
 
 class PackedNode(NamedTuple):
@@ -182,7 +211,7 @@ def check(blob: bytes) -> tuple[int, int, int]:
     if version != VERSION:
         raise UnreadableNode(f"it has format version {version}, this client reads {VERSION}")
     if checksum != crc32(memoryview(blob)[_HEADER.size :], crc32(blob[:_CHECKED])):
-        raise UnreadableNode("it is damaged (its checksum is wrong)")
+        raise UnreadableNode(DAMAGED)
     if columns & ~(ZSTD | LZ4) not in _SCHEMAS:
         raise UnreadableNode(f"it has columns that this client does not know ({columns})")
     return columns, rows, size

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headwater.log import counts, node
+from headwater.log import counts
 from headwater.log.fetching import fetch, fetch_part
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
@@ -23,7 +23,15 @@ from headwater.log.limits import (
     to_ms,
 )
 from headwater.log.replies import OffsetAtReply, ReadReply, SentNode, record
-from headwater.log.runs import NOTHING_HELD, Run, open_entries, open_runs
+from headwater.log.runs import (
+    NOTHING_HELD,
+    Run,
+    check_node,
+    is_elsewhere,
+    is_partial,
+    open_entries,
+    open_runs,
+)
 from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 
@@ -45,9 +53,12 @@ def read(
         return found
     deadline = (yield Clock()) + patience
     while entries := (yield from _arrivals(stream, offset, count, deadline)):
-        found = _woken(entries, offset, count) or (yield from _read_now(stream, offset, count))
+        found = _woken(stream, entries, offset, count) or (
+            yield from _read_now(stream, offset, count)
+        )
         if found:
             break
+        yield complete(stream.key)
     return found
 
 
@@ -66,11 +77,12 @@ def read_from(
         return passage
     deadline = (yield Clock()) + patience
     while entries := (yield from _arrivals(stream, offset, count, deadline)):
-        if rows := [m for m in _woken(entries, offset, count) if m is not None]:
+        if rows := [m for m in _woken(stream, entries, offset, count) if m is not None]:
             return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
         passage = yield from _pass_over(stream, offset, count)
         if passage.next > offset:
             break
+        yield complete(stream.key)
     return passage
 
 
@@ -91,11 +103,18 @@ def _arrivals(
             return entries
 
 
-def _woken(entries: list[Any], offset: int, count: int) -> list[Message | None]:
+def complete(key: str) -> Call:
+    """Have a write completed or dropped that stopped half-way: the tail goes beyond the end."""
+    return Call("hw_stream_complete", key, repeatable=True)
+
+
+def _woken(
+    stream: StreamHandle, entries: list[Any], offset: int, count: int
+) -> list[Message | None]:
     """Return what woke a blocked reader, if it begins with the very offset it waits for."""
-    if any(len(fields) != 6 for _, fields in entries):
+    if any(is_elsewhere(fields) for _, fields in entries) or is_partial(entries[-1][1]):
         return []
-    runs = open_entries(entries)
+    runs = open_entries(entries, stream.name)
     if not runs or runs[0].base > offset:
         return []
     rows = [m for run in runs for m in run.cut(offset, offset + count - 1).messages()]
@@ -190,7 +209,7 @@ def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned[pa.
     """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
     held = stream.held
     reply = ReadReply(*(yield _part(stream, held.name, at, stop)))
-    runs, stream.held = open_runs(reply, held)
+    runs, stream.held = open_runs(reply, held, stream.name)
     batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop)]
     return _scanned(batches, at, stop, reply)
 
@@ -207,9 +226,9 @@ def scan_unopened(
         if sent.base < start or sent.last >= stop or not sent.blob:
             to_cut += sent
         else:
-            node.check(sent.blob)
+            check_node(sent, stream.name)
             pieces.append((sent.base, UnopenedNode(sent.base, sent.time, sent.blob)))
-    runs, _ = open_runs(reply._replace(nodes=to_cut), NOTHING_HELD)
+    runs, _ = open_runs(reply._replace(nodes=to_cut), NOTHING_HELD, stream.name)
     pieces += _cut(runs, start, stop)
     pieces.sort(key=itemgetter(0))
     return _scanned([piece for _, piece in pieces], at, stop, reply)

@@ -7,9 +7,10 @@ columns are only made of the rows that were asked for.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,11 @@ from headwater.errors import UnreadableNode
 from headwater.log import node
 from headwater.log.replies import GroupReadReply, ReadReply, SentNode
 from headwater.log.types import Message
+
+Look = TypeVar("Look")
+
+# How many fields an entry of the tail has that was written without a checksum.
+_UNCHECKED: Final = 6
 
 SCHEMA = pa.schema(
     [
@@ -160,31 +166,66 @@ class Held(NamedTuple):
 NOTHING_HELD = Held(b"", -1, -1, 0, None)
 
 
-def open_runs(reply: ReadReply | GroupReadReply, held: Held) -> tuple[list[Run], Held]:
+def open_runs(reply: ReadReply | GroupReadReply, held: Held, stream: str) -> tuple[list[Run], Held]:
     """Open what a read brought; returns the runs in order of offset, and the node to cache.
 
-    A tail entry may be sealed in part: only what lies above ``sealed`` counts of it.
+    A tail entry may be sealed in part: only what lies above ``sealed`` counts of it. Raises
+    UnreadableNode when something is damaged; ``stream`` is the name for it.
     """
     runs: list[Run] = []
     had, created = held, reply.created
-    for base, last, time, version, blob in SentNode.all_of(reply.nodes):
+    for sent in SentNode.all_of(reply.nodes):
+        base, last, time, version, blob = sent
         if blob is not None:
-            # A node of which compaction left nothing has no bytes.
-            batch = node.unpack(blob) if blob else node.EMPTY
-            held = Held(created, base, last, version, batch)
+            held = Held(created, base, last, version, open_node(sent, stream))
         elif had[:4] == (created, base, last, version):
             held = had
         else:
-            raise UnreadableNode("the server left out a node that is not cached")
+            raise UnreadableNode("its bytes are missing", stream, base)
         runs.append(PackedRun(base, last, time, held.batch))
     runs.sort(key=lambda run: run.base)
     above = reply.sealed + 1
-    runs += [run.cut(above, run.last) for run in open_entries(reply.entries)]
+    runs += [run.cut(above, run.last) for run in open_entries(reply.entries, stream)]
     return runs, held
 
 
-def open_entries(entries: Iterable[Any]) -> list[Run]:
-    """Open tail entries; plain ones that lie side by side become one run."""
+def open_node(sent: SentNode, stream: str) -> pa.RecordBatch:
+    """Open a node that the index lists; raises UnreadableNode when the two do not agree."""
+    # A node of which compaction left nothing has no bytes.
+    return _looked_at(sent, stream, node.unpack) if sent.blob else node.EMPTY
+
+
+def check_node(sent: SentNode, stream: str) -> None:
+    """Do as open_node does, without opening it."""
+    _looked_at(sent, stream, node.check)
+
+
+def _looked_at(sent: SentNode, stream: str, look: Callable[[bytes], Look]) -> Look:
+    base, last, time, version, blob = sent
+    try:
+        seen = look(blob or b"")
+    except UnreadableNode as error:
+        raise UnreadableNode(error.why, stream, base) from None
+    if not node.belongs(blob or b"", base, last, time, version):
+        raise UnreadableNode("it is damaged (it is not what the index lists)", stream, base)
+    return seen
+
+
+def is_partial(fields: list[bytes]) -> bool:
+    """Return whether an entry of the tail is not whole without the one that follows it."""
+    return fields[-2] == b"m"
+
+
+def is_elsewhere(fields: list[bytes]) -> bool:
+    """Return whether an entry of the tail stands for a node that is in its place already."""
+    return fields[0] == b"n" and fields[4:5] != [b"d"]
+
+
+def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
+    """Open tail entries; plain ones that lie side by side become one run.
+
+    Raises UnreadableNode for one that is damaged. Those of older writers have no checksum.
+    """
     runs: list[Run] = []
     rows: list[tuple[int, str, bytes, int]] = []
     for entry_id, fields in entries:
@@ -193,11 +234,27 @@ def open_entries(entries: Iterable[Any]) -> list[Run]:
         if rows and (not plain or offset != rows[-1][0] + 1):
             runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
             rows = []
-        if plain:
-            rows.append((offset, fields[1].decode(), fields[3], int(fields[5])))
-        else:
-            base = offset - int(fields[1]) + 1
-            runs.append(PackedRun(base, offset, int(fields[3]), node.unpack(fields[5])))
+        try:
+            time = int(fields[5 if plain else 3])
+            if plain:
+                tag, value = fields[1], fields[3]
+                rows.append((offset, tag.decode(), value, time))
+                crc, count = crc32(value, crc32(tag, len(tag))), 1
+            else:
+                count, blob = int(fields[1]), fields[5]
+                batch = node.unpack(blob)
+                if fields[0] != b"n" or batch.num_rows != count:
+                    raise UnreadableNode(node.DAMAGED)
+                runs.append(PackedRun(offset - count + 1, offset, time, batch))
+                crc = node.crc_of(blob)
+            if len(fields) > _UNCHECKED and (
+                fields[6] != b"c" or int(fields[7]) != node.checksum(crc, offset, time, count)
+            ):
+                raise UnreadableNode(node.DAMAGED)
+        except (ValueError, IndexError):
+            raise UnreadableNode(node.DAMAGED, stream, offset) from None
+        except UnreadableNode as error:
+            raise UnreadableNode(error.why, stream, offset) from None
     if rows:
         runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
     return runs

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
@@ -156,18 +156,30 @@ def read_group(
     terms = grouping.Terms.of(retry_ms, expire_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
+    woken: list[Any] | None = None
     while True:
         messages, news, due_ms = yield from _read_partitions(group, count, terms)
         left = deadline - (yield Clock())
         if messages or left <= 0:
             return messages
+        if woken:
+            yield from _complete(news, woken)
         wait_ms = min(left, grouping.WAIT_SLICE_MS, retry_ms or left)
         if due_ms >= 0:
             wait_ms = min(wait_ms, due_ms)
         if not group.one_server:
             # Streams in different slots cannot be waited for together: take turns.
             news, wait_ms = news[:1], min(wait_ms, TURN_MS)
-        yield _wait_for(news, max(1, int(wait_ms)))
+        woken = yield _wait_for(news, max(1, int(wait_ms)))
+
+
+def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operation[None]:
+    """Complete writes that stopped half-way: they wake readers who then find nothing."""
+    ends = {tail_key(stream.key): (stream, last) for stream, last in news}
+    for tail, entries in woken:
+        stream, last = ends.get(tail.decode(), (None, 0))
+        if stream is not None and int(entries[0][0][2:]) > last:
+            yield reading.complete(stream.key)
 
 
 def _read_partitions(

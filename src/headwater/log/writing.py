@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StaleSequence, StoreError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
+from headwater.log.keys import stream_name
 from headwater.log.limits import (
     HOT_MESSAGES,
     MAX_OFFSET,
@@ -59,7 +61,7 @@ def write(
             f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
         )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
-    args = ("", "", keep, "plain", raw_tag, value)
+    args = ("", "", keep, "checked", raw_tag, value, crc32(value, crc32(raw_tag, len(raw_tag))))
     call = Call("hw_stream_write", stream.key, args, messages=1)
     reply = WriteReply(*(yield call))
     offset = reply.last
@@ -170,8 +172,11 @@ def _head(backlog: int | None, producer: str | None, sequence: int | None) -> tu
 
 def _payload(batch: pa.RecordBatch, *, hot: bool) -> list[Argument]:
     if batch.num_rows <= PLAIN_MESSAGES and "time" not in batch.schema.names:
-        tags, values = batch.column("tag").to_pylist(), batch.column("value").to_pylist()
-        return ["plain", *(part for pair in zip(tags, values, strict=True) for part in pair)]
+        words: list[Argument] = ["checked"]
+        for tag, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            raw_tag = tag.encode()
+            words += (raw_tag, value, node.message_crc(raw_tag, value))
+        return words
     return ["packed", *packed_words(batch, hot=hot)]
 
 
@@ -218,7 +223,7 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
             # Somebody else sealed, or wrote after what was the end.
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
-        runs, _ = open_runs(reply, NOTHING_HELD)
+        runs, _ = open_runs(reply, NOTHING_HELD, stream_name(key))
         parts = [run.cut(start, covered).to_arrow() for run in runs]
         packed = node.pack(
             node.from_arrow(pa.concat_batches(parts).drop_columns("offset")), sealed=True

@@ -16,7 +16,7 @@ redis.register_function{
     local K, leave, most = keys[1], tonumber(args[1]), args[2]
     local stream = load_stream(K)
     local found = redis.call('ZRANGE', K .. ':index', '(' .. digits(stream.cold),
-      digits(math.max(stream.last - leave, 0)), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+      digits(math.max(math.min(stream.last - leave, stream.sealed), 0)), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
     return { stream.first, stream.created, stream.cold, node_facts(found) }
   end,
   flags = { 'no-writes' },

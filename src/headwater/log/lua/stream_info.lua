@@ -16,7 +16,7 @@ redis.register_function{
       'last', stream.last,
       'length', stream.last - stream.first + 1 - tonumber(f[2] or 0),
       'bytes', tonumber(f[1] or 0) + tail_bytes(K, stream),
-      'nodes', redis.call('ZCARD', K .. ':index'),
+      'nodes', redis.call('ZCOUNT', K .. ':index', '-inf', digits(stream.sealed)),
       'sealed', stream.sealed,
       'created_ms', math.floor(tonumber(stream.created) / 1000),
       'last_time_ms', stream.time,
@@ -90,10 +90,10 @@ redis.register_function{
     local K = keys[1]
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do remove_group(K, name) end
     drop_publishes(K)
-    for _, part in ipairs({ 'tail', 'nodes', 'index', 'producers', 'answers', 'readers', 'groups' }) do
-      redis.call('UNLINK', K .. ':' .. part)
-    end
-    return redis.call('UNLINK', K)
+    local existed = redis.call('EXISTS', K)
+    redis.call('UNLINK', K, K .. ':tail', K .. ':nodes', K .. ':index', K .. ':producers', K .. ':answers',
+      K .. ':readers', K .. ':groups', K .. ':remade')
+    return existed
   end,
   flags = { 'allow-oom' },
 }
@@ -110,6 +110,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, producer_ms, member_ms = keys[1], tonumber(args[1]), tonumber(args[2])
     local now = server_ms()
+    complete_stream(K)
     local silent = forget_producers(K, now - producer_ms)
     local members, stream = 0, load_stream(K)
     for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do

@@ -8,11 +8,22 @@ local PUBLISH_BYTES = 8388608
 local function load_publish(K, producer)
   local text = redis.call('HGET', K .. ':publishing', producer)
   if not text then return nil end
-  local sequence, first, last, index = string.match(text, '^(%d+):(%d+):(%d+):(%d+):')
+  local sequence, first, last, index, left, begun =
+    string.match(text, '^(%d+):(%d+):(%d+):(%d+):%d+:?(%d*):?(%d*)$')
   return {
     sequence = tonumber(sequence), first = tonumber(first), last = tonumber(last),
-    index = tonumber(index),
+    index = tonumber(index), begun = begun ~= '0',
+    left = tonumber(left) or redis.call('LLEN', publish_key(K, producer)),
   }
+end
+
+local function publish_state(open, now)
+  return table.concat({ digits(open.sequence), digits(open.first), digits(open.last), digits(open.index),
+    digits(now), digits(open.left), open.begun and '1' or '0' }, ':')
+end
+
+local function save_publish(K, producer, open, now)
+  redis.call('HSET', K .. ':publishing', producer, publish_state(open, now))
 end
 
 -- Returns a staging that cannot be published: it is not there, or belongs to a publish already.
@@ -24,76 +35,116 @@ local function missing_staging(K, names)
   end
 end
 
--- Notes which stagings belong to a publish; returns whether it would do better to wait: what is
--- to become nodes as it is should not meet leftovers in the tail, which its caller can seal.
-local function begin_publish(K, producer, names, stream)
-  for _, name in ipairs(names) do
-    local S = staged_key(K, name)
-    redis.call('HSET', S, 'begun', 1)
-    redis.call('PERSIST', S)
-    redis.call('RPUSH', publish_key(K, producer), name)
+-- Begins a publish: with its state saved, what is named belongs to it.
+local function begin_publish(K, producer, sequence, names, now)
+  local P = publish_key(K, producer)
+  -- An earlier publish of this producer that stopped before it was begun, or after it was done.
+  redis.call('UNLINK', P)
+  for i = 1, #names, 1000 do
+    redis.call('RPUSH', P, unpack(names, i, math.min(i + 999, #names)))
   end
-  local facts = names[1] and redis.call('HGET', staged_key(K, names[1]), 'f0') or ''
-  return string.sub(facts, -2) == ':1' and stream.sealed < stream.last
+  local open = { sequence = sequence, first = 1, last = 0, index = 0, left = #names, begun = false }
+  save_publish(K, producer, open, now)
+  return open
 end
 
--- Moves the next nodes into the stream; returns whether none is left. Ends before a node that must
--- not wait in the tail behind small ones that came just before it: its caller seals those.
-local function move_nodes(K, producer, open, stream, now)
-  local P, nodes, bytes = publish_key(K, producer), 0, 0
-  local clean = stream.sealed == stream.last
-  while true do
-    local name = redis.call('LINDEX', P, 0)
-    if not name then return true end
+-- Keeps stagings that belong to a publish from being changed, dropped or forgotten. Returns one that is
+-- not there: then the publish cannot go on, nothing of it is in the stream, and it is dropped.
+local function hold_stagings(K, producer, open)
+  if open.begun then return nil end
+  for _, name in ipairs(redis.call('LRANGE', publish_key(K, producer), 0, -1)) do
     local S = staged_key(K, name)
+    if redis.call('EXISTS', S) == 0 then
+      drop_publish(K, producer)
+      return name
+    end
+    redis.call('HSET', S, 'begun', 1)
+    redis.call('PERSIST', S)
+  end
+  open.begun = true
+end
+
+-- Drops the stagings of which all was moved.
+local function drop_moved(K, producer, open)
+  local P = publish_key(K, producer)
+  for _ = open.left + 1, redis.call('LLEN', P) do
+    redis.call('UNLINK', staged_key(K, redis.call('LINDEX', P, 0)))
+    redis.call('LPOP', P)
+  end
+end
+
+-- Frees what this step moved of the staging that is in front now.
+local function free_moved(K, producer, open, moved)
+  local fields = {}
+  for at = math.max(0, open.index - moved), open.index - 1 do
+    local n = #fields
+    fields[n + 1], fields[n + 2] = 'f' .. digits(at), digits(at)
+  end
+  if not fields[1] then return end
+  local name = redis.call('LINDEX', publish_key(K, producer), 0)
+  redis.call('HDEL', staged_key(K, name), unpack(fields))
+end
+
+-- Returns the nodes of the next step, and whether they are the last ones; moves the state behind them.
+-- Ends before a node that must not wait in the tail behind small ones that came just before it: its
+-- caller seals those.
+local function next_nodes(K, producer, open, stream)
+  local nodes, bytes, clean = {}, 0, stream.sealed == stream.last
+  for place = 0, open.left - 1 do
+    local S = staged_key(K, redis.call('LINDEX', publish_key(K, producer), place))
     local n = tonumber(redis.call('HGET', S, 'n') or 0)
     while open.index < n do
-      if nodes >= PUBLISH_NODES or bytes >= PUBLISH_BYTES then return false end
+      if #nodes >= PUBLISH_NODES or bytes >= PUBLISH_BYTES then return nodes, false end
       local at = digits(open.index)
       local found = redis.call('HMGET', S, 'f' .. at, at)
       local count, time, newest, fit = string.match(found[1], '^(%d+):(%d*):(%d*):(%d)$')
-      if clean and fit == '1' and stream.sealed < stream.last then return false end
-      append_packed(K, stream, now, tonumber(count), tonumber(time), tonumber(newest), fit == '1',
-        found[2])
-      redis.call('HDEL', S, 'f' .. at, at)
-      open.index, open.last = open.index + 1, stream.last
-      nodes, bytes = nodes + 1, bytes + #found[2]
+      local small = nodes[1] and not nodes[#nodes].fit
+      if clean and fit == '1' and small then return nodes, false end
+      nodes[#nodes + 1] = {
+        count = tonumber(count), time = tonumber(time), newest = tonumber(newest), fit = fit == '1',
+        blob = found[2],
+      }
+      open.index, bytes = open.index + 1, bytes + #found[2]
     end
-    redis.call('UNLINK', S)
-    redis.call('LPOP', P)
-    open.index = 0
+    open.index, open.left = 0, open.left - 1
   end
+  return nodes, true
+end
+
+-- Moves the next nodes into the stream, as one write; returns whether none is left.
+local function move_nodes(K, producer, open, stream, now)
+  local nodes, ended = next_nodes(K, producer, open, stream)
+  if open.last < open.first then open.first, open.last = stream.last + 1, stream.last end
+  for _, node in ipairs(nodes) do open.last = open.last + node.count end
+  local mark = { 'q', producer, 's', publish_state(open, now) }
+  for i, node in ipairs(nodes) do
+    local fits = append_packed(K, stream, now, node.count, node.time, node.newest, node.fit, node.blob,
+      i == #nodes and mark or MORE)
+    if not fits then error({ err = 'HW_TAIL the tail of the stream goes beyond its end' }) end
+  end
+  save_publish(K, producer, open, now)
+  if nodes[1] then
+    note_end(K, stream)
+    serve_all(K, stream, now)
+  end
+  drop_moved(K, producer, open)
+  free_moved(K, producer, open, #nodes)
+  return ended
 end
 
 -- A write of the same producer may have come in between with a later sequence: that stays newest.
 local function finish_publish(K, producer, open, now)
-  local newest = redis.call('HGET', K .. ':answers', producer)
-  remember_answer(K, producer, open.sequence, open.first, open.last, now)
-  if newest and tonumber(newest) > open.sequence then
-    redis.call('HSET', K .. ':answers', producer, newest)
-  end
+  local newest = tonumber(redis.call('HGET', K .. ':answers', producer) or 0)
+  remember_answer(K, producer, open.sequence, open.first, open.last, now, nil, newest)
   redis.call('HDEL', K .. ':publishing', producer)
+  redis.call('UNLINK', publish_key(K, producer))
 end
 
-local function save_publish(K, producer, open, now)
-  redis.call('HSET', K .. ':publishing', producer, table.concat({ digits(open.sequence),
-    digits(open.first), digits(open.last), digits(open.index), digits(now) }, ':'))
-end
-
-local function step_publish(K, producer, open, stream, now)
-  local before = stream.last
-  if open.last < open.first then open.first, open.last = before + 1, before end
-  local done = move_nodes(K, producer, open, stream, now)
-  if stream.last > before then
-    redis.call('HSET', K, 'last', stream.last, 'time', stream.time)
-    serve_all(K, stream, now)
-  end
-  if done then
-    finish_publish(K, producer, open, now)
-  else
-    save_publish(K, producer, open, now)
-  end
-  return done
+-- Whether a publish would do better to wait with its first step: what is to become nodes as it is should
+-- not meet leftovers in the tail, which its caller can seal.
+local function better_sealed_first(K, names, stream)
+  local facts = names[1] and redis.call('HGET', staged_key(K, names[1]), 'f0') or ''
+  return string.sub(facts, -2) == ':1' and stream.sealed < stream.last
 end
 
 --[[
@@ -117,26 +168,34 @@ redis.register_function{
     local K, producer, sequence = keys[1], args[1], tonumber(args[2])
     local names = {}
     for i = 3, #args do names[i - 2] = args[i] end
-    local open, now = load_publish(K, producer), server_ms()
-    local ours = open and open.sequence == sequence
+    local now = server_ms()
+    local stream = complete_stream(K)
+    local open = load_publish(K, producer)
+    local ours, wait = open and open.sequence == sequence, false
+    local missing = open and hold_stagings(K, producer, open)
+    if missing then return redis.error_reply('HW_NO_STAGING ' .. missing) end
     local first, last = remembered_answer(K, producer, sequence)
     if ours or first then
       for _, name in ipairs(names) do unstage(K, name) end
     end
     if not ours and first then return { 1, first, last, 0, 1, 1 } end
     if not open and last then return last end
-    local missing = not open and missing_staging(K, names)
+    missing = not open and missing_staging(K, names)
     if missing then return redis.error_reply('HW_NO_STAGING ' .. missing) end
-    local stream, wait = (open or names[1]) and open_stream(K) or load_stream(K), false
-    if not open then
-      ours, open = true, { sequence = sequence, first = 1, last = 0, index = 0 }
-      wait = begin_publish(K, producer, names, stream)
+    if open or names[1] then stream = open_stream(K) end
+    if open then
+      drop_moved(K, producer, open)
+    else
+      ours, wait = true, better_sealed_first(K, names, stream)
+      open = begin_publish(K, producer, sequence, names, now)
+      hold_stagings(K, producer, open)
     end
     local done = false
     if wait then
       save_publish(K, producer, open, now)
     else
-      done = step_publish(K, producer, open, stream, now)
+      done = move_nodes(K, producer, open, stream, now)
+      if done then finish_publish(K, producer, open, now) end
     end
     return {
       done and ours and 1 or 0, open.first, open.last, stream.last - stream.sealed, 0, ours and 1 or 0,
@@ -156,7 +215,7 @@ redis.register_function{
     local found, now = redis.call('HGETALL', keys[1] .. ':publishing'), server_ms()
     local reply = {}
     for i = 1, #found, 2 do
-      local sequence, time = string.match(found[i + 1], '^(%d+):%d+:%d+:%d+:(%d+)$')
+      local sequence, time = string.match(found[i + 1], '^(%d+):%d+:%d+:%d+:(%d+)')
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3] = found[i], tonumber(sequence), now - tonumber(time)
     end

@@ -35,7 +35,8 @@ redis.register_function{
   callback = function(keys, args)
     local K, below, most = keys[1], args[1], args[2]
     local stream = load_stream(K)
-    local found = redis.call('ZRANGE', K .. ':index', below, '-inf', 'BYSCORE', 'REV',
+    local from = digits(math.min(tonumber(below), stream.sealed))
+    local found = redis.call('ZRANGE', K .. ':index', from, '-inf', 'BYSCORE', 'REV',
       'LIMIT', 0, most, 'WITHSCORES')
     return { stream.first, stream.sealed, stream.created, node_facts(found) }
   end,

@@ -13,19 +13,25 @@ redis.register_function{
     local K, created, sealed = keys[1], args[1], tonumber(args[2])
     local stream = load_stream(K)
     if stream.created ~= created or stream.sealed ~= sealed then return -1 end
-    local newest, cold = 0, stream.cold >= stream.sealed
-    local before = redis.call('ZRANGE', K .. ':index', -1, -1)
+    local f = redis.call('HMGET', K, 'bytes', 'replacing')
+    finish_replace(K, f[2])
+    drop_unfinished_nodes(K, stream)
+    local newest, cold, bytes = 0, stream.cold >= stream.sealed, tonumber(f[1] or 0)
+    local before = redis.call('ZRANGE', K .. ':index', digits(stream.sealed), '-inf', 'BYSCORE', 'REV',
+      'LIMIT', 0, 1)
     if before[1] then newest = parse_node(before[1]).newest end
     for i = 3, #args, 5 do
       local last, count, time = tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2])
-      local blob = args[i + 4]
+      local base, blob = stream.sealed + 1, args[i + 4]
       newest = math.max(newest, tonumber(args[i + 3]))
-      put_node(K, stream.sealed + 1, last, count, time, newest, 1, blob)
-      redis.call('HINCRBY', K, 'bytes', #blob)
+      redis.call('ZADD', K .. ':index', digits(last), node_member(base, last, count, time, newest, blob))
+      redis.call('HSET', K .. ':nodes', digits(base), blob)
+      bytes = bytes + #blob
       stream.sealed = last
     end
-    redis.call('HSET', K, 'sealed', stream.sealed)
-    if cold then redis.call('HSET', K, 'cold', stream.sealed) end
+    -- With this the nodes count; until then they are dropped by whoever seals next.
+    redis.call('HSET', K, 'sealed', digits(stream.sealed), 'bytes', digits(bytes), 'cold',
+      digits(cold and stream.sealed or stream.cold))
     trim_tail(K, stream)
     return stream.sealed
   end,
@@ -49,27 +55,27 @@ redis.register_function{
     local time, blob = tonumber(args[4]), args[5]
     local stream = load_stream(K)
     if stream.created ~= created or stream.first > base then return 0 end
-    local old, last, version = {}, 0, 0
+    local f = redis.call('HMGET', K, 'bytes', 'holes', 'replacing')
+    finish_replace(K, f[3])
+    local bytes, holes = tonumber(f[1] or 0), tonumber(f[2] or 0)
+    local old, bases = {}, {}
     for i = 6, #args, 3 do
       local old_base, old_last, old_version = tonumber(args[i]), args[i + 1], tonumber(args[i + 2])
       local found = redis.call('ZRANGE', K .. ':index', old_last, old_last, 'BYSCORE')
       local node = found[1] and parse_node(found[1])
       if not node or node.base ~= old_base or node.version ~= old_version then return 0 end
-      node.member, node.last = found[1], tonumber(old_last)
-      old[#old + 1] = node
-      last, version = node.last, math.max(version, node.version)
-    end
-    local bytes, holes = 0, 0
-    for _, node in ipairs(old) do
-      redis.call('HDEL', K .. ':nodes', digits(node.base))
-      redis.call('ZREM', K .. ':index', node.member)
+      node.last = tonumber(old_last)
+      old[#old + 1], bases[#bases + 1] = node, digits(node.base)
       bytes = bytes - node.bytes
       holes = holes - (node.last - node.base + 1 - node.count)
     end
-    put_node(K, base, last, count, time, old[#old].newest, version + 1, blob)
-    redis.call('HINCRBY', K, 'bytes', bytes + #blob)
-    redis.call('HINCRBY', K, 'holes', holes + last - base + 1 - count)
-    redis.call('HSET', K, 'first', math.max(stream.first, old[1].base < base and base or 0))
+    local last, first = old[#old].last, old[1].base < base and base or 0
+    local member = node_member(base, last, count, time, old[#old].newest, blob)
+    local change = replacing_text(base, last, count, time, old[1].last, member, bases)
+    redis.call('HSET', K .. ':nodes', 'new', blob)
+    redis.call('HSET', K, 'replacing', change, 'bytes', digits(bytes + #blob),
+      'holes', digits(holes + last - base + 1 - count), 'first', digits(math.max(stream.first, first)))
+    finish_replace(K, change)
     return 1
   end,
   flags = { 'allow-oom' },

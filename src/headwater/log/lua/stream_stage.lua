@@ -18,6 +18,9 @@ redis.register_function('hw_stream_stage', function(keys, args)
   local n = tonumber(facts[1] or 0)
   if facts[2] then return redis.error_reply('HW_BEGUN') end
   if place > n then return redis.error_reply('HW_UNSTAGED ' .. digits(n)) end
+  -- What is staged must never be without an end, whatever fails after it.
+  if n == 0 then redis.call('HSET', S, 'n', 0) end
+  redis.call('PEXPIRE', S, keep_ms)
   local at = place
   for i = 4, #args, 5 do
     if at >= n then
@@ -27,7 +30,6 @@ redis.register_function('hw_stream_stage', function(keys, args)
     at = at + 1
   end
   if at > n then redis.call('HSET', S, 'n', digits(at)) end
-  redis.call('PEXPIRE', S, keep_ms)
   return at
 end)
 

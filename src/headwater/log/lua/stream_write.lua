@@ -4,53 +4,96 @@
   first reply.
 
   KEYS   1 the stream
-  ARGV   1 producer or ''     2 its sequence
+  ARGV   1 producer or ''     2 its sequence and, after a colon, a digest of the content if it has one
          3 backlog or '': keep at least so many messages, without passing a registered reader
-         4 form: 'plain' or 'packed'
-         5.. plain:   tag, value, tag, value, ...
-             packed:  count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
+         4 form: 'plain', 'checked' or 'packed'
+         5.. plain:    tag, value, tag, value, ...
+             checked:  tag, value, CRC-32 of the value, begun with that of the tag, begun with the bytes
+                       of the tag, ... (see docs/reference/keys.md)
+             packed:   count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua) }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
+         error HW_REUSED <first> <last> when the sequence was written with other content
 ]]
-local function write_packed(K, stream, args, now)
+-- mark: what the last entry carries. Returns false when the tail is ahead of what is noted.
+local function write_packed(K, stream, args, now, mark)
   for i = 5, #args, 5 do
-    append_packed(K, stream, now, tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2]),
-      args[i + 3] == '1', args[i + 4])
+    local extra = MORE
+    if i + 5 > #args then extra = mark end
+    local fits = append_packed(K, stream, now, tonumber(args[i]), tonumber(args[i + 1]),
+      tonumber(args[i + 2]), args[i + 3] == '1', args[i + 4], extra)
+    if not fits then return false end
   end
+  return true
 end
 
-local function write_plain(K, stream, args, now)
+local function write_plain(K, stream, args, now, mark, step)
   stream.time = math.max(stream.time, now)
-  local tail, time, id = K .. ':tail', digits(now), nil
-  for i = 5, #args, 2 do
-    stream.last = stream.last + 1
-    id = '0-' .. digits(stream.last)
-    redis.call('XADD', tail, id, 'k', args[i], 'v', args[i + 1], 't', time)
+  local time, id, check = digits(now), nil, nil
+  for i = 5, #args, step do
+    local last = stream.last + 1
+    local extra = MORE
+    if i + step > #args then extra = mark end
+    id = '0-' .. digits(last)
+    local added
+    if step == 3 then
+      check = digits(checksum(tonumber(args[i + 2]), last, now, 1))
+      added = add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time, 'c', check)
+    else
+      added = add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time)
+    end
+    if not added then return false end
+    stream.last = last
   end
   -- Whoever is blocked gets it from here.
   if id and stream.waiting ~= '' then
-    stream.newest = { id, { 'k', args[#args - 1], 'v', args[#args], 't', time } }
+    local at = #args - step + 1
+    stream.newest = { id, { 'k', args[at], 'v', args[at + 1], 't', time, check and 'c', check } }
   end
+  return true
+end
+
+-- Appends, and notes what was appended; returns the reply, and the stream when there is more to do.
+local function write(K, producer, numbered, form, args, now, again)
+  local sequence, digest
+  if producer ~= '' then
+    sequence, digest = string.match(numbered, '^(%d+):?(%x*)$')
+    sequence = tonumber(sequence)
+    local first, last = remembered_answer(K, producer, sequence, digest)
+    if first then
+      if last > tonumber(redis.call('HGET', K, 'last') or 0) then complete_stream(K) end
+      return { first, last, 0, 1, 0 }
+    end
+    if last then return last end
+  end
+  local stream = open_stream(K)
+  local first, mark = stream.last + 1, nil
+  if producer ~= '' then
+    mark = { 'p', producer, 's', digits(sequence) .. ':' .. digits(first) .. ':' .. digest }
+  end
+  local whole
+  if form == 'packed' then
+    whole = write_packed(K, stream, args, now, mark)
+  else
+    whole = write_plain(K, stream, args, now, mark, form == 'checked' and 3 or 2)
+  end
+  if not whole then
+    -- A call before this one stopped half-way: complete it, and begin anew behind it.
+    if again then return redis.error_reply('HW_TAIL the tail of the stream goes beyond its end') end
+    complete_stream(K)
+    return write(K, producer, numbered, form, args, now, true)
+  end
+  if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now, digest) end
+  note_end(K, stream)
+  return { first, stream.last, stream.last - stream.sealed, 0, math.max(stream.sealed - stream.cold, 0) }, stream
 end
 
 redis.register_function('hw_stream_write', function(keys, args)
-  local K, producer, sequence = keys[1], args[1], tonumber(args[2])
-  local backlog, form = args[3], args[4]
-  if producer ~= '' then
-    local first, last = remembered_answer(K, producer, sequence)
-    if first then return { first, last, 0, 1, 0 } end
-    if last then return last end
-  end
-  local stream, now = open_stream(K), server_ms()
-  local first = stream.last + 1
-  if form == 'plain' then
-    write_plain(K, stream, args, now)
-  else
-    write_packed(K, stream, args, now)
-  end
-  redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time))
-  if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now) end
+  local K, producer, numbered, backlog, form = keys[1], args[1], args[2], args[3], args[4]
+  local now = server_ms()
+  local reply, stream = write(K, producer, numbered, form, args, now)
+  if not stream then return reply end
   serve_all(K, stream, now)
   if backlog ~= '' then
     local limit = limit_for(K, stream, tonumber(backlog))
@@ -60,5 +103,17 @@ redis.register_function('hw_stream_write', function(keys, args)
       evict(K, stream, limit)
     end
   end
-  return { first, stream.last, stream.last - stream.sealed, 0, math.max(stream.sealed - stream.cold, 0) }
+  return reply
 end)
+
+--[[
+  hw_stream_complete: complete or drop what a call left that stopped half-way.
+  Every write does so; this is for those who find that the tail goes beyond the end and do not write.
+  KEYS   1 the stream
+  Reply  the last offset
+]]
+redis.register_function{
+  function_name = 'hw_stream_complete',
+  callback = function(keys) return complete_stream(keys[1]).last end,
+  flags = { 'allow-oom' },
+}

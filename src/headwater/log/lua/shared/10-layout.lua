@@ -3,9 +3,10 @@
   begins with K and so lies in the same slot of a cluster.
 
     K              hash    format, first, last, sealed, cold, time, created, bytes, holes, retention policy,
-                           waiting: groups in which a member is blocked, each between spaces
-    K:tail         stream  what is not sealed yet; entry id 0-<last offset in the entry>
-    K:nodes        hash    base offset -> node (a packed batch)
+                           waiting: groups in which a member is blocked, each between spaces;
+                           freed (30-evict.lua), replacing (17-replace.lua)
+    K:tail         stream  what is not sealed yet (15-append.lua); entry id 0-<last offset in the entry>
+    K:nodes        hash    base offset -> node (a packed batch); new -> a node that replaces others
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
     K:producers    zset    producer -> time of its latest write
     K:answers      hash    what each producer was answered last
@@ -65,12 +66,28 @@ local function parse_node(member)
   }
 end
 
+-- Returns the member of the index for a node.
 -- time: of every message when the node carries no times of its own.
 -- newest: the latest time in this node or any before it, so that it never falls along the index.
-local function put_node(K, base, last, count, time, newest, version, blob)
-  redis.call('HSET', K .. ':nodes', digits(base), blob)
-  redis.call('ZADD', K .. ':index', last,
-    table.concat({ digits(base), digits(count), #blob, digits(time), digits(newest), version }, ':'))
+-- The version is a checksum that ties the node's bytes to its place and time (05-checks.lua): it
+-- changes with the node, and a reader can tell whether the two belong together.
+local function node_member(base, last, count, time, newest, blob)
+  local version = NODE_VERSION + checksum(node_crc(blob), last, time, last - base + 1)
+  return table.concat(
+    { digits(base), digits(count), #blob, digits(time), digits(newest), digits(version) }, ':')
+end
+
+-- What lies in the index between `sealed` and `last` was left there by a seal that stopped half-way.
+local function drop_unfinished_nodes(K, stream)
+  if stream.sealed == stream.last then return end
+  local low, high = '(' .. digits(stream.sealed), digits(stream.last)
+  local bases = {}
+  for i, member in ipairs(redis.call('ZRANGE', K .. ':index', low, high, 'BYSCORE')) do
+    bases[i] = digits(parse_node(member).base)
+  end
+  if not bases[1] then return end
+  redis.call('HDEL', K .. ':nodes', unpack(bases))
+  redis.call('ZREMRANGEBYSCORE', K .. ':index', low, high)
 end
 
 -- Returns what those need to know of nodes who rewrite them: base, last, count, bytes, time, version, ...

@@ -3,13 +3,15 @@
 
     K:staged:<name>         hash   n: how many nodes; i -> node; f<i> -> "count:time:newest:fit";
                                    begun: they belong to a publish. Expires by itself until then.
-    K:publishing            hash   producer -> "sequence:first:last:index:time" of its unfinished
-                                   publish: the offsets so far, which node of the staging in front
-                                   is next, when the last step was
+    K:publishing            hash   producer -> "sequence:first:last:index:time:left:begun" of its
+                                   unfinished publish: the offsets so far, which node of the staging
+                                   in front is next, when the last step was, how many stagings are
+                                   left, and whether all of them are marked as begun
     K:publish:<producer>    list   names of the stagings that it has still to move, in order
 
-  A publish begins in one call, which notes what belongs to it; from then on it goes on in steps
-  that anybody may make, until all of it is in the stream.
+  A publish begins with its state, which notes what belongs to it; from then on it goes on in steps
+  that anybody may make, until all of it is in the stream. A step is a write, whose last entry carries
+  the state after it; what it leaves in the list and in the stagings is dropped by the next one.
 ]]
 local function staged_key(K, name)
   return K .. ':staged:' .. name
@@ -26,15 +28,17 @@ local function unstage(K, name)
   return redis.call('UNLINK', S)
 end
 
+-- Drops a publish with the stagings that it has still to move.
+local function drop_publish(K, producer)
+  local P = publish_key(K, producer)
+  for _, name in ipairs(redis.call('LRANGE', P, 0, -1)) do
+    redis.call('UNLINK', staged_key(K, name))
+  end
+  redis.call('UNLINK', P)
+  redis.call('HDEL', K .. ':publishing', producer)
+end
+
 -- For the end of a stream: what is only staged has its own end.
 local function drop_publishes(K)
-  local found = redis.call('HGETALL', K .. ':publishing')
-  for i = 1, #found, 2 do
-    local P = publish_key(K, found[i])
-    for _, name in ipairs(redis.call('LRANGE', P, 0, -1)) do
-      redis.call('UNLINK', staged_key(K, name))
-    end
-    redis.call('UNLINK', P)
-  end
-  redis.call('UNLINK', K .. ':publishing')
+  for _, producer in ipairs(redis.call('HKEYS', K .. ':publishing')) do drop_publish(K, producer) end
 end

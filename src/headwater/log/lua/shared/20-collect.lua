@@ -3,9 +3,9 @@
 
   A reply is a flat list that any client can walk:
     nodes    base, last, time, version, blob, base, last, ...
-    entries  as XRANGE gives them: id 0-<last>, then the fields
-             k <tag> v <value> t <time>        one message
-             n <count> t <time> d <blob>       a packed batch
+    entries  as XRANGE gives them: id 0-<last>, then the fields (15-append.lua)
+             k <tag> v <value> t <time> c <checksum>       one message
+             n <count> t <time> d <blob> c <checksum>      a packed batch
   The blob is false for the node that the client said it still has.
 ]]
 -- What is not sealed yet takes; a tail that only keeps its newest entry takes nothing.
@@ -30,20 +30,13 @@ local function bag_node(K, bag, node, last)
   local blob = false
   if bag.waiter then
     bag.bytes = bag.bytes + node.bytes
-  elseif bag.kept ~= bag.created .. ':' .. base .. ':' .. node.version then
-    blob = redis.call('HGET', K .. ':nodes', base)
+  elseif bag.kept ~= bag.created .. ':' .. base .. ':' .. digits(node.version) then
+    blob = node.blob or redis.call('HGET', K .. ':nodes', base)
     bag.bytes = bag.bytes + node.bytes
   end
   local n = #bag.nodes
   bag.nodes[n + 1], bag.nodes[n + 2], bag.nodes[n + 3] = node.base, last, node.time
   bag.nodes[n + 4], bag.nodes[n + 5] = node.version, blob
-end
-
-local function entry_field(entry, name)
-  local fields = entry[2]
-  for i = 1, #fields, 2 do
-    if fields[i] == name then return fields[i + 1] end
-  end
 end
 
 local function bag_entry(bag, entry)
@@ -53,6 +46,22 @@ local function bag_entry(bag, entry)
     local fields = entry[2]
     for i = 2, #fields, 2 do bag.bytes = bag.bytes + #fields[i] end
   end
+end
+
+-- Returns the next nodes from an offset on. Nodes lie side by side: one that is missing is replacing
+-- others (17-replace.lua).
+local function nodes_from(K, at, most)
+  local found = redis.call('ZRANGE', K .. ':index', digits(at), '+inf', 'BYSCORE', 'LIMIT', 0, most,
+    'WITHSCORES')
+  local nodes = {}
+  for i = 1, #found, 2 do
+    local node = parse_node(found[i])
+    node.last = tonumber(found[i + 1])
+    if node.base > at then nodes[#nodes + 1] = replacing_node(K, at) end
+    nodes[#nodes + 1] = node
+    at = node.last + 1
+  end
+  return nodes[1] and nodes or { replacing_node(K, at) }
 end
 
 -- Gathers from `from` until `want` messages or the offset `to` or the bag's byte limit is
@@ -65,12 +74,11 @@ local function collect(K, stream, from, to, want, bag)
   to = math.min(to, stream.last)
   while at <= to and at <= stream.sealed and got < want and bag.bytes < bag.limit do
     local step = math.min(64, math.ceil((to - at + 1) / 1000) + 1)
-    local found = redis.call('ZRANGE', K .. ':index', digits(at), '+inf', 'BYSCORE',
-      'LIMIT', 0, step, 'WITHSCORES')
-    if #found == 0 then break end
-    for i = 1, #found, 2 do
+    local nodes = nodes_from(K, at, step)
+    if #nodes == 0 then break end
+    for _, node in ipairs(nodes) do
       if at > to or got >= want or bag.bytes >= bag.limit then break end
-      local node, last = parse_node(found[i]), tonumber(found[i + 1])
+      local last = node.last
       bag_node(K, bag, node, last)
       if at == node.base and last <= to and node.count <= want - got then
         got = got + node.count

@@ -1,6 +1,10 @@
 --[[
   Eviction: offsets below `first` are gone for every reader at once; what held them is freed in
   bounded steps, so that no call stops the server for long.
+
+    K field freed   nodes up to this offset are not counted in `bytes` and `holes` any more. It moves
+                    in one command with both; then they are deleted, or by the next call, if this one
+                    stops half-way.
 ]]
 local EVICT_NODES = 256
 
@@ -17,7 +21,9 @@ local function retention_words(K)
 end
 
 local function set_retention(K, policy)
-  for _, limit in ipairs(RETENTION) do redis.call('HSET', K, limit, policy[limit] or '') end
+  local words = {}
+  for i, limit in ipairs(RETENTION) do words[2 * i - 1], words[2 * i] = limit, policy[limit] or '' end
+  redis.call('HSET', K, unpack(words))
 end
 
 -- Returns the policy as a table; a limit that is not set is nil.
@@ -77,6 +83,8 @@ end
 -- that the number of messages left is always known; a caller who wants to cut through it must
 -- rewrite it (hw_stream_replace).
 local function evict(K, stream, limit)
+  local f = redis.call('HMGET', K, 'bytes', 'holes', 'freed', 'replacing')
+  finish_replace(K, f[4])
   limit = math.min(limit, stream.last)
   local in_the_way = {}
   local cut = redis.call('ZRANGE', K .. ':index', digits(limit + 1), '+inf', 'BYSCORE',
@@ -88,30 +96,31 @@ local function evict(K, stream, limit)
       limit = node.base - 1
     end
   end
-  local gone = 0
-  if limit >= stream.first then
-    gone = limit - stream.first + 1
-    stream.first = limit + 1
-    redis.call('HSET', K, 'first', stream.first)
-  end
-  if stream.first - 1 > stream.sealed then
-    stream.sealed = stream.first - 1
-    redis.call('HSET', K, 'sealed', stream.sealed)
-    trim_tail(K, stream)
-  end
-  local dead = redis.call('ZRANGE', K .. ':index', '-inf', digits(stream.first - 1), 'BYSCORE',
+  local gone = math.max(limit - stream.first + 1, 0)
+  local first = math.max(limit + 1, stream.first)
+  local into_tail = first - 1 > stream.sealed
+  local dead = redis.call('ZRANGE', K .. ':index', '-inf', digits(first - 1), 'BYSCORE',
     'LIMIT', 0, EVICT_NODES, 'WITHSCORES')
+  if gone == 0 and #dead == 0 then return 0, 0, in_the_way end
+  local bytes, holes, freed = tonumber(f[1] or 0), tonumber(f[2] or 0), tonumber(f[3] or 0)
+  local bases, counted = {}, freed
   for i = 1, #dead, 2 do
-    local node = parse_node(dead[i])
-    local holes = tonumber(dead[i + 1]) - node.base + 1 - node.count
-    redis.call('HDEL', K .. ':nodes', digits(node.base))
-    redis.call('ZREM', K .. ':index', dead[i])
-    -- Not -node.bytes: an emptied node has none, and Redis takes Lua's -0 for no number.
-    redis.call('HINCRBY', K, 'bytes', 0 - node.bytes)
-    if holes > 0 then
-      redis.call('HINCRBY', K, 'holes', 0 - holes)
-      gone = gone - holes
+    local node, last = parse_node(dead[i]), tonumber(dead[i + 1])
+    bases[#bases + 1], freed = digits(node.base), math.max(freed, last)
+    -- One above `sealed` was left by a seal that stopped half-way, and never counted.
+    if last > counted and last <= stream.sealed then
+      local empty = last - node.base + 1 - node.count
+      bytes, holes, gone = bytes - node.bytes, holes - empty, gone - empty
     end
+  end
+  stream.first = first
+  if into_tail then stream.sealed = first - 1 end
+  redis.call('HSET', K, 'first', digits(first), 'sealed', digits(stream.sealed), 'bytes', digits(bytes),
+    'holes', digits(holes), 'freed', digits(freed))
+  if into_tail then trim_tail(K, stream) end
+  if bases[1] then
+    redis.call('HDEL', K .. ':nodes', unpack(bases))
+    redis.call('ZREMRANGEBYSCORE', K .. ':index', '-inf', digits(freed))
   end
   return gone, #dead == 2 * EVICT_NODES and 1 or 0, in_the_way
 end

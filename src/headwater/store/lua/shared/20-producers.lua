@@ -4,25 +4,35 @@
 
     K:producers    zset    producer -> time of its latest write
     K:answers      hash    producer -> its newest sequence;
-                           producer, a zero byte and sequence mod 128 -> "sequence:first:last"
+                           producer, a zero byte and sequence mod 128 ->
+                           "sequence:first:last" and, when its writer sent one, ":digest"
+
+  The digest is of what was written. A sequence that comes again with another digest was reused, which
+  is an error: to answer it from memory would drop what it brings without a word.
 ]]
 -- How many of a producer's latest writes are remembered with their answers.
 local ANSWERS = 128
 
--- Returns first and last when it is a repeat, nil and an error when it is too old to be known.
-local function remembered_answer(K, producer, sequence)
+-- Returns first and last when it is a repeat, nil and an error when it is too old to be known or has
+-- other content. Either digest may be missing, as '' or nil: then the contents are not compared.
+local function remembered_answer(K, producer, sequence, digest)
   local newest = redis.call('HGET', K .. ':answers', producer)
   if not newest or sequence > tonumber(newest) then return nil end
   local slot = redis.call('HGET', K .. ':answers', producer .. '\0' .. digits(sequence % ANSWERS))
-  local seq, first, last = string.match(slot or '', '^(%d+):(%d+):(%d+)$')
+  local seq, first, last, known = string.match(slot or '', '^(%d+):(%d+):(%d+):?(%x*)$')
   if tonumber(seq) ~= sequence then return nil, redis.error_reply('HW_STALE ' .. newest) end
+  if known ~= '' and (digest or '') ~= '' and known ~= digest then
+    return nil, redis.error_reply('HW_REUSED ' .. first .. ' ' .. last)
+  end
   return tonumber(first), tonumber(last)
 end
 
-local function remember_answer(K, producer, sequence, first, last, now)
-  redis.call('HSET', K .. ':answers', producer, digits(sequence),
-    producer .. '\0' .. digits(sequence % ANSWERS),
-    table.concat({ digits(sequence), digits(first), digits(last) }, ':'))
+-- newest: the newest sequence that is remembered, when this one may be older.
+local function remember_answer(K, producer, sequence, first, last, now, digest, newest)
+  local answer = table.concat({ digits(sequence), digits(first), digits(last) }, ':')
+  if (digest or '') ~= '' then answer = answer .. ':' .. digest end
+  redis.call('HSET', K .. ':answers', producer, digits(math.max(sequence, newest or 0)),
+    producer .. '\0' .. digits(sequence % ANSWERS), answer)
   redis.call('ZADD', K .. ':producers', digits(now), producer)
 end
 
@@ -30,8 +40,9 @@ end
 local function forget_producers(K, since)
   local silent = redis.call('ZRANGE', K .. ':producers', '-inf', digits(since), 'BYSCORE', 'LIMIT', 0, 64)
   for _, producer in ipairs(silent) do
-    redis.call('HDEL', K .. ':answers', producer)
-    for slot = 0, ANSWERS - 1 do redis.call('HDEL', K .. ':answers', producer .. '\0' .. slot) end
+    local fields = { producer }
+    for slot = 0, ANSWERS - 1 do fields[slot + 2] = producer .. '\0' .. slot end
+    redis.call('HDEL', K .. ':answers', unpack(fields))
     redis.call('ZREM', K .. ':producers', producer)
   end
   return #silent

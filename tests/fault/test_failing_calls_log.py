@@ -1,0 +1,162 @@
+"""A call of a stream's function that stops half-way: the next one completes or drops what it left.
+
+Every call of every function fails in turn. Afterwards a client that meets no failure repeats the
+operation, and the stream holds whole writes only, in order, each once, with all counts right.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headwater import Stream
+from tests.support.entries import entries, pairs
+from tests.support.failing_calls import FailingServer, Failure
+from tests.support.recounting import assert_counts_are_right
+from tests.support.stagings import left_behind, table
+
+pytestmark = pytest.mark.fault
+
+FEW, BATCH, NODE = entries(5), entries(60), entries(600)
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[FailingServer]:
+    with FailingServer() as server:
+        yield server
+
+
+def new_stream(failing: FailingServer) -> Stream:
+    return failing.hw.stream(f"s-{secrets.token_hex(4)}")
+
+
+def rows_of(stream: Stream) -> list[tuple[str, bytes] | None]:
+    return pairs(stream.read(1, 100_000))
+
+
+Rows = list[tuple[str, bytes]]
+WRITES: dict[str, tuple[Callable[[Stream], object], Rows]] = {
+    "one message": (lambda stream: stream.write(*FEW[0]), FEW[:1]),
+    "a few messages": (lambda stream: stream.write_many(FEW), FEW),
+    "a packed batch": (lambda stream: stream.write_many(BATCH), BATCH),
+    "a node": (lambda stream: stream.write_many(NODE), NODE),
+    "several nodes": (lambda stream: stream.write_many(NODE * 3), NODE * 3),
+}
+BEFORE: dict[str, Rows] = {"nothing": [], "a sealed node": NODE, "entries": BATCH + FEW}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_write_is_whole_or_not_there_and_the_next_one_works(
+    failing: FailingServer, kind: str, before: str
+) -> None:
+    write, rows = WRITES[kind]
+    there = BEFORE[before]
+
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        if there:
+            stream.write_many(there)
+        return stream
+
+    def check(stream: Stream, _: Failure) -> None:
+        stream.write("next", b"1")
+        found = rows_of(stream)
+        assert found in ([*there, ("next", b"1")], [*there, *rows, ("next", b"1")])
+        write(stream)
+        assert rows_of(stream) == found + rows
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, write, check)
+
+
+@pytest.mark.parametrize("kind", ["a few messages", "a packed batch", "a node", "several nodes"])
+def test_a_producers_write_is_there_once_when_it_is_repeated(
+    failing: FailingServer, kind: str
+) -> None:
+    _, rows = WRITES[kind]
+
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.write_many(NODE, producer="p", sequence=1)
+        return stream
+
+    def operate(stream: Stream) -> range:
+        return stream.write_many(rows, producer="p", sequence=2)
+
+    def check(stream: Stream, failure: Failure) -> None:
+        # Somebody else may come first; it must not take the offsets that are answered then.
+        if failure.lasting:
+            stream.write("other", b"1")
+        offsets = operate(stream)
+        assert pairs(stream.read(offsets.start, len(offsets))) == rows
+        assert operate(stream) == offsets
+        stream.write_many(FEW, producer="p", sequence=3)
+        found = [row for row in rows_of(stream) if row != ("other", b"1")]
+        assert found == NODE + rows + FEW
+        assert stream.newest_sequence("p") == 3
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def test_a_reader_who_waits_sees_no_part_of_a_write(failing: FailingServer) -> None:
+    def check(stream: Stream, _: Failure) -> None:
+        found = pairs(stream.read(1, 100, block_ms=5))
+        assert found in ([], FEW)
+        stream.write("next", b"1")
+        assert rows_of(stream) == [*found, ("next", b"1")]
+
+    failing.fail_in_turn(lambda: new_stream(failing), lambda stream: stream.write_many(FEW), check)
+
+
+def test_what_was_staged_is_published_once(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.write_many(FEW)
+        for name, rows in (("x", NODE), ("y", FEW), ("z", NODE * 3)):
+            stream.stage(table(rows), name)
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return stream.publish("x", "y", "z", producer="p", sequence=1)
+
+    def check(stream: Stream, failure: Failure) -> None:
+        if failure.lasting:
+            stream.write("other", b"1")
+        first = operate(stream)
+        assert operate(stream) == first
+        found = [row for row in rows_of(stream) if row != ("other", b"1")]
+        assert found == FEW + NODE + FEW + NODE * 3
+        assert left_behind(failing.hw, stream.name) == set()
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def test_a_stage_is_repeated_and_always_has_an_end(failing: FailingServer) -> None:
+    def operate(stream: Stream) -> object:
+        return stream.stage(table(NODE * 3), "x")
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        stream.publish("x", producer="p", sequence=1)
+        assert rows_of(stream) == NODE * 3
+
+    failing.fail_in_turn(lambda: new_stream(failing), operate, check)
+
+    def drop(stream: Stream) -> object:
+        return stream.unstage("x")
+
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        operate(stream)
+        return stream
+
+    def check_dropped(stream: Stream, _: Failure) -> None:
+        drop(stream)
+        assert left_behind(failing.hw, stream.name) == set()
+
+    failing.fail_in_turn(prepare, drop, check_dropped)

@@ -1,0 +1,244 @@
+"""Upkeep that stops half-way: the next call completes it, and no message or count is wrong.
+
+As in test_failing_calls_log.py, every call of the functions fails in turn.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from headwater import Stream
+from headwater.log import housekeeping, retention, staging
+from headwater.log.extents import borders
+from headwater.log.handles import StreamHandle
+from headwater.log.keys import stream_key
+from headwater.store.call import Call, Operation
+from tests.support.entries import entries, pairs
+from tests.support.failing_calls import FailingServer, Failure
+from tests.support.recounting import assert_counts_are_right
+from tests.support.stagings import table
+
+pytestmark = pytest.mark.fault
+
+FEW, BATCH, NODE = entries(5), entries(60), entries(600)
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[FailingServer]:
+    with FailingServer() as server:
+        yield server
+
+
+def new_stream(failing: FailingServer) -> Stream:
+    return failing.hw.stream(f"s-{secrets.token_hex(4)}")
+
+
+def rows_of(stream: Stream) -> list[tuple[str, bytes] | None]:
+    return pairs(stream.read(1, 100_000))
+
+
+def sealable(failing: FailingServer) -> Stream:
+    stream = new_stream(failing)
+    for at in range(0, 1500, 60):
+        stream.write_many(entries(1500)[at : at + 60])
+    return stream
+
+
+def test_a_seal_changes_no_message_and_no_count(failing: FailingServer) -> None:
+    def operate(stream: Stream) -> object:
+        return stream.seal()
+
+    def check(stream: Stream, failure: Failure) -> None:
+        assert rows_of(stream) == entries(1500)
+        if failure.lasting:
+            stream.write_many(NODE)
+        operate(stream)
+        assert rows_of(stream)[:1500] == entries(1500)
+        assert stream.info().sealed == stream.info().last
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(lambda: sealable(failing), operate, check)
+
+
+@pytest.mark.parametrize("limit", [700, 1300, 1800, 2395])
+def test_an_eviction_is_exact_and_frees_what_it_counts(failing: FailingServer, limit: int) -> None:
+    rows = NODE * 3 + BATCH * 10
+
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        for _ in range(3):
+            stream.write_many(NODE)
+        for _ in range(10):
+            stream.write_many(BATCH)
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return stream.evict(limit)
+
+    def check(stream: Stream, _: Failure) -> None:
+        assert pairs(stream.read(limit + 1, 5000)) == rows[limit:]
+        operate(stream)
+        assert pairs(stream.read(1, 5000)) == [None] * limit + rows[limit:]
+        assert_counts_are_right(failing.server, stream)
+        stream.seal()
+        stream.write_many(NODE)
+        assert pairs(stream.read(1, 5000)) == [None] * limit + rows[limit:] + NODE
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def test_an_eviction_after_a_seal_that_stopped_counts_right(failing: FailingServer) -> None:
+    def check(stream: Stream, _: Failure) -> None:
+        stream.evict(1200)
+        assert pairs(stream.read(1201, 5000)) == entries(1500)[1200:]
+        stream.seal()
+        assert pairs(stream.read(1201, 5000)) == entries(1500)[1200:]
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(lambda: sealable(failing), lambda stream: stream.seal(), check)
+
+
+def test_retention_and_its_policy_are_set_together(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        for _ in range(3):
+            stream.write_many(NODE)
+        stream.write_many(BATCH)
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return stream.retain(max_count=100, max_age_ms=10**12, max_bytes=3000)
+
+    def check(stream: Stream, _: Failure) -> None:
+        policy = stream.info().retention
+        assert (policy.max_count, policy.max_bytes) in ((None, None), (100, 3000))
+        operate(stream)
+        assert stream.info().length >= 0
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def compactable(failing: FailingServer) -> Stream:
+    stream = new_stream(failing)
+    for _ in range(3):
+        stream.write_many([(f"tag-{n % 50}", b"%d" % n) for n in range(600)])
+    return stream
+
+
+def last_of_tags(stream: Stream) -> dict[str, bytes]:
+    return {m.tag: m.value for m in stream.read(1, 10_000) if m is not None}
+
+
+def test_a_compaction_loses_no_tag_and_counts_right(failing: FailingServer) -> None:
+    def operate(stream: Stream) -> object:
+        return stream.compact()
+
+    def check(stream: Stream, _: Failure) -> None:
+        wanted = {f"tag-{n % 50}": b"%d" % n for n in range(600)}
+        assert last_of_tags(stream) == wanted
+        assert last_of_tags(failing.hw.stream(stream.name)) == wanted
+        operate(stream)
+        assert last_of_tags(stream) == wanted
+        assert stream.info().length == 50
+        assert_counts_are_right(failing.server, stream)
+        stream.evict(1_790)
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(lambda: compactable(failing), operate, check)
+
+
+def test_cooling_changes_no_message(failing: FailingServer) -> None:
+    def operate(stream: Stream) -> object:
+        return stream.seal()
+
+    def check(stream: Stream, _: Failure) -> None:
+        before = rows_of(stream)
+        assert len(before) == 1800
+        operate(stream)
+        assert rows_of(failing.hw.stream(stream.name)) == before
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(lambda: compactable(failing), operate, check)
+
+
+def test_a_deletion_is_repeated_and_leaves_nothing(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = sealable(failing)
+        stream.write_many(FEW, producer="p", sequence=1)
+        stream.register_reader("r", 3)
+        for name in ("x", "y"):
+            stream.stage(table(NODE), name)
+        begin = Call("hw_stream_publish", stream_key(stream.name), ("q", 1, "x", "y"))
+        failing.hw.store.run(one(begin))
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return stream.delete()
+
+    def check(stream: Stream, _: Failure) -> None:
+        if stream.info().last:
+            assert rows_of(stream) == entries(1500) + FEW
+        operate(stream)
+        with failing.server.client() as raw:
+            assert raw.keys(f"*{{{stream.name}}}*") == []
+        assert stream.name not in failing.hw.streams()
+        assert stream.write("t", b"v") == 1
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def one(call: Call) -> Operation[object]:
+    return (yield call)
+
+
+def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = compactable(failing)
+        stream.write_many(FEW, producer="p", sequence=1)
+        return stream
+
+    def operate(stream: Stream) -> object:
+        stream.register_reader("r", 3)
+        stream.forget_reader("r")
+        stream.auto_compact()
+        stream.offset_at(0)
+        stream.newest_sequence("p")
+        handle = StreamHandle(stream.name, set())
+        failing.hw.store.run(borders(stream.name, 1, 1800, 1, 2))
+        failing.hw.store.run(retention.tidy(handle.key, 0, 0))
+        failing.hw.store.run(staging.finish_left(handle, 0))
+        return failing.hw.store.run(housekeeping.keep(handle))
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        assert stream.info().readers == {}
+        assert stream.newest_sequence("p") is None, "it was forgotten"
+        assert stream.info().length == 50
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def test_a_topic_is_opened_and_deleted_whole(failing: FailingServer) -> None:
+    def prepare() -> str:
+        return f"t-{secrets.token_hex(4)}"
+
+    def operate(name: str) -> object:
+        topic = failing.hw.topic(name, partitions=2)
+        topic.write_many(FEW)
+        topic.info()
+        assert name in failing.hw.topics()
+        return topic.delete()
+
+    def check(name: str, _: Failure) -> None:
+        operate(name)
+        assert name not in failing.hw.topics()
+        with failing.server.client() as raw:
+            assert raw.keys(f"*{{{name}*") == []
+
+    failing.fail_in_turn(prepare, operate, check)
