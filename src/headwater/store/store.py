@@ -177,6 +177,10 @@ class Store(StoreSteps):
         """Run an administrative command on every server that takes writes."""
         return self._do(self._command(*words))
 
+    def note_release(self) -> None:
+        """Note this client in the store's record, and let our functions write the format in use."""
+        self._do(self._note())
+
     def close(self) -> None:
         """Close all connections and give up the hold on the embedded server."""
         if self._leaves:

@@ -1,10 +1,12 @@
-"""Views of a store: what the doctor found, and the server of a data directory."""
+"""Views of a store: what the doctor found, its releases, and the server of a data directory."""
 
 from __future__ import annotations
 
 from headwater.store.checks import Finding, Verdict
 from headwater.store.doctor import DoctorReport
 from headwater.store.embedded import EmbeddedStatus
+from headwater.store.library import FORMAT, VERSION
+from headwater.store.upgrades import StoreUpgrade
 from headwater.views.record import View, copied
 
 
@@ -58,4 +60,57 @@ class DoctorView(View, frozen=True, kw_only=True):
             summary=report.summary,
             checks=[FindingView.of(finding) for finding in report.findings],
             rights=report.rules,
+        )
+
+
+class ClientKindView(View, frozen=True, kw_only=True):
+    """A kind of client: release, version of its contract, newest format it knows, when it was seen.
+
+    ``older`` says that it does not understand the newest format of the release that looks.
+    """
+
+    release: str
+    contract: int
+    format: int
+    seen_ms: int
+    older: bool
+
+
+class UpgradeView(View, frozen=True, kw_only=True):
+    """How a store stands between releases: its format, the clients that were seen, its libraries.
+
+    ``newest_format`` and ``contract`` are those of the release that looks; ``unused`` are the
+    versions of the library that no client was seen to use; ``done``: the upgrade was made.
+    """
+
+    store: str
+    format: int
+    newest_format: int
+    contract: int
+    clients: list[ClientKindView]
+    libraries: list[int]
+    unused: list[int]
+    done: bool
+
+    @classmethod
+    def of(cls, found: StoreUpgrade, *, done: bool) -> UpgradeView:
+        """Return the view of how a store stands."""
+        return cls(
+            store=found.where,
+            format=found.record.format,
+            newest_format=FORMAT,
+            contract=VERSION,
+            clients=[
+                ClientKindView(
+                    release=kind.release,
+                    contract=kind.version,
+                    format=kind.format,
+                    seen_ms=kind.seen_ms,
+                    older=kind in found.older,
+                )
+                for kind in found.record.seen
+            ],
+            libraries=list(found.versions),
+            unused=list(found.unused),
+            done=done,
         )
