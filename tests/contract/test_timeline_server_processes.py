@@ -29,6 +29,21 @@ def test_it_listens_wider_only_with_a_token() -> None:
         assert run(None, "timeline", "serve", "--instances", DEAD, *words).code == 1
 
 
+def test_a_server_is_lenient_when_it_is_told_to_be(three: list[Replica]) -> None:
+    words = ["timeline", "serve", "--instances", one_each(three), "--port", "0"]
+    modes: list[tuple[list[str], int]] = [([], 400), (["--lenient"], 200)]
+    for more, status in modes:
+        with start(None, *words, *more) as program:
+            try:
+                assert program.stdout is not None
+                port = int(program.stdout.readline().rpartition(":")[2])
+                with contextlib.closing(Client(port)) as client:
+                    assert client.select("k", query="nonsense=1").status == status
+            finally:
+                program.terminate()
+                assert program.wait(20) == 0
+
+
 def test_several_processes_serve_one_port_and_outlive_one_that_is_killed(
     three: list[Replica],
 ) -> None:

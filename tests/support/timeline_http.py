@@ -83,6 +83,7 @@ class LocalServer:
         *,
         tokens: Tokens | None = None,
         limits: HttpLimits | None = None,
+        lenient: bool = False,
         **words: Any,
     ) -> None:
         self._loop = asyncio.new_event_loop()
@@ -91,7 +92,7 @@ class LocalServer:
         metrics = ServerMetrics(shared_memory(1), 0)
         self._farm = AsyncFarm.open(farm, **words)
         self._farm.report_to(metrics)
-        service = Service(self._farm, metrics, tokens or Tokens())
+        service = Service(self._farm, metrics, tokens or Tokens(), lenient=lenient)
         bound = ListenAddress("127.0.0.1", 0).bind()
         self.port: int = bound.getsockname()[1]
         self._stop = asyncio.Event()

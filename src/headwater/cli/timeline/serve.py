@@ -36,6 +36,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    lenient: Annotated[
+        bool,
+        typer.Option("--lenient", help="Accept all that Roshi accepts, with its results."),
+    ] = False,
     read_strategy: Annotated[
         str,
         typer.Option(
@@ -87,5 +91,6 @@ def serve(
         timeline_tokens(token, read_token),
         workers,
         http.limits(),
+        lenient,
     )
     server.run(open_farm, lambda url: output.say(f"serving timelines on {url}"))

@@ -29,12 +29,16 @@ def timeline_tokens(token: str | None, read_token: str | None) -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class TimelineServer:
-    """A server of timelines: where it listens, by how many processes, and what it accepts."""
+    """A server of timelines: where it listens, by how many processes, and what it accepts.
+
+    A ``lenient`` one reads requests as Roshi does.
+    """
 
     address: ListenAddress
     tokens: Tokens
     workers: int
     limits: HttpLimits
+    lenient: bool = False
 
     def run(self, open_farm: Callable[[], AsyncFarm], ready: Callable[[str], None]) -> None:
         """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
@@ -51,7 +55,8 @@ class TimelineServer:
             metrics = ServerMetrics(memory, process.number)
             async with open_farm() as farm:
                 farm.report_to(metrics)
-                await serve_http(process, Service(farm, metrics, self.tokens), self.limits)
+                service = Service(farm, metrics, self.tokens, lenient=self.lenient)
+                await serve_http(process, service, self.limits)
 
         bound = self.address.bind()
         url = url_of(bound, "http")

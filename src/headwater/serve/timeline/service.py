@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request
+from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
 from headwater.serve.timeline.batching import Batcher, BatchPart
 from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
@@ -23,12 +24,6 @@ from headwater.timeline.records import Spelled, Written
 
 Answered: TypeAlias = Callable[[Reply], None]
 
-_ROUTES: Final = {
-    "/": {"GET": "select", "POST": "insert", "DELETE": "delete"},
-    "/select": {"POST": "select"},
-    "/metrics": {"GET": "metrics"},
-    "/health": {"GET": "health"},
-}
 _WRITES: Final = {"insert": "inserted", "delete": "deleted"}
 # Whether the server is alive may be asked by everybody.
 _SCOPES: Final = {
@@ -40,11 +35,32 @@ _SCOPES: Final = {
 }
 
 
+class RequestReading(Protocol):
+    """How requests are read: strictly, or as Roshi does."""
+
+    def route(self, method: str, path: str) -> str:
+        """Return what is asked for; raises Refused."""
+
+    def read_tuples(self, body: bytes | bytearray) -> list[Spelled]:
+        """Read the body of an insert or delete; raises InvalidInput, or Refused."""
+
+    def read_query(self, text: str) -> wire.SelectParameters:
+        """Read the query of a select; raises InvalidInput."""
+
+    def read_keys(
+        self, body: bytes | bytearray, query: wire.SelectParameters, max_size: int
+    ) -> list[bytes]:
+        """Read which keys are asked for; raises InvalidInput, or Refused."""
+
+
 class Service:
     """Answers requests out of a farm; a Handler of HTTP."""
 
-    def __init__(self, farm: AsyncFarm, metrics: ServerMetrics, tokens: Tokens) -> None:
+    def __init__(
+        self, farm: AsyncFarm, metrics: ServerMetrics, tokens: Tokens, *, lenient: bool = False
+    ) -> None:
         self._farm = farm
+        self._reading: RequestReading = roshis if lenient else wire
         self._metrics = metrics
         self._tokens = tokens
         self._admitted = {
@@ -64,7 +80,7 @@ class Service:
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route and its token; raises Refused."""
-        action = _route(method, path)
+        action = self._reading.route(method, path)
         return self._admitted[authorize(self._tokens, authorization, _SCOPES[action])][action]
 
     def handle(self, request: Request, answer: Answered) -> None:
@@ -100,7 +116,7 @@ class Service:
 
     def _write(self, verb: str, request: Request, answer: Answered) -> None:
         began = time.perf_counter()
-        tuples = wire.read_tuples(request.body)
+        tuples = self._reading.read_tuples(request.body)
 
         def done(result: Written | Exception) -> None:
             if isinstance(result, Exception):
@@ -112,8 +128,11 @@ class Service:
 
     def _select(self, request: Request, answer: Answered) -> None:
         began = time.perf_counter()
-        query = wire.read_query(request.query)
-        keys = wire.read_keys(request.body, query)
+        query = self._reading.read_query(request.query)
+        keys = self._reading.read_keys(request.body, query, self._farm.max_size)
+        if query.limit < 1:
+            answer(wire.selected(query, keys, Answer.empty(), time.perf_counter() - began))
+            return
 
         def done(result: Answer | Exception) -> None:
             if isinstance(result, Exception):
@@ -151,15 +170,3 @@ class Service:
         if isinstance(error, HeadwaterError):
             return wire.failed(500, str(error))
         return self.refuse(own_fault(error))
-
-
-def _route(method: str, path: str) -> str:
-    """Return what a request asks for; raises Refused."""
-    methods = _ROUTES.get(path)
-    if methods is None:
-        raise Refused(404, f"there is no {path[:100]} here; there are {', '.join(_ROUTES)}")
-    action = methods.get("GET" if method == "HEAD" else method)
-    if action is None:
-        allow = ", ".join(methods)
-        raise Refused(405, f"{path} takes {allow}, not {method}", allow)
-    return action

@@ -21,7 +21,7 @@ import msgspec
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
-from headwater.serve.http.messages import Reply
+from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.http.nesting import check_nesting
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.reading import Answer
@@ -38,8 +38,14 @@ from headwater.timeline.scores import MAX_EXACT, exact, read_number
 
 MOST_RECORDS: Final = 1_000_000
 ENCODED: Final = "base64:"
-_TRUE: Final = {"1", "t", "T", "true", "TRUE", "True"}
+TRUE: Final = {"1", "t", "T", "true", "TRUE", "True"}
 _FALSE: Final = {"0", "f", "F", "false", "FALSE", "False"}
+_ROUTES: Final = {
+    "/": {"GET": "select", "POST": "insert", "DELETE": "delete"},
+    "/select": {"POST": "select"},
+    "/metrics": {"GET": "metrics"},
+    "/health": {"GET": "health"},
+}
 _PARAMETERS: Final = ("offset", "limit", "start", "stop", "coalesce", "cursors")
 
 
@@ -88,6 +94,18 @@ class SelectParameters(NamedTuple):
 _NOTHING: Final[Columns] = ([], [])
 
 
+def route(method: str, path: str) -> str:
+    """Return what a request asks for; raises Refused."""
+    methods = _ROUTES.get(path)
+    if methods is None:
+        raise Refused(404, f"there is no {path[:100]} here; there are {', '.join(_ROUTES)}")
+    action = methods.get("GET" if method == "HEAD" else method)
+    if action is None:
+        allow = ", ".join(methods)
+        raise Refused(405, f"{path} takes {allow}, not {method}", allow)
+    return action
+
+
 def read_tuples(body: bytes | bytearray) -> list[Spelled]:
     """Read the body of an insert or delete; raises InvalidInput, and Refused if it is too deep."""
     check_nesting(body)
@@ -100,7 +118,7 @@ def read_tuples(body: bytes | bytearray) -> list[Spelled]:
     return [spell(item.key, item.score, item.member) for item in given]
 
 
-def read_keys(body: bytes | bytearray, query: SelectParameters) -> list[bytes]:
+def read_keys(body: bytes | bytearray, query: SelectParameters, max_size: int) -> list[bytes]:
     """Read which keys are asked for, by the body or by the query; raises InvalidInput.
 
     Raises Refused if the body is nested too deep.
@@ -117,12 +135,18 @@ def read_keys(body: bytes | bytearray, query: SelectParameters) -> list[bytes]:
             raise InvalidInput(
                 f"{error}; send a JSON list of keys in base64, or name them as ?key=...&key=..."
             ) from None
+    return check_keys(keys, query, max_size)
+
+
+def check_keys(keys: list[bytes], query: SelectParameters, max_size: int) -> list[bytes]:
+    """Return keys of which a farm may be asked for so many records; raises InvalidInput."""
     for key in keys:
         if len(key) > MAX_KEY_BYTES:
             encode(key, "key")
-    if len(keys) * query.window.limit > MOST_RECORDS:
+    limit = min(query.window.limit, max_size)
+    if len(keys) * limit > MOST_RECORDS:
         raise InvalidInput(
-            f"{len(keys)} keys with up to {query.window.limit} records each are more than "
+            f"{len(keys)} keys with up to {limit} records each are more than "
             f"{MOST_RECORDS}; ask for fewer at once"
         )
     return keys
@@ -139,7 +163,7 @@ def read_query(text: str) -> SelectParameters:
         raise InvalidInput("the query is not UTF-8") from None
     for name, value in pairs:
         if name == "key":
-            keys.append(_key(value))
+            keys.append(read_key(value))
         elif name not in _PARAMETERS:
             raise InvalidInput(
                 f"{name!r} is not a parameter; there are key, {', '.join(_PARAMETERS)}"
@@ -159,7 +183,7 @@ def read_query(text: str) -> SelectParameters:
     return SelectParameters(window, offset, limit, coalesce, cursors, tuple(keys))
 
 
-def _key(text: str) -> bytes:
+def read_key(text: str) -> bytes:
     """Read base64 of a query: of either alphabet, padded or not, and with + read as a space."""
     padded = text.replace(" ", "+").replace("-", "+").replace("_", "/")
     try:
@@ -179,9 +203,9 @@ def _number(given: dict[str, str], name: str, default: int, least: int) -> int:
 
 def _bool(given: dict[str, str], name: str) -> bool:
     text = given.get(name)
-    if text and text not in _TRUE | _FALSE:
+    if text and text not in TRUE | _FALSE:
         raise InvalidInput(f"{name} must be true or false, not {text!r}")
-    return text in _TRUE
+    return text in TRUE
 
 
 def written(verb: str, count: int, seconds: float) -> Reply:

@@ -16,7 +16,6 @@ from headwater.instrument import Instrument
 from headwater.timeline.cluster.calls import NO_LIMIT, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
-from headwater.timeline.farm.disputes import Failures
 from headwater.timeline.farm.full_repair import (
     compare_whole,
     read_merged,
@@ -78,6 +77,11 @@ class AsyncFarm(OpenedFarm):
     def source(self) -> tuple[Cluster, ...]:
         """The clusters that have all timelines: while a farm is moved, the old ones."""
         return self._active.source
+
+    @property
+    def max_size(self) -> int:
+        """How many elements a key shows at most."""
+        return self._options.max_size
 
     @property
     def layout(self) -> FarmLayout:
@@ -176,7 +180,7 @@ class AsyncFarm(OpenedFarm):
         most = self._options.max_size
         limit = min(window.limit, most - window.offset)
         if not asked or limit <= 0:
-            return Answer({}, Failures(), 0.0)
+            return Answer.empty()
         # A page by rank ends by its limit; where one by cursor ends, only the server knows.
         most = most if window.start or window.stop else NO_LIMIT
         window = window._replace(limit=limit, shown=most)

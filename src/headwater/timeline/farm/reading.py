@@ -57,6 +57,11 @@ class Answer(NamedTuple):
     failures: Failures
     blocked_s: float
 
+    @classmethod
+    def empty(cls) -> Answer:
+        """Return an answer without elements, for which no cluster was asked."""
+        return cls({}, Failures(), 0.0)
+
     def elements(self) -> int:
         """Count the elements of all keys."""
         return sum(len(members) for members, _ in self.columns.values())
