@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple, TypeAlias, get_args
 
 from headwater.errors import InvalidInput
 from headwater.log.handles import list_streams
 from headwater.log.scrubbing import check_stream
+from headwater.queue.handles import list_queues
+from headwater.queue.scrubbing import check_queue
+from headwater.store.call import Operation
 from headwater.store.scrubbing import Checks, Defect, Kind, ScrubLedger, apply
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 # How often one object is checked again after repairs, which may uncover more.
-ROUNDS: Final = 5
+ROUNDS: Final = 20
 # Nobody who asks for the end waits longer than this.
 PAUSE_S: Final = 0.1
 
@@ -56,6 +59,10 @@ class RepairReport:
     repaired: tuple[Defect, ...]
     left: tuple[Defect, ...]
     complete: bool
+
+
+_Listing: TypeAlias = Callable[[], Operation[list[str]]]
+_Check: TypeAlias = Callable[[str, ScrubLedger], Checks[None]]
 
 
 class _Object(NamedTuple):
@@ -136,9 +143,14 @@ class ScrubRun:
 
     def _each(self, handle: Callable[[_Object], Checks[None]]) -> Checks[None]:
         """Handle all objects that were asked for."""
-        if "stream" in self._kinds:
-            for name in (yield list_streams()):
-                yield from self._one(handle, _Object("stream", name, partial(check_stream, name)))
+        rooms: tuple[tuple[Kind, _Listing, _Check], ...] = (
+            ("stream", list_streams, check_stream),
+            ("queue", list_queues, check_queue),
+        )
+        for kind, listing, check in rooms:
+            if kind in self._kinds:
+                for name in (yield listing()):
+                    yield from self._one(handle, _Object(kind, name, partial(check, name)))
 
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:

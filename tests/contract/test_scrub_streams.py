@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +10,7 @@ import redis
 
 from headwater import Headwater, Stream
 from headwater.log.keys import group_key, stream_key
+from tests.support.breaking import Break, assert_found_and_repaired
 from tests.support.entries import entries
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
@@ -17,23 +18,11 @@ from tests.support.servers import Server
 from tests.support.traffic import use_group, use_stream
 
 
-class Place(NamedTuple):
-    """What a test breaks: the server's client, the keys of the stream and of the group."""
+class Keys(NamedTuple):
+    """The keys of the stream and of the group."""
 
-    raw: redis.Redis
     stream: str
     group: str
-
-
-class Case(NamedTuple):
-    """A way to break a stream or its group, and what a scrub says of it."""
-
-    break_: Callable[[Place], object]
-    kind: str
-    place: str
-    expected: str
-    found: str
-    repairs: bool = True
 
 
 def _flip(raw: redis.Redis, key: str, field: str) -> None:
@@ -42,98 +31,98 @@ def _flip(raw: redis.Redis, key: str, field: str) -> None:
     raw.hset(key, field, bytes(blob))
 
 
-def _start(at: Place) -> bytes:
-    found: list[bytes] = at.raw.zrange(f"{at.group}:pending", 0, 0)  # type: ignore[assignment]
+def _start(raw: redis.Redis, at: Keys) -> bytes:
+    found: list[bytes] = raw.zrange(f"{at.group}:pending", 0, 0)  # type: ignore[assignment]
     return found[0].partition(b":")[0]
 
 
-STREAM: dict[str, Case] = {
-    "a bit of a node": Case(
-        lambda at: _flip(at.raw, f"{at.stream}:nodes", "3001"),
+STREAM: dict[str, Break[Keys]] = {
+    "a bit of a node": Break(
+        lambda raw, at: _flip(raw, f"{at.stream}:nodes", "3001"),
         "stream",
         "node 3001-3600",
         "a node that can be read",
         "its checksum is wrong",
         repairs=False,
     ),
-    "a node that is gone": Case(
-        lambda at: at.raw.hdel(f"{at.stream}:nodes", "3001"),
+    "a node that is gone": Break(
+        lambda raw, at: raw.hdel(f"{at.stream}:nodes", "3001"),
         "stream",
         "node 3001-3600",
         "a node",
         "none",
         repairs=False,
     ),
-    "a row of the index that is gone": Case(
-        lambda at: at.raw.zremrangebyscore(f"{at.stream}:index", 3600, 3600),
+    "a row of the index that is gone": Break(
+        lambda raw, at: raw.zremrangebyscore(f"{at.stream}:index", 3600, 3600),
         "stream",
         "offsets 3001-3600",
         "a node that holds them",
         "none",
         repairs=False,
     ),
-    "a node that the index does not name": Case(
-        lambda at: at.raw.hset(f"{at.stream}:nodes", "77", b"left"),
+    "a node that the index does not name": Break(
+        lambda raw, at: raw.hset(f"{at.stream}:nodes", "77", b"left"),
         "stream",
         "node at 77",
         "a row of the index",
         "4 bytes",
     ),
-    "the count of bytes": Case(
-        lambda at: at.raw.hincrby(at.stream, "bytes", 5), "stream", "field bytes", "", ""
+    "the count of bytes": Break(
+        lambda raw, at: raw.hincrby(at.stream, "bytes", 5), "stream", "field bytes", "", ""
     ),
-    "the count of holes": Case(
-        lambda at: at.raw.hincrby(at.stream, "holes", -3), "stream", "field holes", "", ""
+    "the count of holes": Break(
+        lambda raw, at: raw.hincrby(at.stream, "holes", -3), "stream", "field holes", "", ""
     ),
-    "an entry beyond the end": Case(
-        lambda at: at.raw.xadd(f"{at.stream}:tail", {"k": "t", "v": "v", "t": 1}, id="0-3652"),
+    "an entry beyond the end": Break(
+        lambda raw, at: raw.xadd(f"{at.stream}:tail", {"k": "t", "v": "v", "t": 1}, id="0-3652"),
         "stream",
         "tail",
         "no entry beyond last, 3651",
         "entries 3652-3652",
     ),
-    "an entry that is gone": Case(
-        lambda at: at.raw.xdel(f"{at.stream}:tail", "0-3645"),
+    "an entry that is gone": Break(
+        lambda raw, at: raw.xdel(f"{at.stream}:tail", "0-3645"),
         "stream",
         "offsets 3645-3645",
         "entries in the tail",
         "none",
         repairs=False,
     ),
-    "the newest entry": Case(
-        lambda at: at.raw.xdel(f"{at.stream}:tail", "0-3651"),
+    "the newest entry": Break(
+        lambda raw, at: raw.xdel(f"{at.stream}:tail", "0-3651"),
         "stream",
         "tail",
         "entries up to 3651",
         "3650-3651 is missing",
         repairs=False,
     ),
-    "the mark of cold nodes": Case(
-        lambda at: at.raw.hset(at.stream, "cold", "99999"),
+    "the mark of cold nodes": Break(
+        lambda raw, at: raw.hset(at.stream, "cold", "99999"),
         "stream",
         "field cold",
         "at most sealed, 3600",
         "99999",
     ),
-    "an answer beyond the end": Case(
-        lambda at: at.raw.hset(f"{at.stream}:answers", b"bulk\x002", b"2:9001:9002"),
+    "an answer beyond the end": Break(
+        lambda raw, at: raw.hset(f"{at.stream}:answers", b"bulk\x002", b"2:9001:9002"),
         "stream",
         "answer to producer 'bulk'",
         "numbers up to 3651, the last one given out",
         "b'2:9001:9002'",
         repairs=False,
     ),
-    "a producer that is not listed": Case(
-        lambda at: at.raw.zrem(f"{at.stream}:producers", "bulk"),
+    "a producer that is not listed": Break(
+        lambda raw, at: raw.zrem(f"{at.stream}:producers", "bulk"),
         "stream",
         "producer 'bulk'",
         "the time of its latest write",
         "none",
     ),
-    "a key of another type": Case(
-        lambda at: (
-            at.raw.delete(f"{at.stream}:producers"),
-            at.raw.set(f"{at.stream}:producers", "x"),
+    "a key of another type": Break(
+        lambda raw, at: (
+            raw.delete(f"{at.stream}:producers"),
+            raw.set(f"{at.stream}:producers", "x"),
         ),
         "stream",
         "key hw:s:{",
@@ -141,58 +130,58 @@ STREAM: dict[str, Case] = {
         "WRONGTYPE",
         repairs=False,
     ),
-    "the count of pending messages": Case(
-        lambda at: at.raw.hincrby(at.group, "pending", 4), "group", "field pending", "", ""
+    "the count of pending messages": Break(
+        lambda raw, at: raw.hincrby(at.group, "pending", 4), "group", "field pending", "", ""
     ),
-    "the count of dead letters": Case(
-        lambda at: at.raw.hincrby(at.group, "buried", -1), "group", "field buried", "", ""
+    "the count of dead letters": Break(
+        lambda raw, at: raw.hincrby(at.group, "buried", -1), "group", "field buried", "", ""
     ),
-    "a range that is never due": Case(
-        lambda at: at.raw.zrem(f"{at.group}:due", _start(at)),
+    "a range that is never due": Break(
+        lambda raw, at: raw.zrem(f"{at.group}:due", _start(raw, at)),
         "group",
         "pending range ",
         "a time when it is due, or a place to be buried",
         "neither: it is never redelivered",
     ),
-    "a time of no range": Case(
-        lambda at: at.raw.zadd(f"{at.group}:due", {"999": FAR * 2000}),
+    "a time of no range": Break(
+        lambda raw, at: raw.zadd(f"{at.group}:due", {"999": FAR * 2000}),
         "group",
         "due 999",
         "a pending range",
         "none",
     ),
-    "the time when something comes due": Case(
-        lambda at: at.raw.hset(at.group, "due", 10**15),
+    "the time when something comes due": Break(
+        lambda raw, at: raw.hset(at.group, "due", 10**15),
         "group",
         "field due",
         "",
         "1000000000000000",
     ),
-    "a range beyond the next offset": Case(
-        lambda at: at.raw.hset(at.group, "next", "1201"),
+    "a range beyond the next offset": Break(
+        lambda raw, at: raw.hset(at.group, "next", "1201"),
         "group",
         "pending range ",
         "below next, 1201",
         "up to ",
         repairs=False,
     ),
-    "a next offset beyond the end": Case(
-        lambda at: at.raw.hset(at.group, "next", "9999"),
+    "a next offset beyond the end": Break(
+        lambda raw, at: raw.hset(at.group, "next", "9999"),
         "group",
         "field next",
         "1 to 3652",
         "9999",
         repairs=False,
     ),
-    "a group without fields": Case(
-        lambda at: at.raw.zadd(f"{at.stream}:groups", {"ghost": 1}),
+    "a group without fields": Break(
+        lambda raw, at: raw.zadd(f"{at.stream}:groups", {"ghost": 1}),
         "group",
         "fields",
         "a group",
         "nothing",
     ),
-    "a stream of letters that is gone": Case(
-        lambda at: at.raw.delete(f"{at.stream[:-1]}.workers.dead}}"),
+    "a stream of letters that is gone": Break(
+        lambda raw, at: raw.delete(f"{at.stream[:-1]}.workers.dead}}"),
         "group",
         "dead letters",
         "letters up to offset ",
@@ -230,25 +219,10 @@ def test_each_break_is_found_where_it_is(
     server: Server, used: tuple[Headwater, Stream], what: str
 ) -> None:
     hw, stream = used
-    case = STREAM[what]
     key = stream_key(stream.name)
     with server.client() as raw:
-        case.break_(Place(raw, key, group_key(key, "workers")))
-    found = hw.scrub(stream.name).defects
-    mine = [d for d in found if d.kind == case.kind and d.place.startswith(case.place)]
-    assert mine, found
-    assert case.expected in mine[0].expected
-    assert case.found in mine[0].found
-    assert mine[0].cure
-    assert (mine[0].repair is not None) == case.repairs
-    if case.repairs:
-        assert len(found) == 1, found
-        assert hw.repair(stream.name).repaired == (), "a dry run changes nothing"
-        assert hw.scrub(stream.name).defects == found
-        report = hw.repair(stream.name, dry_run=False)
-        assert report.repaired == found
-        assert report.left == ()
-        assert_sound(hw, stream.name)
+        keys = Keys(key, group_key(key, "workers"))
+        assert_found_and_repaired(hw, raw, keys, STREAM[what], stream.name)
 
 
 def test_a_stream_that_an_old_write_wedged_is_writable_after_a_repair(

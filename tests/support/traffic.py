@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headwater import Headwater, Stream
+from headwater import Headwater, Queue, Stream
 from tests.support.entries import entries
 from tests.support.groups import FAR
 from tests.support.watch import let_pass
@@ -43,3 +43,24 @@ def use_group(hw: Headwater, stream: Stream) -> None:
     assert group.info().dead > 0
     group.redrive(5)
     stream.group("plain").read(10)
+
+
+def use_queue(hw: Headwater, name: str) -> Queue:
+    """Push in all forms and let messages take every way: acked, late, given back, dead, delayed."""
+    queue = hw.queue(name)
+    queue.configure(max_attempts=2, backoff="none")
+    queue.push_many([b"bulk-%d" % at for at in range(100)], producer="p", sequence=1)
+    queue.push_many([b"later-%d" % at for at in range(12)], delay_ms=FAR)
+    queue.push(b"urgent", priority=5)
+    queue.push(b"short", ttl_ms=FAR)
+    queue.push(b"once", dedupe="key", dedupe_ms=FAR)
+    taken = queue.pop(30, ack_ms=FAR)
+    queue.ack(*taken[:7])
+    queue.nack(*taken[7:12], delay_ms=FAR)
+    queue.extend(*taken[14:16], ack_ms=2 * FAR)
+    for _ in range(2):
+        queue.pop(5, ack_ms=1)
+        let_pass(hw, 2)
+        hw.keep_queues(name)
+    assert queue.stats().dead > 0
+    return queue

@@ -26,6 +26,13 @@ _ARRAY_HEAD = 3
 _VALUE_HEAD = 5
 _SIZE_BYTES = 4
 _VALUES = msgspec.msgpack.Decoder(list[bytes])
+# How texts of MessagePack begin: the sign, and how many bytes of size follow it; short ones have
+# theirs in the sign. Then how many bytes follow the sign of an array or a number.
+_SIZES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}
+_SHORT_TEXT = 0xA0
+_WIDTHS = {0xDC: 2, 0xDD: 4, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8} | {
+    0xD0 + place: 2**place for place in range(4)
+}
 
 
 class StoredMessage(NamedTuple):
@@ -97,3 +104,29 @@ def _values(text: bytes) -> list[bytes]:
             found.append(text[at : at + size])
             at += size
         return found
+
+
+def part_joined(text: bytes) -> list[bytes]:
+    """Return the bundles of one that has a time, whose deadlines, if they vary, are left out.
+
+    What cannot be read is left out, too; the server reads it in the same way.
+    """
+    if text[:1].isdigit():
+        return [text]
+    texts: list[bytes] = []
+    at = 0
+    while at < len(text):
+        sign = text[at]
+        if sign in _SIZES:
+            width = _SIZES[sign]
+            size = int.from_bytes(text[at + 1 : at + 1 + width])
+            at += 1 + width
+        elif _SHORT_TEXT <= sign < _SHORT_TEXT + 32:
+            size, at = sign - _SHORT_TEXT, at + 1
+        else:
+            # An array, or a number: a deadline.
+            at += 1 + _WIDTHS.get(sign, 0)
+            continue
+        texts.append(text[at : at + size])
+        at += size
+    return texts
