@@ -12,12 +12,33 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias, get_args
 
 from headwater.errors import InvalidInput
-from headwater.log.handles import list_streams
+from headwater.ick.key_scrubbing import (
+    check_channel_key,
+    check_ick_key,
+    check_shard_key,
+    ick_of,
+)
+from headwater.ick.layout import list_channels
+from headwater.ick.scrubbing import check_channel, check_ick
+from headwater.log.handles import list_streams, list_topics
+from headwater.log.key_scrubbing import check_stream_key
 from headwater.log.scrubbing import check_stream
+from headwater.log.topic_scrubbing import check_topic, check_topic_key
 from headwater.queue.handles import list_queues
+from headwater.queue.key_scrubbing import check_queue_key
 from headwater.queue.scrubbing import check_queue
-from headwater.store.call import Operation
-from headwater.store.scrubbing import Checks, Defect, Kind, ScrubLedger, apply
+from headwater.store.call import Operation, ScanKeys
+from headwater.store.key_scrubbing import NOBODYS, PREFIX, OwnedKey, check_type, owned
+from headwater.store.scrubbing import (
+    PAGE,
+    Checks,
+    Defect,
+    Kind,
+    ScrubLedger,
+    apply,
+    shown,
+    side_by_side,
+)
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 # How often one object is checked again after repairs, which may uncover more.
@@ -63,6 +84,35 @@ class RepairReport:
 
 _Listing: TypeAlias = Callable[[], Operation[list[str]]]
 _Check: TypeAlias = Callable[[str, ScrubLedger], Checks[None]]
+
+
+def _scan(server: int, cursor: bytes) -> Operation[tuple[int, bytes, list[bytes]]]:
+    found: tuple[int, bytes, list[bytes]] = yield ScanKeys(server, cursor, PAGE)
+    return found
+
+
+def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
+    """Check a key that is of the whole store."""
+    expected = _GLOBALS.get(found.name)
+    if expected is None or found.part:
+        ledger.found(f"key {shown(found.key)}", "an object that it belongs to", "none", NOBODYS)
+        return
+    yield from check_type(shown(found.key), found.key, expected, ledger)
+
+
+_GLOBALS: Final = {
+    **dict.fromkeys(("streams", "topics", "queues", "channels"), "set"),
+    "timelines": "hash",
+    "scrub": "hash",
+}
+_KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] = {
+    "": _check_global,
+    "s": check_stream_key,
+    "t": check_topic_key,
+    "q": check_queue_key,
+    "c": check_channel_key,
+    "cs": check_shard_key,
+}
 
 
 class _Object(NamedTuple):
@@ -145,12 +195,48 @@ class ScrubRun:
         """Handle all objects that were asked for."""
         rooms: tuple[tuple[Kind, _Listing, _Check], ...] = (
             ("stream", list_streams, check_stream),
+            ("topic", list_topics, check_topic),
             ("queue", list_queues, check_queue),
+            ("channel", list_channels, check_channel),
         )
         for kind, listing, check in rooms:
             if kind in self._kinds:
                 for name in (yield listing()):
                     yield from self._one(handle, _Object(kind, name, partial(check, name)))
+        if "ick" in self._kinds:
+            for name in self._names:
+                yield from self._one(handle, _Object("ick", name, partial(check_ick, name)))
+        if not self._names and {"store", "ick"} & set(self._kinds):
+            yield from self._one(handle, _Object("store", "keys", self._check_keys))
+
+    def _check_keys(self, ledger: ScrubLedger) -> Checks[None]:
+        """Go through all keys of all servers: those of no object, and those of Icks."""
+        server, servers, cursor = 0, 1, b"0"
+        while server < servers:
+            servers, cursor, keys = yield _scan(server, cursor)
+            ledger.bytes += sum(map(len, keys))
+            own: list[ScrubLedger] = []
+            checks = [self._check_key(key, own) for key in keys]
+            yield from side_by_side([check for check in checks if check is not None])
+            for each in own:
+                ledger.add(each)
+            if cursor == b"0":
+                server += 1
+
+    def _check_key(self, key: bytes, ledgers: list[ScrubLedger]) -> Checks[None] | None:
+        """Return the check of one key, with a ledger of its own; None for a key of others."""
+        ledger = ScrubLedger()
+        ledgers.append(ledger)
+        if "ick" in self._kinds and (name := ick_of(key)) is not None:
+            return check_ick_key(key, name, ledger)
+        if "store" not in self._kinds or not key.startswith(PREFIX):
+            return None
+        found = owned(key)
+        check = None if found is None else _KEY_CHECKS.get(found.letter)
+        if found is None or check is None:
+            ledger.found(f"key {shown(key)}", "an object that it belongs to", "none", NOBODYS)
+            return None
+        return check(found, ledger)
 
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:

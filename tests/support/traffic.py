@@ -64,3 +64,26 @@ def use_queue(hw: Headwater, name: str) -> Queue:
         hw.keep_queues(name)
     assert queue.stats().dead > 0
     return queue
+
+
+def use_ick(hw: Headwater, name: str) -> None:
+    """Make members of an Ick dirty, reserve and commit some."""
+    ick = hw.ick(name)
+    ick.add({f"m{at}": at for at in range(50)})
+    ick.reserve(10)
+    ick.commit("m1", "m2")
+    ick.add({"m3": 1})
+
+
+def use_channel(hw: Headwater, name: str, members: int = 100) -> None:
+    """Make members of a channel dirty, now and later; reserve, commit, release, reshard."""
+    channel = hw.ick_channel(name, 2, consumer="c1")
+    channel.add({f"m{at}": at for at in range(members)})
+    channel.add({f"later{at}": at for at in range(5)}, not_before=2 * 10**12)
+    for _ in range(2):
+        batch = channel.reserve(20)
+        taken = list(batch.members)
+        channel.commit(batch, *taken[:5])
+        channel.release(batch, *taken[5:8], delay_ms=FAR)
+        channel.release(batch, *taken[8:10])
+        channel.add(dict.fromkeys(taken[10:13], 1))

@@ -8,12 +8,12 @@ See headwater/store/scrubbing.py for how checks work.
 from __future__ import annotations
 
 import re
-import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
 from headwater.queue.bundles import open_bundle, part_joined
 from headwater.queue.keys import queue_key
+from headwater.queue.queue_fields import TIMED, QueueHead, head_command, queue_head, set_key
 from headwater.queue.replies import PageReply
 from headwater.store.answers_scrubbing import check_answers
 from headwater.store.call import Call, Operation
@@ -30,59 +30,11 @@ from headwater.store.scrubbing import (
     size_of,
 )
 
-# The counters in the order in which they are packed; see lua/shared/10-layout.lua.
-COUNTS: Final = (
-    *("last", "pushed", "popped", "acked", "expired", "damaged", "unacked", "delayed", "retry"),
-    *("dead", "largest", "marked", "generation", "waited", "soonest", "bundled", "asked"),
-)
-TIMED: Final = ("delayed", "unacked", "retry")
 CALL_BYTES: Final = 1024 * 1024
 # How many bundles one repair names again.
 RESTORED: Final = 100
 _NAME = re.compile(rb"(\d+):(-?\d+):(\d+):(\d+)(:v)?")
 _LOST: Final = "the next pop puts it aside, and goes on with the others"
-
-
-class QueueHead(NamedTuple):
-    """The counters of a queue by name, its priorities, and both as they are stored."""
-
-    counts: dict[str, float]
-    priorities: tuple[str, ...]
-    raw: list[bytes | None]
-
-    @property
-    def sets(self) -> list[tuple[str, str]]:
-        """Every sorted set of the queue, with its priority."""
-        timed = [(name, priority) for name in TIMED for priority in self.priorities]
-        return [*timed, ("dead", "")]
-
-    def packed(self, **counts: float) -> bytes:
-        """Return the counters as they are stored, some of them with another value."""
-        old = self.raw[0] or b""
-        values = list(struct.unpack(f">{len(old) // 8}d", old))
-        for name, value in counts.items():
-            values[COUNTS.index(name)] = value
-        return struct.pack(f">{len(values)}d", *values)
-
-
-def set_key(key: str, name: str, priority: str) -> str:
-    """Return the key of a list or a sorted set of a queue."""
-    return f"{key}:{name}:{priority}" if priority else f"{key}:{name}"
-
-
-def head_command(key: str) -> Command:
-    """Return the command that reads the fields of a queue."""
-    return ("HMGET", key, "counts", "priorities")
-
-
-def queue_head(values: list[bytes | None]) -> QueueHead | None:
-    """Read the fields of a queue; None when they cannot be read."""
-    counts, priorities = values
-    if counts is None or len(counts) % 8 or len(counts) < 8 * len(COUNTS):
-        return None
-    numbers = struct.unpack(f">{len(counts) // 8}d", counts)
-    names = tuple(p for p in (priorities or b"").decode("latin-1").split(",") if p)
-    return QueueHead(dict(zip(COUNTS, numbers, strict=False)), names, values)
 
 
 def check_queue(name: str, ledger: ScrubLedger) -> Checks[None]:
@@ -148,18 +100,19 @@ def _check_head(key: str, ledger: ScrubLedger) -> Checks[QueueHead | None]:
     looked = yield from _look(ledger, key, *keys)
     if looked is None or ledger.wrong_types(keys, looked[1]):
         return None
-    head, firsts = looked
+    now: QueueHead = looked[0]
+    firsts: list[list[bytes]] = looked[1]
     deadlines = [float(first[1]) for first in firsts[2::4] if first]
-    if deadlines and min(deadlines) < head.counts["soonest"]:
-        counts = head.packed(soonest=min(deadlines))
-        repair = _repaired(key, head, counts, f"sets it to {min(deadlines):.0f}")
+    if deadlines and min(deadlines) < now.counts["soonest"]:
+        counts = now.packed(soonest=min(deadlines))
+        repair = _repaired(key, now, counts, f"sets it to {min(deadlines):.0f}")
         ledger.found(
             "count soonest",
             f"{min(deadlines):.0f} or earlier",
-            f"{head.counts['soonest']:.0f}",
+            f"{now.counts['soonest']:.0f}",
             repair=repair,
         )
-    return head
+    return now
 
 
 def _repaired(key: str, head: QueueHead, counts: bytes, what: str) -> Repair:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headwater.store.call import Argument, Call, Key, Operation
+from headwater.store.many import together
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Repair:
     key: Key
     expected: tuple[tuple[Command, Any], ...]
     changes: tuple[Command, ...]
+    also: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class ScrubLedger:
     unsettled: list[str] = field(default_factory=list)
     kind: Kind = "store"
     name: str = ""
+    _noted: set[Defect] = field(default_factory=set)
 
     def begin(self, kind: Kind, name: str) -> None:
         """Note which object is looked at from now on."""
@@ -93,13 +96,18 @@ class ScrubLedger:
         repair: Repair | None = None,
     ) -> None:
         """Note a defect of the object that is looked at."""
+        cure = f"{REPAIR}: {repair.what}" if repair else cure
+        self._note(Defect(self.kind, self.name, place, str(expected), str(found), cure, repair))
+
+    def _note(self, defect: Defect) -> None:
+        """Note a defect; what two keys of one object say of it is said once."""
+        if defect in self._noted:
+            return
         if len(self.defects) >= MOST_DEFECTS:
             self.more += 1
             return
-        cure = f"{REPAIR}: {repair.what}" if repair else cure
-        self.defects.append(
-            Defect(self.kind, self.name, place, str(expected), str(found), cure, repair)
-        )
+        self._noted.add(defect)
+        self.defects.append(defect)
 
     def wrong_types(self, commands: Sequence[Command], replies: Sequence[Any]) -> bool:
         """Note each key that is of another type than the command takes; returns whether one is."""
@@ -121,9 +129,9 @@ class ScrubLedger:
         """Add what another ledger has."""
         self.objects += other.objects
         self.bytes += other.bytes
-        room = MOST_DEFECTS - len(self.defects)
-        self.defects += other.defects[:room]
-        self.more += other.more + len(other.defects[room:])
+        for defect in other.defects:
+            self._note(defect)
+        self.more += other.more
         self.unsettled += other.unsettled
 
     def leave_unsettled(self) -> None:
@@ -131,15 +139,17 @@ class ScrubLedger:
         self.unsettled.append(f"{self.kind} {self.name}")
 
 
-def read(ledger: ScrubLedger, key: Key, *commands: Command) -> Operation[list[Any]]:
+def read(
+    ledger: ScrubLedger, key: Key, *commands: Command, also: tuple[Key, ...] = ()
+) -> Operation[list[Any]]:
     """Run commands that only read the keys of one object, as one step; returns their replies.
 
-    In place of a reply stands the error, where a key has another type.
+    In place of a reply stands the error, where a key has another type. ``also`` is as in a Call.
     """
     words: list[Argument] = []
     for command in commands:
         words += [len(command), *command]
-    replies: list[Any] = yield Call("hw_scrub_read", key, tuple(words), read_only=True)
+    replies: list[Any] = yield Call("hw_scrub_read", key, tuple(words), read_only=True, also=also)
     ledger.bytes += size_of(replies)
     return replies
 
@@ -151,7 +161,24 @@ def apply(repair: Repair) -> Operation[bool]:
         words += [len(command), *command, spelled(reply)]
     for command in repair.changes:
         words += [len(command), *command]
-    return bool((yield Call("hw_scrub_repair", repair.key, tuple(words), repeatable=True)))
+    call = Call("hw_scrub_repair", repair.key, tuple(words), repeatable=True, also=repair.also)
+    return bool((yield call))
+
+
+def side_by_side(checks: Sequence[Checks[None]]) -> Checks[None]:
+    """Run short checks of different objects together, in a few round trips."""
+    running: dict[int, tuple[Checks[None], Operation[Any]]] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(checks)))
+    while replies:
+        for place, reply in replies.items():
+            try:
+                running[place] = checks[place], checks[place].send(reply)
+            except StopIteration:
+                running.pop(place, None)
+        if not running:
+            return
+        found = yield together([operation for _, operation in running.values()])
+        replies = dict(zip(running, found, strict=True))
 
 
 def spelled(reply: Any) -> bytes:
