@@ -2,7 +2,8 @@
 
 An archive has a directory for each stream, ``stream=<name>``, spelled as Hive and Spark spell
 partitions, so that the whole place is also a plain Parquet data set with the columns stream and
-date. Files are written atomically.
+date. Files are written atomically: under another name first, which is removed when that fails; what
+a writer left who was killed, the next one removes after a day.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import re
 import secrets
+import time
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,8 @@ from headwater.errors import ArchiveDamaged, InvalidInput
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _MAX_NAME_BYTES = 255
 _NEW = ".new-"
+# No file takes that long to write: whoever wrote one that is older was killed.
+_LEFT_S = 24 * 3600.0
 # What a file system without hard links answers.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -72,6 +76,7 @@ class Directory:
         self.filesystem = filesystem
         self.path = path
         self.shown = shown
+        self._tidied: set[str] = set()
 
     def within(self, name: str) -> str:
         """Return the full path of a file."""
@@ -119,13 +124,13 @@ class Directory:
         if self.filesystem.get_file_info(self.within(name)).type != pafs.FileType.NotFound:
             return False
         beside = self._beside(name)
-        self.put(beside, data)
         try:
+            self.put(beside, data)
             self.filesystem.move(self.within(beside), self.within(name))
-        except OSError:
+        except BaseException as error:
+            self._remove_quietly(beside)
             # HDFS does not move a file onto another.
-            self.remove(beside)
-            if self.read(name) is None:
+            if not isinstance(error, OSError) or self.read(name) is None:
                 raise
         return bool(self.read(name) == data.to_pybytes())
 
@@ -138,8 +143,25 @@ class Directory:
         self.filesystem.create_dir(self.within(name).rpartition("/")[0], recursive=True)
 
     def _beside(self, name: str) -> str:
+        """Return a name of nobody else beside a file, to write it under first."""
         folder, _, base = name.rpartition("/")
+        if folder not in self._tidied:
+            self._tidied.add(folder)
+            self._tidy(folder)
         return f"{folder}/{_NEW}{secrets.token_hex(8)}-{base}"
+
+    def _tidy(self, folder: str) -> None:
+        """Remove files that writers left behind in a folder who were killed."""
+        selector = pafs.FileSelector(self.within(folder), allow_not_found=True)
+        for one in self.filesystem.get_file_info(selector):
+            changed_s = (one.mtime_ns or time.time_ns()) / 1e9
+            if one.base_name.startswith(_NEW) and time.time() - changed_s > _LEFT_S:
+                self._remove_quietly(f"{folder}/{one.base_name}")
+
+    def _remove_quietly(self, name: str) -> None:
+        """Remove a file on the way to an error, or one that is in nobody's way."""
+        with contextlib.suppress(OSError):
+            self.remove(name)
 
 
 class LocalDirectory(Directory):
@@ -148,7 +170,11 @@ class LocalDirectory(Directory):
     def put(self, name: str, data: pa.Buffer) -> None:
         """See Directory; on disk when this returns."""
         beside = self._write_beside(name, data)
-        Path(self.within(beside)).replace(self.within(name))
+        try:
+            Path(self.within(beside)).replace(self.within(name))
+        except BaseException:
+            self._remove_quietly(beside)
+            raise
         _sync(Path(self.within(name)).parent)
 
     def create(self, name: str, data: pa.Buffer) -> bool:
@@ -163,17 +189,22 @@ class LocalDirectory(Directory):
                 raise
             return super().create(name, data)
         finally:
-            self.remove(beside)
+            self._remove_quietly(beside)
         _sync(Path(self.within(name)).parent)
         return True
 
     def _write_beside(self, name: str, data: pa.Buffer) -> str:
         self._make_folder(name)
         beside = self._beside(name)
-        with Path(self.within(beside)).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with Path(self.within(beside)).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            # A full disk: what is there of it is in the way of the next attempt.
+            self._remove_quietly(beside)
+            raise
         return beside
 
     def _make_folder(self, name: str) -> None:

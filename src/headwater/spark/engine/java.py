@@ -111,7 +111,11 @@ def _install(java: Path, script: str) -> None:
         return
     java.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=java.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(script)
-    Path(draft).chmod(0o755)
-    Path(draft).replace(java)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        Path(draft).chmod(0o755)
+        Path(draft).replace(java)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

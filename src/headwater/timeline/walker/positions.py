@@ -64,11 +64,15 @@ class WalkStateFile:
         """Write positions so that a crash leaves the old ones or the new."""
         if self._path is not None:
             new = self._path.with_name(f"{self._path.name}.new")
-            with new.open("wb") as file:
-                file.write(msgspec.json.encode(positions))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
+            try:
+                with new.open("wb") as file:
+                    file.write(msgspec.json.encode(positions))
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.replace(self._path)
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
 
     def forget(self) -> None:
         """Remove the file, so that the next walk begins from the start."""
