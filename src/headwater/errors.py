@@ -607,14 +607,18 @@ class OutboxError(HeadwaterError):
 
 
 class DatabaseUnreachable(OutboxError, ConnectionError):
-    """The database is away, or the connection broke; what was not committed did not happen."""
+    """The database is away, or the connection broke; what was not committed did not happen.
 
-    def __init__(self, where: str, why: str) -> None:
+    ``answered`` says that the server is there: it starts, stops or has too many connections.
+    """
+
+    def __init__(self, where: str, why: str, *, answered: bool = False) -> None:
         super().__init__(
             f"cannot reach the database at {where}: {why}; "
             "check that it runs and that the URL names its place"
         )
         self.where = where
+        self.answered = answered
 
 
 class DatabaseRefused(OutboxError):

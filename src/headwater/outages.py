@@ -13,6 +13,8 @@ from headwater.errors import AccessDenied, StoreError, StoreTooOld
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
+# How long work that has an end waits out an outage; what runs on and on waits as long as it lasts.
+PATIENCE_S = 60.0
 
 
 def store_may_recover(error: StoreError) -> bool:
@@ -48,6 +50,11 @@ class Outage:
             why = self._reason(error)
             self._log.warning("%s is held up, and retries until it works: %s", self._who, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long the outage lasts that is under way; 0 when there is none."""
+        return self._clock() - self._since if self._failures else 0.0
 
     def over(self) -> None:
         """Note that it works again, and log the end of an outage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +24,7 @@ SCHEMAS = {
     "totals": (TOTALS, set(totals_tables.tables)),
     "sink": (SINK, {EPOCHS}),
 }
+DENIED = (sa.exc.DBAPIError, sqlite3.OperationalError)
 each_schema = pytest.mark.parametrize(("schema", "tables"), SCHEMAS.values(), ids=SCHEMAS)
 
 
@@ -94,17 +96,32 @@ def test_several_may_create_the_tables_at_once(
 
 @each_schema
 def test_tables_that_exist_need_no_right_to_create_them(
-    engine: sa.Engine, schema: Schema, tables: set[str]
+    engine: sa.Engine, schema: Schema, tables: set[str], name: str
 ) -> None:
-    with engine.connect() as conn:
-        assert not schema.is_created(conn)
+    other = without_rights(engine, name)
+    with pytest.raises(DENIED, match=r"permission denied|readonly"):
+        schema.ensure(other)
+    assert sa.inspect(engine).get_table_names() == []
     schema.create(engine)
-    with engine.connect() as conn:
-        assert schema.is_created(conn)
+    schema.ensure(other)
     with engine.begin() as conn:
         conn.exec_driver_sql(f"DROP TABLE {min(tables)}")
-    with engine.connect() as conn:
-        assert not schema.is_created(conn)
+    with pytest.raises(DENIED, match=r"permission denied|readonly"):
+        schema.ensure(other)
+    other.dispose()
+
+
+def without_rights(engine: sa.Engine, name: str) -> sa.Engine:
+    """Return an engine of a user who may not create tables."""
+    if engine.dialect.name == "sqlite":
+        with engine.begin() as conn:
+            # The file must be there.
+            conn.exec_driver_sql("PRAGMA user_version = 1")
+        return sa.create_engine(f"sqlite:///file:{engine.url.database}?mode=ro&uri=true")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        conn.exec_driver_sql(f'CREATE ROLE "{name}" LOGIN')
+    return sa.create_engine(engine.url.set(username=name))
 
 
 def test_a_row_knows_when_it_was_staged_by_the_clock_of_the_database(engine: sa.Engine) -> None:

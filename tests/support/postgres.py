@@ -16,6 +16,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -91,6 +92,37 @@ class Postgres:
 
     def start(self) -> None:
         """Start the server on what is on its disk; returns when it serves."""
+        self._launch()
+        try:
+            until(self.answers)
+        except AssertionError:
+            raise AssertionError(f"Postgres did not start:\n{self.log[-2000:]}") from None
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Start the server, and let it be about to serve for the length of a block.
+
+        It recovers from an archive, and waits for a file of it; needs ``wal_level="replica"``.
+        """
+        data, going = self.directory / "data", self.directory / "going"
+        (data / "recovery.signal").touch()
+        with (data / "postgresql.conf").open("a") as config:
+            wait = f"while [ ! -e {going} ]; do sleep 0.02; done; false"
+            config.write(f"restore_command = '{wait}'\n")
+        self._launch()
+        until(lambda: "database system is" in self._refusal())
+        yield
+        going.touch()
+        until(self.answers)
+
+    def _refusal(self) -> str:
+        try:
+            psycopg.connect(self.conninfo("postgres"), connect_timeout=5).close()
+        except psycopg.OperationalError as error:
+            return str(error)
+        return ""
+
+    def _launch(self) -> None:
         words = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
         with (self.directory / "log").open("ab") as log:
             self._guard = subprocess.Popen(
@@ -102,10 +134,6 @@ class Postgres:
                 cwd=self.directory,
                 **self._as,
             )
-        try:
-            until(self.answers)
-        except AssertionError:
-            raise AssertionError(f"Postgres did not start:\n{self.log[-2000:]}") from None
 
     def stop(self) -> None:
         """End the server at once, without telling its clients first."""

@@ -37,6 +37,16 @@ PASSING = [
     exc.OperationalError("SELECT 1", None, psycopg.OperationalError("no answer")),
     exc.InterfaceError("SELECT 1", None, psycopg.InterfaceError("closed")),
     psycopg.OperationalError("no answer"),
+    *(
+        psycopg.OperationalError(f"connection failed: connection to server failed: {words}")
+        for words in (
+            "Connection refused",
+            "FATAL:  the database system is starting up",
+            "FATAL:  the database system is not yet accepting connections",
+            "FATAL:  sorry, too many clients already",
+        )
+    ),
+    psycopg.OperationalError("failed to resolve host 'h': Name or service not known"),
     of_sqlite(sqlite3.SQLITE_BUSY),
     of_sqlite(sqlite3.SQLITE_BUSY_SNAPSHOT),
     of_sqlite(sqlite3.SQLITE_FULL),
@@ -51,6 +61,18 @@ LASTING = [
     errors.StoreTooOld("here", "Redis 6"),
     errors.FormatTooNew("stream 's'", 2, 1),
     errors.GapError("c", "s", 1, 2),
+    *(
+        psycopg.OperationalError(f"connection failed: connection to server failed: {words}")
+        for words in (
+            'FATAL:  database "nope" does not exist',
+            'FATAL:  role "nobody" does not exist',
+            'FATAL:  role "nobody" is not permitted to log in',
+            'FATAL:  password authentication failed for user "me"',
+            "fe_sendauth: no password supplied",
+            'FATAL:  no pg_hba.conf entry for host "[local]"',
+            'FATAL:  pg_hba.conf rejects connection for host "[local]"',
+        )
+    ),
     of_sqlite(sqlite3.SQLITE_ERROR),
     of_sqlite(sqlite3.SQLITE_CONSTRAINT_UNIQUE),
     *(of_postgres(state) for state in ("23505", "42P01", "42501", "22012", "57014")),
@@ -78,8 +100,10 @@ def test_an_outage_is_logged_twice_however_long_it_lasts(caplog: pytest.LogCaptu
     for _ in range(50):
         delays.append(outage.meet(ValueError("gone\nand more")))
         now += 1
+        assert outage.lasts_s == now - 100
     outage.over()
     outage.over()
+    assert outage.lasts_s == 0
     assert delays[0] < delays[1] < delays[-1] == LONGEST_DELAY_S
     assert [record.getMessage() for record in caplog.records] == [
         "consumer 'c' is held up, and retries until it works: gone",

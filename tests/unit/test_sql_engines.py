@@ -59,6 +59,8 @@ def test_a_file_must_exist_unless_it_may_be_new(tmp_path: Path) -> None:
         open_engine(url)
     open_engine(url, new=True).connect().close()
     open_engine(url).dispose()
+    with pytest.raises(DatabaseUnreachable, match="no folder"):
+        open_engine(f"sqlite:///{tmp_path / 'none' / 'app.db'}", new=True)
 
 
 def test_a_database_in_memory_is_not_shared_between_processes() -> None:

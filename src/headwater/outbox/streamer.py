@@ -136,9 +136,9 @@ class Streamer:
         """Stream until ``stop``: woken by commits, standing by while another streamer leads.
 
         It retries during an outage of the database or the store, with growing pauses, and logs
-        when the outage begins and when it is over; only the first contact with the database must
-        succeed. Raises errors that do not pass by waiting. When it returns after ``stop``, no batch
-        is left half-way.
+        when the outage begins and when it is over; only at first, a database of which no server
+        answers is an error. Raises errors that do not pass by waiting. When it returns after
+        ``stop``, no batch is left half-way.
         """
         self._retries = True
         outage = DatabaseOutage("the streamer", log, self._source.engine)
@@ -151,6 +151,9 @@ class Streamer:
             except LostLead:
                 log.warning("another streamer took the lead")
             except (DatabaseUnreachable, StoreError) as error:
+                if isinstance(error, DatabaseUnreachable):
+                    # A database that starts is there, as one that was reached before.
+                    reached = reached or error.answered
                 if not reached or not (isinstance(error, DatabaseUnreachable) or is_passing(error)):
                     raise
                 self._trouble = str(error)

@@ -7,6 +7,7 @@ met again by every try.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,20 @@ _CANCELLED = "57014"
 _READ_ONLY = "25006"
 _ROLLED_BACK = "40"
 _NO_TABLE = "42P01"
+# A server that starts, stops or has as many connections as it may have.
+_NOT_READY = {"57P01", "57P02", "57P03", "53300"}
+# While it connects, libpq passes on the words of the server and not its codes. What else it says is
+# taken for an outage.
+_NOT_READY_WORDS = re.compile(
+    r"database system is (starting up|shutting down|not (yet )?accepting connections|in recovery)"
+    r"|too many (clients|connections)|connection slots are reserved|terminating connection"
+)
+_REFUSING_WORDS = re.compile(
+    r'(database|role) "[^"]*" does not exist|is not permitted to log in'
+    r"|(password|Peer|Ident|certificate) authentication failed|no password supplied"
+    r"|no pg_hba\.conf entry|pg_hba\.conf rejects|permission denied for database"
+    r"|certificate verify failed|server does not support SSL|unsupported frontend protocol"
+)
 
 
 @contextmanager
@@ -56,7 +71,9 @@ def translated(error: Exception, database: Database, *, table: str | None = None
     if table is not None and is_missing_table(error):
         found = NotCreated(table)
     elif database_may_recover(error):
-        found = DatabaseUnreachable(safe_name(database), reason_of(error, database))
+        found = DatabaseUnreachable(
+            safe_name(database), reason_of(error, database), answered=_is_not_ready(error)
+        )
     else:
         found = DatabaseRefused(safe_name(database), reason_of(error, database))
     found.__cause__ = error if _shows_no_secret(error, database) else None
@@ -84,10 +101,19 @@ def database_may_recover(error: BaseException) -> bool:
     state = getattr(driver, "sqlstate", None)
     if isinstance(state, str):
         return state == _READ_ONLY or (state[:2] in _SQLSTATES and state != _CANCELLED)
+    if _REFUSING_WORDS.search(str(driver)):
+        return False
     # A driver that got no answer at all has no state to report.
     return isinstance(driver, psycopg.OperationalError | psycopg.InterfaceError) or isinstance(
         error, exc.OperationalError | exc.InterfaceError
     )
+
+
+def _is_not_ready(error: BaseException) -> bool:
+    """Return whether the server is there and says that it cannot serve now."""
+    driver = _driver_error(error)
+    state = getattr(driver, "sqlstate", None)
+    return state in _NOT_READY if state else _NOT_READY_WORDS.search(str(driver)) is not None
 
 
 def is_locked(error: BaseException) -> bool:

@@ -38,8 +38,8 @@ def parse_url(text: str) -> URL:
 def open_engine(text: str, *, new: bool = False) -> Engine:
     """Return an engine for a URL.
 
-    A SQLite file must exist unless ``new``: a typing error must not make an empty one. Raises
-    InvalidInput and DatabaseUnreachable, which never show a password.
+    A SQLite file must exist unless ``new``: a typing error must not make an empty one; its folder
+    must exist anyway. Raises InvalidInput and DatabaseUnreachable, which never show a password.
     """
     url = parse_url(text)
     try:
@@ -49,6 +49,8 @@ def open_engine(text: str, *, new: bool = False) -> Engine:
     file = sqlite_file(url)
     if file is not None and not new and not file.exists():
         raise DatabaseUnreachable(safe_name(url), "there is no such file")
+    if file is not None and not file.parent.is_dir():
+        raise DatabaseUnreachable(safe_name(url), f"there is no folder {file.parent}")
     return engine
 
 

@@ -10,7 +10,8 @@ every record counts once.
     folded     Spark has added it up; nothing is in SQL yet
     added      the transaction is committed
 
-Errors of the store or the database that may pass are retried.
+Errors of the store or the database that may pass are retried: as long as they last, or, in a run
+that is to end by itself, for a minute, and only after both were reached once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from headwater.errors import (
     StreamReplaced,
 )
 from headwater.inputs import check_name
-from headwater.outages import Outage, store_may_recover
+from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
@@ -100,8 +101,9 @@ def totals(
     ``shape`` names the field to add up, and the fields to add it up by. The job goes on where
     ``job`` stood, or begins at the first message; ``anew`` forgets what it had. It runs until
     ``stop`` is set, and looks for new messages every ``every_ms``; with ``available_now`` it ends
-    when it has added up what is there now. A batch has at most ``batch`` messages. Retention waits
-    for the job. ``on_gap`` says what happens when messages were evicted all the same: "stop" raises
+    when it has added up what is there now, or raises when the store or the database cannot be
+    reached at first, or for a minute. A batch has at most ``batch`` messages. Retention waits for
+    the job. ``on_gap`` says what happens when messages were evicted all the same: "stop" raises
     DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
 
     Raises JobOvertaken when another process adds to the same job, StreamReplaced, InvalidInput, and
@@ -150,6 +152,7 @@ class TotalsQuery:
             **options,
         }
         self._trigger = trigger
+        self._reached = False
         self._report = report
         self._stop = stop
         self._steps = steps
@@ -174,7 +177,7 @@ class TotalsQuery:
                     tries = 1 if self._added > added else tries + 1
                     added = self._added
                     why = translated(error)
-                    if not _may_pass(why, tries):
+                    if not _may_pass(why, tries) or self._gives_up(why):
                         raise why from error
                     self._stop.wait(self._outage.meet(why))
         extent = self._state.extent
@@ -203,6 +206,14 @@ class TotalsQuery:
             if name not in extents or extents[name].created != created:
                 raise StreamReplaced(name)
         self._state = state
+        self._reached = True
+
+    def _gives_up(self, why: HeadwaterError) -> bool:
+        """Return whether a run that is to end by itself waits no longer for an outage to pass."""
+        if "availableNow" not in self._trigger:
+            return False
+        there = self._reached or getattr(why, "answered", False)
+        return not there or self._outage.lasts_s > PATIENCE_S
 
     def _follow(self, progress: JobStep) -> None:
         """Run one query, until it ends, fails, or is asked to stop."""
