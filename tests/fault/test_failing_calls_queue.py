@@ -7,22 +7,90 @@ what is there, nothing is lost or twice, and a client that meets no failure repe
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
-from headwater import Delivery, Headwater, Queue
-from headwater.store.call import Call
-from tests.support.failing_calls import FailingServer, Failure, Site
-from tests.support.queue_books import audit, contents, counts_of, keys_of, queue_key
-from tests.support.watch import let_pass
+from headwater import Delivery, Queue
+from tests.support import queue_cases as cases
+from tests.support.failing_calls import FailingServer, Failure
+from tests.support.queue_books import audit, contents, counts_of, keys_of
+from tests.support.queue_cases import LONG_MS, Case, Deed
 
-pytestmark = pytest.mark.fault
-LONG_MS = 600_000
-# What only runs after something else has failed.
-UNDO = "12-changes.lua"
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+ALL, SOME = slice(None), slice(1, 3)
+
+
+class Trial(NamedTuple):
+    """What is done before an operation, and the operation."""
+
+    prepare: Deed
+    operate: Deed
+
+
+WHOLE: dict[str, Trial] = {
+    **{
+        f"push {count} {options}": Trial(cases.nothing, cases.push_many(count, **options))
+        for count in (1, 30)
+        for options in (
+            dict[str, Any](),
+            {"delay_ms": LONG_MS},
+            {"ttl_ms": LONG_MS, "priority": -5},
+        )
+    },
+    "push in steps": Trial(cases.ask_for_one, cases.push_many(1500)),
+    "push after keys": Trial(cases.keys_that_are_over, cases.push_many(1, dedupe=["c"])),
+    **{
+        f"pop {count} {ack_ms}": Trial(cases.nothing, cases.pop(count, ack_ms))
+        for count in (1, 20, 1000)
+        for ack_ms in (None, LONG_MS)
+    },
+    "pop what varies": Trial(cases.vary, cases.pop(1000, LONG_MS)),
+    **{
+        f"{deed} {some}": Trial(cases.nothing, cases.settle(deed, some))
+        for deed in ("ack", "nack", "release")
+        for some in (ALL, SOME)
+    },
+    **{
+        f"extend {some}": Trial(cases.nothing, cases.settle("extend", some, ack_ms=2 * LONG_MS))
+        for some in (ALL, SOME)
+    },
+    "ack the rest": Trial(cases.ack_one, cases.settle("ack", ALL)),
+    "nack what varies": Trial(cases.vary, cases.settle("nack", ALL, delay_ms=LONG_MS)),
+    "configure": Trial(cases.nothing, lambda case: case.queue.configure(max_attempts=2)),
+    "look": Trial(cases.nothing, cases.look),
+    "look at what varies": Trial(cases.vary, cases.look),
+}
+# What may stop between two steps that are whole.
+STEPS: dict[str, Trial] = {
+    "redrive": Trial(cases.nothing, lambda case: case.queue.redrive()),
+    "redrive some": Trial(cases.nothing, cases.letters("redrive", 2)),
+    "discard": Trial(cases.nothing, cases.discard_all),
+    "pop what is damaged": Trial(cases.damage, cases.pop(1000, LONG_MS)),
+    "ack what is damaged": Trial(cases.damage, cases.settle("ack", ALL)),
+    "look at what is damaged": Trial(cases.damage, cases.look),
+    "keep": Trial(cases.producer, cases.keep),
+    "keep what varies": Trial(cases.vary, cases.keep),
+    "wait": Trial(cases.empty, lambda case: case.wait("w")),
+    "wait again": Trial(cases.two_wait, lambda case: case.wait("first", 2, "1")),
+    "wait behind one who is gone": Trial(cases.a_silent_one_waits, lambda case: case.wait("w")),
+    "stop waiting": Trial(
+        cases.two_wait,
+        lambda case: case.call("hw_queue_pop", 2, LONG_MS, f"2:{LONG_MS}:first", 0, "1", ""),
+    ),
+    "push to waiters": Trial(cases.two_wait, cases.push_many(3)),
+    "push to one who is gone": Trial(cases.a_silent_one_waits, cases.push_many(1)),
+    "push later": Trial(cases.two_wait, cases.push_many(1, delay_ms=500)),
+    "fetch": Trial(cases.served, lambda case: case.wait("first", 2, "1")),
+    "fetch what came": Trial(cases.served, cases.fetch),
+    "look after a poke": Trial(cases.poked, lambda case: case.wait("first", 2, "1", "poke")),
+    "leave": Trial(cases.served, lambda case: case.leave("first", 2)),
+    "nack to waiters": Trial(cases.two_wait, cases.settle("nack", SOME)),
+    "redrive to waiters": Trial(cases.two_wait, lambda case: case.queue.redrive()),
+    "pause": Trial(cases.two_wait, lambda case: case.queue.pause()),
+    "resume": Trial(cases.pause, lambda case: case.queue.resume()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,72 +99,16 @@ def failing() -> Iterator[FailingServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def failed() -> set[Site]:
-    """The sites that failed in any case; the last test sees that it was every one."""
-    return set()
-
-
-@dataclass
-class Case:
-    """A queue in which there is something of everything."""
-
-    hw: Headwater
-    queue: Queue
-    held: list[Delivery] = field(default_factory=list)
-    before: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def call(self, function: str, *args: Any) -> Any:
-        return self.hw.store.ask(Call(function, queue_key(self.queue), args, repeatable=True))
-
-    def wait(self, name: str, count: int = 1, known: str = "0", boxed: str = "") -> Any:
-        """Do what a blocked consumer does each second, without blocking."""
-        waiter = f"{count}:{LONG_MS}:{name}"
-        return self.call("hw_queue_pop", count, LONG_MS, waiter, 60_000, known, boxed)
-
-
-def make(hw: Headwater) -> Case:
-    """Fill a queue: lists with single and packed messages, and every set."""
-    queue = hw.queue(f"q-{secrets.token_hex(5)}")
-    case = Case(hw, queue)
-    queue.configure(max_attempts=2)
-    # Dead letters, several in a bundle; then what is redelivered, due and later.
-    queue.push_many([b"dead-%d" % i for i in range(3)])
-    queue.nack(*queue.pop(9, ack_ms=LONG_MS))
-    queue.nack(*queue.pop(9, ack_ms=LONG_MS))
-    queue.push_many([b"retry-%d" % i for i in range(3)], priority=3)
-    queue.nack(*queue.pop(9, ack_ms=LONG_MS))
-    queue.push(b"rests", priority=9)
-    queue.nack(*queue.pop(1, ack_ms=LONG_MS), delay_ms=LONG_MS)
-    queue.push_many([b"late-%d" % i for i in range(2)], delay_ms=LONG_MS)
-    queue.push_many([b"due-%d" % i for i in range(2)], delay_ms=1)
-    queue.push_many([b"held-%d" % i for i in range(4)], priority=9)
-    queue.push_many([b"more-%d" % i for i in range(2)], priority=8)
-    case.held = queue.pop(4, ack_ms=LONG_MS)
-    case.held += queue.pop(2, ack_ms=LONG_MS)
-    queue.push_many([b"lapsed-%d" % i for i in range(2)], priority=9)
-    queue.pop(2, ack_ms=1)
-    queue.push(b"mortal", ttl_ms=1, priority=7)
-    queue.push_many([b"one-%d" % i for i in range(3)])
-    queue.push_many([b"packed-%02d" % i for i in range(25)])
-    queue.push(b"keyed", dedupe="known")
-    let_pass(hw, 3)
-    case.before = contents(queue)
-    return case
-
-
 def go_on(case: Case) -> None:
     """Let a client take everything out that can be: each message once, and the counts end at 0."""
     hw, queue = case.hw, case.queue
-    audit(hw, queue)
     queue.resume()
     expected = sorted(
         row[0] for row in contents(queue) if row[1] == "ready" and row[0] != b"mortal"
     )
     taken: list[Delivery] = []
-    while some := queue.pop(7, ack_ms=LONG_MS):
+    while some := queue.pop(30, ack_ms=LONG_MS):
         taken += some
-    # What was reserved for a waiter comes later, and is counted where it lies until then.
     assert sorted(d.value for d in taken) == expected
     assert queue.ack(*taken) == len(taken)
     audit(hw, queue)
@@ -108,80 +120,103 @@ def go_on(case: Case) -> None:
     assert keys_of(hw, queue) == boxes, "a box goes by itself"
 
 
-def all_or_nothing(
-    failing: FailingServer,
-    failed: set[Site],
-    operate: Callable[[Case], Any],
-    prepare: Callable[[Case], Any] = lambda _: None,
-    check: Callable[[Case], Any] = lambda _: None,
-) -> None:
-    """Run an operation with every call failing; it is done, or as if it never was."""
-    clean = make(failing.hw)
-    prepare(clean)
-    clean.before = contents(clean.queue)
+def heal(case: Case) -> None:
+    """Make a call that may write, by somebody who may: it takes back what is unfinished."""
+    case.queue.extend(*case.held, ack_ms=LONG_MS)
+    audit(case.hw, case.queue)
+
+
+def values_of(rows: list[tuple[Any, ...]]) -> list[bytes]:
+    return sorted(row[0] for row in rows if row[1] != "damaged" and row[0] != b"mortal")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_operation_is_done_or_as_if_it_never_was(failing: FailingServer, name: str) -> None:
+    prepare, operate = WHOLE[name]
+
+    def fresh() -> Case:
+        case = cases.make_case(failing.hw)
+        prepare(case)
+        case.before = contents(case.queue)
+        return case
+
+    clean = fresh()
     operate(clean)
     done = contents(clean.queue)
     audit(failing.hw, clean.queue)
 
-    def fresh() -> Case:
-        case = make(failing.hw)
-        prepare(case)
-        case.before = contents(case.queue)
-        assert case.before == clean.before
-        return case
-
     def look(case: Case, _: Failure) -> None:
-        # A call that may write, by somebody who may: it takes back what is unfinished.
-        case.queue.extend(*case.held, ack_ms=LONG_MS)
-        audit(case.hw, case.queue)
-        assert contents(case.queue) in (clean.before, done)
-        check(case)
+        heal(case)
+        found = contents(case.queue)
+        assert [row[:4] for row in found] in ([row[:4] for row in case.before], done)
+        if name.startswith("pop") and found != case.before and not name.endswith("None"):
+            assert values_of(found) == values_of(case.before)
+        if name.startswith("pop") and name.endswith("None"):
+            gone = [(delivery.value, "") for delivery in case.taken]
+            assert values_of([*found, *gone]) == values_of(case.before)
         go_on(case)
 
-    failed |= failing.fail_in_turn(fresh, operate, look)
+    failing.fail_in_turn(fresh, operate, look)
 
 
-# ── Pushing ──────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_fails_loses_nothing(failing: FailingServer, name: str) -> None:
+    prepare, operate = STEPS[name]
+
+    def fresh() -> Case:
+        case = cases.make_case(failing.hw)
+        prepare(case)
+        case.before = contents(case.queue)
+        return case
+
+    clean = fresh()
+    operate(clean)
+    done = values_of(contents(clean.queue))
+
+    def look(case: Case, _: Failure) -> None:
+        heal(case)
+        assert values_of(contents(case.queue)) in (values_of(case.before), done)
+        operate(case)
+        audit(case.hw, case.queue)
+        go_on(case)
+
+    failing.fail_in_turn(fresh, operate, look)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"delay_ms": LONG_MS}, {"priority": 5}, {"ttl_ms": LONG_MS, "priority": -5}],
-)
-@pytest.mark.parametrize("count", [1, 30])
-def test_a_push_is_whole(
-    failing: FailingServer, failed: set[Site], options: dict[str, Any], count: int
-) -> None:
-    some = [b"new-%d" % i for i in range(count)]
-    all_or_nothing(failing, failed, lambda case: case.queue.push_many(some, **options))
+@pytest.mark.parametrize("deed", ["purge", "delete"])
+def test_a_queue_is_purged_or_deleted_as_a_whole(failing: FailingServer, deed: str) -> None:
+    def fresh() -> Case:
+        return cases.make_case(failing.hw)
+
+    def look(case: Case, _: Failure) -> None:
+        audit(case.hw, case.queue)
+        assert contents(case.queue) in (case.before, [])
+        getattr(case.queue, deed)()
+        assert contents(case.queue) == []
+        assert case.queue.push(b"v", dedupe="known"), "the key counts no more"
+        assert [d.value for d in case.queue.pop(9)] == [b"v"]
+        audit(case.hw, case.queue)
+
+    failing.fail_in_turn(fresh, lambda case: getattr(case.queue, deed)(), look)
 
 
-def test_a_push_of_several_steps_is_whole(failing: FailingServer, failed: set[Site]) -> None:
-    some = [b"new-%d" % i for i in range(1500)]
-
-    def ask_for_one(case: Case) -> None:
-        case.queue.push(b"first", priority=100)
-        case.queue.pop(1)
-
-    all_or_nothing(failing, failed, lambda case: case.queue.push_many(some), ask_for_one)
-
-
-def test_a_first_push_is_whole(failing: FailingServer, failed: set[Site]) -> None:
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_first_push_is_whole(failing: FailingServer, key: str | None) -> None:
     def look(queue: Queue, _: Failure) -> None:
         before = queue.stats()
         queue.push(b"again")
         audit(failing.hw, queue)
         assert [d.value for d in queue.pop(9)] == [b"v"] * before.ready + [b"again"]
 
-    failed |= failing.fail_in_turn(
-        lambda: failing.hw.queue(f"q-{secrets.token_hex(5)}"), lambda queue: queue.push(b"v"), look
+    failing.fail_in_turn(
+        lambda: failing.hw.queue(f"q-{secrets.token_hex(5)}"),
+        lambda queue: queue.push(b"v", dedupe=key),
+        look,
     )
 
 
 @pytest.mark.parametrize("how", ["dedupe", "producer"])
-def test_a_push_that_failed_and_is_repeated_is_there_once(
-    failing: FailingServer, failed: set[Site], how: str
-) -> None:
+def test_a_push_that_failed_and_is_repeated_is_there_once(failing: FailingServer, how: str) -> None:
     def push(case: Case) -> list[str]:
         if how == "producer":
             return case.queue.push_many([b"x", b"y"], producer="p", sequence=7)
@@ -189,66 +224,42 @@ def test_a_push_that_failed_and_is_repeated_is_there_once(
             [b"x", b"y", b"x", b"k"], dedupe=["kx", "ky", "kx", "known"], dedupe_ms=LONG_MS
         )
 
-    def repeat(case: Case) -> None:
+    def look(case: Case, _: Failure) -> None:
+        heal(case)
         assert push(case) == push(case)
         found = [row[0] for row in contents(case.queue)]
         assert (found.count(b"x"), found.count(b"y"), found.count(b"k")) == (1, 1, 0)
+        go_on(case)
 
-    all_or_nothing(failing, failed, push, check=repeat)
+    failing.fail_in_turn(lambda: cases.make_case(failing.hw), push, look)
 
 
-def test_old_dedupe_keys_are_forgotten(failing: FailingServer, failed: set[Site]) -> None:
-    def prepare(case: Case) -> None:
-        case.queue.push_many([b"a", b"b"], dedupe=["a", "b"], dedupe_ms=1)
-        let_pass(case.hw, 2)
+def test_an_ack_that_failed_and_is_repeated_counts_once(failing: FailingServer) -> None:
+    def look(case: Case, _: Failure) -> None:
+        heal(case)
+        case.queue.ack(*case.held)
+        assert counts_of(case.hw, case.queue)["acked"] == len(case.held)
 
-    all_or_nothing(
-        failing, failed, lambda case: case.queue.push(b"c", dedupe="c", dedupe_ms=5), prepare
+    failing.fail_in_turn(
+        lambda: cases.make_case(failing.hw), lambda case: case.queue.ack(*case.held), look
     )
 
 
-# ── Taking, and what a consumer does then ────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
-@pytest.mark.parametrize("count", [1, 20, 1000])
-def test_a_pop_is_whole(
-    failing: FailingServer, failed: set[Site], ack_ms: int | None, count: int
-) -> None:
-    got: dict[str, list[Delivery]] = {}
-
-    def pop(case: Case) -> None:
-        got[case.queue.name] = []
-        got[case.queue.name] = case.queue.pop(count, ack_ms=ack_ms)
-
-    def nothing_is_lost(case: Case) -> None:
-        taken = got[case.queue.name]
-        there = [row[0] for row in contents(case.queue)]
-        gone = sorted(d.value for d in taken) if ack_ms is None else []
-        # The one that outlived its time may go with the pop.
-        assert sorted({*there, *gone, b"mortal"}) == sorted(
-            {*(row[0] for row in case.before), b"mortal"}
-        )
-        assert len(there) + len(gone) in (len(case.before), len(case.before) - 1)
-
-    all_or_nothing(failing, failed, pop, check=nothing_is_lost)
-
-
-@pytest.mark.parametrize("some", [slice(None), slice(1, 3)])
-@pytest.mark.parametrize("deed", ["ack", "nack", "release", "extend"])
-def test_what_a_consumer_says_counts_as_a_whole(
-    failing: FailingServer, failed: set[Site], deed: str, some: slice
-) -> None:
-    options = {"ack_ms": 2 * LONG_MS} if deed == "extend" else {}
-
-    def operate(case: Case) -> None:
-        getattr(case.queue, deed)(*case.held[some], **options)
-
-    def repeat(case: Case) -> None:
-        acked = counts_of(case.hw, case.queue)["acked"]
-        count = getattr(case.queue, deed)(*case.held[some], **options)
-        if deed == "ack":
-            assert counts_of(case.hw, case.queue)["acked"] == acked + count
-            assert acked + count == len(case.held[some])
-
-    all_or_nothing(failing, failed, operate, check=repeat)
+def test_every_call_is_passed_by_one_of_these(failing: FailingServer) -> None:
+    trials = (
+        *WHOLE.values(),
+        *STEPS.values(),
+        Trial(cases.nothing, cases.free),
+        Trial(cases.nothing, cases.first_push),
+        Trial(cases.nothing, lambda case: case.queue.delete()),
+    )
+    passed = set()
+    for prepare, operate in trials:
+        case = cases.make_case(failing.hw)
+        prepare(case)
+        with failing.armed(None) as sites:
+            operate(case)
+        passed |= set(sites)
+    # What takes changes back runs only after something has failed.
+    left = failing.sites("queue") - passed - failing.sites("queue", files="11-undo")
+    assert not left, sorted(map(str, left))
