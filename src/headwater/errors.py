@@ -48,6 +48,7 @@
     ├── TimelineError             a farm cannot do what it is asked
     │   ├── QuorumFailed          too few clusters took a write
     │   ├── AllReplicasFailed     no cluster that was asked could read a key
+    │   ├── FarmUnreachable       no instance of a farm serves
     │   └── ReshardRefused        a farm cannot be moved as asked
     └── OutboxError               messages cannot move between SQL and the log
         ├── DatabaseUnreachable   no connection to the database, or it broke
@@ -584,6 +585,22 @@ class AllReplicasFailed(TimelineError):
         self.keys = keys
         self.asked = asked
         self.causes = causes
+
+
+class FarmUnreachable(TimelineError):
+    """No instance of a farm serves, so that none of its timelines can be walked.
+
+    ``faults`` says of each instance, by the number of its cluster and its address, why not.
+    """
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        shown = [f"{name}: {fault.partition(';')[0]}" for name, fault in sorted(faults.items())]
+        more = f"; and {len(shown) - 10} more" if len(shown) > 10 else ""
+        super().__init__(
+            f"no instance of the farm serves (cluster {'; cluster '.join(shown[:10])}{more}); "
+            "start the instances, or name the farm as it is"
+        )
+        self.faults = faults
 
 
 class ReshardRefused(TimelineError):

@@ -121,6 +121,62 @@ def test_a_walk_tells_what_it_did(farm: str, three: list[Replica], tmp_path: Pat
     assert "could not be walked" in away.err
 
 
+@pytest.mark.parametrize("words", [["--once"], ["--once", "--json"], []])
+def test_a_walk_on_a_dead_farm_is_one_error_that_names_the_instances(words: list[str]) -> None:
+    walked = timeline("127.0.0.1:1,127.0.0.1:2;127.0.0.1:3", "walk", *words)
+    assert (walked.code, walked.out) == (1, "")
+    assert walked.err.startswith("error: no instance of the farm serves (cluster 1 redis://")
+    assert walked.err.count("\n") == 1
+    assert all(f"127.0.0.1:{port}" in walked.err for port in (1, 2, 3))
+
+
+def test_a_walk_of_a_farm_that_is_dead_in_part_names_what_was_not_walked(
+    farm: str, three: list[Replica]
+) -> None:
+    timeline(farm, "insert", "ada", "a", "--score", "5")
+    three[1].client.flushdb()
+    walked = timeline(f"{farm};127.0.0.1:1", "walk", "--once", "--json")
+    assert walked.code == 1
+    assert walked.row == {
+        "keys": 1,
+        "elements": 1,
+        "differing": 1,
+        "written": 1,
+        "failures": 1,
+        "trimmed": 0,
+        "forgotten": 0,
+        "unscanned": ["4 redis://127.0.0.1:1"],
+        "whole": False,
+    }
+    assert "cluster 4 redis://127.0.0.1:1 could not be walked" in walked.err
+
+
+def test_a_walk_prints_what_it_trimmed_and_forgot(farm: str, three: list[Replica]) -> None:
+    for replica in three:
+        replica.client.zadd("ada+", {"a": 1, "b": 2, "c": 3, "d": 4})
+    sizes = ["--max-size", "1", "--keep", "2"]
+    assert timeline(farm, "walk", "--once", *sizes).out == (
+        "compared 1 timelines with 2 elements: 0 differed, 0 written, 6 trimmed, 0 failures\n"
+    )
+    assert timeline(farm, "walk", "--once", *sizes, "--horizon", "4").out == (
+        "compared 1 timelines with 1 elements: 0 differed, 0 written, 3 forgotten, 0 failures\n"
+    )
+    assert timeline(farm, "select", "ada", "--json").rows[0]["member"] == "d"
+
+
+def test_a_score_that_would_be_rounded_is_refused_in_every_option_and_line(farm: str) -> None:
+    score = "1700000000123456789.0"
+    line = f'{{"key": "ada", "score": {score}, "member": "a"}}\n'.encode()
+    for refused in (
+        timeline(farm, "insert", "ada", "a", "--score", score),
+        timeline(farm, "insert", stdin=line),
+        timeline(farm, "select", "ada", "--horizon", score),
+    ):
+        assert (refused.code, refused.out) == (1, "")
+        assert "would be rounded" in refused.err
+    assert "must be a number" in timeline(farm, "delete", "ada", "a", "--score", "1.7e18+1").err
+
+
 def test_a_farm_that_was_emptied_is_rebuilt_from_a_log(
     farm: str, three: list[Replica], stores: Stores, name: str
 ) -> None:

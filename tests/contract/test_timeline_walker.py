@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headwater import InvalidInput
+from headwater import FarmUnreachable, InvalidInput
 from headwater.timeline import AsyncFarm, Repaired
 from headwater.timeline.layout import SETTLED, FarmLayout
 from headwater.timeline.resharding.resharder import Resharder
@@ -184,6 +184,41 @@ def test_a_file_that_is_no_state_is_refused(three: list[Replica], tmp_path: Path
     with pytest.raises(InvalidInput, match="not the state of a walk"):
         walk(farm_of(three), state=state)
     assert state.read_text() == "something else"
+
+
+@pytest.mark.parametrize("farm", [DEAD, f"{DEAD};127.0.0.1:2", f"{DEAD},127.0.0.1:2;127.0.0.1:3"])
+def test_a_farm_of_which_no_instance_serves_is_an_error_that_names_them(
+    farm: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with pytest.raises(FarmUnreachable, match="no instance of the farm serves") as caught:
+        walk(farm, state=state)
+    instances = [place for cluster in farm.split(";") for place in cluster.split(",")]
+    assert len(caught.value.faults) == len(instances)
+    assert all(f"redis://{instance}" in str(caught.value) for instance in instances)
+    assert not state.exists()
+
+
+def test_a_farm_that_dies_under_a_walk_is_an_error_and_the_next_walk_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "POOL", 10)
+    monkeypatch.setattr(scanning, "STEP", 5)
+    with Server(tcp=True) as server:
+        for number in range(30):
+            server.client().zadd(f"k{number}+", {"m": 1})
+        state = tmp_path / "state"
+
+        def kill(_: asyncio.Event) -> Callable[[WalkProgress], None]:
+            return lambda _: server.kill() if server.answers() else None
+
+        with pytest.raises(FarmUnreachable, match="no instance"):
+            walk(server.url, stop=kill, state=state)
+        assert state.exists()
+        server.restart()
+        walked = walk(server.url, state=state)
+        assert walked is not None
+        assert walked.whole
 
 
 def test_instances_that_are_away_are_named_and_the_others_walked(three: list[Replica]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +15,10 @@ from headwater.cli.options import AsJson
 from headwater.cli.timeline.cli_types import FarmFlags, Rate, StateFile
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headwater.timeline.records import Repaired
-    from headwater.timeline.walker.walker import Walked, WalkProgress
+    from headwater.timeline.walker.walker import Walked, Walker, WalkProgress
 
 
 @grouped
@@ -31,6 +33,7 @@ def walk(
 
     It walks round after round until Ctrl-C or SIGTERM, and then exits with 0. With --once the exit
     code is 1 when an instance could not be reached, as some timelines may not have been compared.
+    A farm of which no instance serves is an error; in later rounds it is waited for.
     """
     import asyncio
 
@@ -43,17 +46,41 @@ def walk(
         with stop_on_signals(stop.set), progress_bar() as show:
             async with AsyncFarm.open(farm.instances, **farm.arguments()) as opened:
                 walker = Walker(opened, rate=rate, state=state, tell=show)
-                while not stop.is_set() and (walked := await walker.walk(stop)) is not None:
+                async for walked in _rounds(walker, stop):
                     _show(walked, as_json)
                     if once:
                         return walked.whole
-                    if not walked.repaired.keys:
-                        # Nothing is there, or nobody answers: no reason to ask without a pause.
-                        with suppress(TimeoutError):
-                            await asyncio.wait_for(stop.wait(), 1)
         return True
 
     raise typer.Exit(0 if asyncio.run(run()) else 1)
+
+
+async def _rounds(walker: Walker, stop: asyncio.Event) -> AsyncIterator[Walked]:
+    """Yield what each round did; a farm that dies after the first round is waited for."""
+    import asyncio
+
+    from headwater.errors import FarmUnreachable
+
+    begun = waiting = False
+    while not stop.is_set():
+        try:
+            walked = await walker.walk(stop)
+        except FarmUnreachable as error:
+            if not begun:
+                raise
+            if not waiting:
+                output.warn(f"waiting for the farm: {error}")
+            waiting = True
+        else:
+            if walked is None:
+                return
+            begun, waiting = True, False
+            yield walked
+            if walked.repaired.keys:
+                continue
+        # Nothing is there, or nobody answers: no reason to ask without a pause.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from headwater.errors import ReshardRefused, StoreError
+from headwater.errors import FarmUnreachable, ReshardRefused, StoreError
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import newest_of
 from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -194,15 +194,15 @@ class Resharder:
             tell=self._tell,
             over=self._old.source,
         )
-        walked = await walker.walk(stop)
+        try:
+            walked = await walker.walk(stop)
+        except FarmUnreachable as error:
+            raise _not_copied(str(error)) from error
         if walked is None:
             return None
         if not walked.whole:
             away = "; ".join(f"{name}: {error}" for name, error in walked.unscanned.items())
-            raise ReshardRefused(
-                f"some timelines could not be copied ({away or 'an instance failed'}); nothing is "
-                "lost, and all is served as before: run the same reshard again"
-            )
+            raise _not_copied(away or "an instance failed")
         return walked.repaired
 
     async def _clean(self, before: set[str]) -> tuple[int, list[str]]:
@@ -229,6 +229,13 @@ class Resharder:
             _, sets = await clusters[0].scan(place, chance.getrandbits(32), _SAMPLED)
             found.update(dict.fromkeys(name[:-1] for name in sets))
         return list(found)
+
+
+def _not_copied(why: str) -> ReshardRefused:
+    return ReshardRefused(
+        f"some timelines could not be copied ({why}); nothing is lost, and all is served as "
+        "before: run the same reshard again"
+    )
 
 
 async def _clean_instance(roles: list[tuple[Cluster, int]]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headwater.errors import StoreError
+from headwater.errors import FarmUnreachable, StoreError
 from headwater.inputs import check_int
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -74,12 +74,15 @@ class Walker:
         self._tell = tell
 
     async def walk(self, stop: asyncio.Event | None = None) -> Walked | None:
-        """Walk one round, or the rest of one; None when ``stop`` was set before its end."""
+        """Walk one round, or the rest of one; None when ``stop`` was set before its end.
+
+        An instance that cannot be scanned is named in the result. Raises FarmUnreachable when that
+        is true of all of them.
+        """
         over = await self._clusters()
         positions = self._state_file.read(self._farm.layout)
         done = Repaired(*positions.figures)
-        looks = await asyncio.gather(*(cluster.look() for cluster in over))
-        total = sum(instance.keys for found in looks for instance in found)
+        total = await count_sets(over)
         passed = 0
         scan = Scan(over, positions, self._chance)
         async for batch in scan.batches():
@@ -94,6 +97,8 @@ class Walker:
             passed += batch.sets
             positions.figures = list(done)
             self._tell(WalkProgress(passed, total, done))
+        if len(scan.failed) == sum(len(cluster.pool.instances) for cluster in over):
+            raise FarmUnreachable({name: str(error) for name, error in scan.failed.items()})
         self._state_file.forget()
         return Walked(done, scan.failed)
 
@@ -102,6 +107,15 @@ class Walker:
             return self._over
         await self._farm.follow()
         return self._farm.clusters
+
+
+async def count_sets(clusters: Sequence[Cluster]) -> int:
+    """Return how many sets the instances that serve hold; raises FarmUnreachable if none does."""
+    looks = await asyncio.gather(*(cluster.look() for cluster in clusters))
+    found = [(n, instance) for n, of_cluster in enumerate(looks, 1) for instance in of_cluster]
+    if not any(instance.up for _, instance in found):
+        raise FarmUnreachable({f"{n} {instance.instance}": instance.fault for n, instance in found})
+    return sum(instance.keys for _, instance in found)
 
 
 class WalkPace:
