@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
@@ -44,17 +45,52 @@ class AsyncHeadwater:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def stream(self, name: str) -> AsyncStream:
-        """Return the stream of that name; it need not exist yet."""
-        return AsyncStream(self.store, self._handles.stream(name), self._handles.member)
+    @overload
+    def stream(self, name: str, *, codec: None = None) -> AsyncStream: ...
+    @overload
+    def stream(self, name: str, *, codec: Literal["json"]) -> AsyncStream[Any]: ...
+    @overload
+    def stream(self, name: str, *, codec: ValueCodec[Value]) -> AsyncStream[Value]: ...
+    def stream(self, name: str, *, codec: AnyCodec[Any] | None = None) -> AsyncStream[Any]:
+        """Return the stream of that name; it need not exist yet.
 
-    def topic(self, name: str, partitions: int | None = None) -> AsyncTopic:
-        """Return the topic of that name; its first use decides how many partitions it has."""
-        return AsyncTopic(self.store, self._handles.topic(name, partitions), self._handles.member)
+        ``codec`` says what its values are: "json", a type such as a dataclass, a Struct or a
+        Pydantic model, or a pair of functions (encode, decode). Writes then take such values, and
+        ``data`` of a message is one. Without a codec, values are bytes.
+        """
+        return AsyncStream(self.store, self._handles.stream(name, codec), self._handles.member)
 
-    def queue(self, name: str) -> AsyncQueue:
-        """Return the queue of that name; it need not exist yet."""
-        return AsyncQueue(self.store, self._handles.queue(name))
+    @overload
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: None = None
+    ) -> AsyncTopic: ...
+    @overload
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: Literal["json"]
+    ) -> AsyncTopic[Any]: ...
+    @overload
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: ValueCodec[Value]
+    ) -> AsyncTopic[Value]: ...
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: AnyCodec[Any] | None = None
+    ) -> AsyncTopic[Any]:
+        """Return the topic of that name; its first use decides how many partitions it has.
+
+        For ``codec`` see ``stream``.
+        """
+        handle = self._handles.topic(name, partitions, codec)
+        return AsyncTopic(self.store, handle, self._handles.member)
+
+    @overload
+    def queue(self, name: str, *, codec: None = None) -> AsyncQueue: ...
+    @overload
+    def queue(self, name: str, *, codec: Literal["json"]) -> AsyncQueue[Any]: ...
+    @overload
+    def queue(self, name: str, *, codec: ValueCodec[Value]) -> AsyncQueue[Value]: ...
+    def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> AsyncQueue[Any]:
+        """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
+        return AsyncQueue(self.store, self._handles.queue(name, codec))
 
     def ick(self, name: str) -> AsyncIck:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""

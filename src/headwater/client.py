@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Self
+from typing import Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
+from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError
 from headwater.ick.ick import Ick, IckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
@@ -41,22 +42,52 @@ class Headwater:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def stream(self, name: str) -> Stream:
-        """Return the stream of that name; it need not exist yet."""
-        return Stream(self.store, self._handles.stream(name), self._handles.member)
+    @overload
+    def stream(self, name: str, *, codec: None = None) -> Stream: ...
+    @overload
+    def stream(self, name: str, *, codec: Literal["json"]) -> Stream[Any]: ...
+    @overload
+    def stream(self, name: str, *, codec: ValueCodec[Value]) -> Stream[Value]: ...
+    def stream(self, name: str, *, codec: AnyCodec[Any] | None = None) -> Stream[Any]:
+        """Return the stream of that name; it need not exist yet.
 
-    def topic(self, name: str, partitions: int | None = None) -> Topic:
+        ``codec`` says what its values are: "json", a type such as a dataclass, a Struct or a
+        Pydantic model, or a pair of functions (encode, decode). Writes then take such values, and
+        ``data`` of a message is one. Without a codec, values are bytes.
+        """
+        return Stream(self.store, self._handles.stream(name, codec), self._handles.member)
+
+    @overload
+    def topic(self, name: str, partitions: int | None = None, *, codec: None = None) -> Topic: ...
+    @overload
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: Literal["json"]
+    ) -> Topic[Any]: ...
+    @overload
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: ValueCodec[Value]
+    ) -> Topic[Value]: ...
+    def topic(
+        self, name: str, partitions: int | None = None, *, codec: AnyCodec[Any] | None = None
+    ) -> Topic[Any]:
         """Return the topic of that name; the first to open it decides how many partitions it has.
 
         Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
+        For ``codec`` see ``stream``.
         """
-        handle = self._handles.topic(name, partitions)
+        handle = self._handles.topic(name, partitions, codec)
         self.store.run(handle.open())
         return Topic(self.store, handle, self._handles.member)
 
-    def queue(self, name: str) -> Queue:
-        """Return the queue of that name; it need not exist yet."""
-        return Queue(self.store, self._handles.queue(name))
+    @overload
+    def queue(self, name: str, *, codec: None = None) -> Queue: ...
+    @overload
+    def queue(self, name: str, *, codec: Literal["json"]) -> Queue[Any]: ...
+    @overload
+    def queue(self, name: str, *, codec: ValueCodec[Value]) -> Queue[Value]: ...
+    def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> Queue[Any]:
+        """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
+        return Queue(self.store, self._handles.queue(name, codec))
 
     def ick(self, name: str) -> Ick:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from headwater.codecs import AnyCodec, coder_of
 from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
 from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
@@ -46,17 +48,19 @@ class ClientHandles:
         self._one_server = kind != "cluster"
         self._registered: set[str] = set()
 
-    def stream(self, name: str) -> StreamHandle:
+    def stream(self, name: str, codec: AnyCodec[Any] | None = None) -> StreamHandle:
         """Return the handle of a stream."""
-        return StreamHandle(name, self._registered)
+        return StreamHandle(name, self._registered, coder_of(codec))
 
-    def topic(self, name: str, partitions: int | None) -> TopicHandle:
+    def topic(
+        self, name: str, partitions: int | None, codec: AnyCodec[Any] | None = None
+    ) -> TopicHandle:
         """Return the handle of a topic."""
-        return TopicHandle(name, partitions, self._registered)
+        return TopicHandle(name, partitions, self._registered, coder_of(codec))
 
-    def queue(self, name: str) -> QueueHandle:
+    def queue(self, name: str, codec: AnyCodec[Any] | None = None) -> QueueHandle:
         """Return the handle of a queue."""
-        return QueueHandle(name, self._registered, self.member)
+        return QueueHandle(name, self._registered, self.member, coder_of(codec))
 
     def ick(self, name: str) -> IckHandle:
         """Return the handle of an Ick."""

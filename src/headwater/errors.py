@@ -2,6 +2,7 @@
 
     HeadwaterError
     ├── InvalidInput              the caller's argument is refused; nothing was sent
+    ├── Undecodable               the value of a message is not what its codec says
     ├── ExtraMissing              a library is not installed that only some parts need
     ├── FormatTooNew              what is stored was written by a newer release
     ├── StoreError                the store cannot serve
@@ -77,6 +78,22 @@ def _meant(similar: str | None, cure: str) -> str:
 
 class InvalidInput(HeadwaterError, ValueError):
     """An argument is outside what is allowed; nothing was sent to the store."""
+
+
+class Undecodable(HeadwaterError, ValueError):
+    """The value of a message is not what the codec of its stream or queue can decode.
+
+    ``what`` names the message, ``why`` is what the codec said; the bytes are in its ``value``.
+    """
+
+    def __init__(self, what: str, codec: str, why: str) -> None:
+        super().__init__(
+            f"{what} does not fit the codec {codec}: {why}; read its bytes as value, and correct "
+            "its writer or the codec"
+        )
+        self.what = what
+        self.codec = codec
+        self.why = why
 
 
 class ExtraMissing(HeadwaterError, ImportError):

@@ -25,7 +25,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("HEADWATER_URL", "HEADWATER_DIR"):
         monkeypatch.delenv(name, raising=False)
     # A page sets Django up as a program of its own does; other tests may have done so before.
-    monkeypatch.setattr(django.conf.settings, "_wrapped", django.utils.functional.empty)
+    object.__setattr__(django.conf.settings, "_wrapped", django.utils.functional.empty)
     yield directory
     embedded.stop(directory / ".headwater", now=True)
     shutil.rmtree(directory, ignore_errors=True)

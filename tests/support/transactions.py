@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import sqlite3
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeAlias
 
 import aiosqlite
@@ -123,9 +122,8 @@ def _transact_by_django(url: sa.URL, works: tuple[Work, ...], commit: bool) -> N
         conn.close()
 
 
-@cache
 def _set_up_django() -> None:
-    # A page of the documentation may have done it in this process.
+    # A page of the documentation may have done it in this process, or undone it.
     if not settings.configured:
         settings.configure()
     django.setup()

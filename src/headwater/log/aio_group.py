@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
+from headwater.codecs import D
 from headwater.log import acks, dead_letters, grouping
 from headwater.log.acks import Offsets
 from headwater.log.handles import GroupHandle, Start
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
 
 
-class AsyncGroup:
+class AsyncGroup(Generic[D]):
     """One member's view of a consumer group, for asyncio; see Group."""
 
     def __init__(self, store: AsyncStore, handle: GroupHandle) -> None:
@@ -33,9 +34,10 @@ class AsyncGroup:
         block_ms: float | None = None,
         retry_ms: int | None = None,
         expire_ms: int | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        return await self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        found = await self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        return self._handle.stream.decoded(found)
 
     async def ack(self, *offsets: Offsets) -> int:
         """Acknowledge messages: offsets and (start, end) ranges; returns how many were pending."""

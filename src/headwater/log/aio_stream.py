@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 
+from headwater.codecs import D
 from headwater.log import (
     compaction,
     housekeeping,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
 
 
-class AsyncStream:
+class AsyncStream(Generic[D]):
     """A stream for asyncio; Stream says what each method promises."""
 
     def __init__(self, store: AsyncStore, handle: StreamHandle, member: str) -> None:
@@ -41,17 +42,20 @@ class AsyncStream:
         self._handle = handle
         self._member = member
         self.name = handle.name
+        self.codec = handle.coder
 
     def __repr__(self) -> str:
         return f"AsyncStream({self.name!r})"
 
-    async def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> int:
+    async def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> int:
         """Append one message and return its offset; see Stream.write."""
-        return await self._run(writing.write(self._handle, tag, value, backlog))
+        return await self._run(
+            writing.write(self._handle, tag, self._handle.encoded(value), backlog)
+        )
 
     async def write_many(
         self,
-        entries: Iterable[tuple[str, bytes | str]],
+        entries: Iterable[tuple[str, D | str]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
@@ -59,7 +63,9 @@ class AsyncStream:
     ) -> range:
         """Append (tag, value) pairs, all or none; returns their offsets. See Stream.write_many."""
         return await self._run(
-            writing.write_many(self._handle, entries, backlog, producer, sequence)
+            writing.write_many(
+                self._handle, self._handle.encoded_entries(entries), backlog, producer, sequence
+            )
         )
 
     async def append(
@@ -96,13 +102,17 @@ class AsyncStream:
 
     async def read(
         self, offset: int, count: int, *, block_ms: float | None = None
-    ) -> list[Message | None]:
+    ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on; see Stream.read."""
-        return await self._run(reading.read(self._handle, offset, count, block_ms))
+        found = await self._run(reading.read(self._handle, offset, count, block_ms))
+        return self._handle.decoded(found)
 
-    async def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
+    async def read_from(
+        self, offset: int, count: int, *, block_ms: float | None = None
+    ) -> Passage[D]:
         """Read on from ``offset``, over holes and gaps; see Stream.read_from."""
-        return await self._run(reading.read_from(self._handle, offset, count, block_ms))
+        passage = await self._run(reading.read_from(self._handle, offset, count, block_ms))
+        return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
     async def scan(
         self, start: int | None = None, stop: int | None = None
@@ -174,7 +184,7 @@ class AsyncStream:
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
-    ) -> AsyncGroup:
+    ) -> AsyncGroup[D]:
         """Return a member's view of a group; its first read creates the group. See Stream.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         handle = GroupHandle(self._handle, name, member or self._member, options)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 
+from headwater.codecs import D
 from headwater.log import node, topics
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import GroupOptions, Start
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
 
 
-class AsyncTopic:
+class AsyncTopic(Generic[D]):
     """A topic for asyncio; Topic says what each method promises."""
 
     def __init__(self, store: AsyncStore, handle: topics.TopicHandle, member: str) -> None:
@@ -39,26 +40,28 @@ class AsyncTopic:
         """Return the partition of a tag."""
         return topics.partition_of(tag, await self.partitions())
 
-    async def partition(self, place: int) -> AsyncStream:
+    async def partition(self, place: int) -> AsyncStream[D]:
         """Return the stream of one partition."""
         streams = await self._store.run(self._handle.open())
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
-    async def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
+    async def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> Placed:
         """Append one message to the partition of its tag."""
-        return await self._store.run(topics.write(self._handle, tag, value, backlog))
+        return await self._store.run(
+            topics.write(self._handle, tag, self._handle.encoded(value), backlog)
+        )
 
     async def write_many(
         self,
-        entries: Iterable[tuple[str, bytes | str]],
+        entries: Iterable[tuple[str, D | str]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
         """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
-        batch = batch_of_entries(entries)
+        batch = batch_of_entries(self._handle.encoded_entries(entries))
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
@@ -100,7 +103,7 @@ class AsyncTopic:
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
-    ) -> AsyncTopicGroup:
+    ) -> AsyncTopicGroup[D]:
         """Return a member's view of a group over all partitions; see Stream.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         one_server = self._store.kind != "cluster"
@@ -110,7 +113,7 @@ class AsyncTopic:
         return AsyncTopicGroup(self._store, handle)
 
 
-class AsyncTopicGroup:
+class AsyncTopicGroup(Generic[D]):
     """One member's view of a group over a topic, for asyncio; see TopicGroup."""
 
     def __init__(self, store: AsyncStore, handle: topics.TopicGroupHandle) -> None:
@@ -125,11 +128,12 @@ class AsyncTopicGroup:
         block_ms: float | None = None,
         retry_ms: int | None = None,
         expire_ms: int | None = None,
-    ) -> list[TopicMessage]:
+    ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        return await self._run(
+        found = await self._run(
             topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
         )
+        return self._handle.topic.decoded(found)
 
     async def ack(self, *messages: InTopic) -> int:
         """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""

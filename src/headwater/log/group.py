@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
+from headwater.codecs import D
 from headwater.log import acks, dead_letters, grouping
 from headwater.log.acks import Offsets
 from headwater.log.handles import GroupHandle, Start
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from headwater.store.store import Store
 
 
-class Group:
+class Group(Generic[D]):
     """One member's view of a consumer group."""
 
     def __init__(self, store: Store, handle: GroupHandle) -> None:
@@ -33,7 +34,7 @@ class Group:
         block_ms: float | None = None,
         retry_ms: int | None = None,
         expire_ms: int | None = None,
-    ) -> list[Message]:
+    ) -> list[Message[D]]:
         """Take up to ``count`` messages that no other member has.
 
         With ``retry_ms`` each must be acknowledged, or it is redelivered after that time, to any
@@ -41,7 +42,8 @@ class Group:
         is given up. Without ``retry_ms`` there is nothing to acknowledge (at most once).
         ``block_ms`` waits; blocked members are served in turn.
         """
-        return self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        found = self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        return self._handle.stream.decoded(found)
 
     def ack(self, *offsets: Offsets) -> int:
         """Acknowledge messages: offsets and (start, end) ranges, ends included.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
+from msgspec.structs import astuple
+
+from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
 from headwater.log.keys import STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
+from headwater.log.types import DecodedMessage, Message
 from headwater.store.call import Argument, Call, Operation, Token
 
 Start: TypeAlias = "Literal['first', 'last'] | int | dt.datetime"
@@ -23,13 +27,14 @@ class StreamHandle:
     ``held`` is the node that was read last; other threads change it at any time, so an operation
     looks at it once, before it asks. ``hot`` is how many messages were in hot nodes when it was
     written last. ``registered`` is shared by all handles of a client: the names that it has added
-    to the registry.
+    to the registry. ``coder`` is what values are encoded and decoded by, if anything.
     """
 
-    __slots__ = ("held", "hot", "key", "name", "registered")
+    __slots__ = ("coder", "held", "hot", "key", "name", "registered")
 
-    def __init__(self, name: str, registered: set[str]) -> None:
+    def __init__(self, name: str, registered: set[str], coder: Coder[Any] | None = None) -> None:
         self.key = stream_key(name)
+        self.coder = coder
         self.name = name
         self.held: Held = NOTHING_HELD
         self.hot = 0
@@ -40,6 +45,28 @@ class StreamHandle:
         if self.name not in self.registered:
             yield Call("hw_registry_add", STREAMS, (self.name,), repeatable=True)
             self.registered.add(self.name)
+
+    def encoded(self, value: Any) -> bytes | str:
+        """Return what is written of a value."""
+        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
+
+    def encoded_entries(self, entries: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+        """Return what is written of (tag, value) pairs."""
+        if self.coder is None:
+            return entries
+        encode = self.coder.encode
+        return [(tag, encode(value)) for tag, value in entries]
+
+    def decoded(self, messages: list[Any]) -> list[Any]:
+        """Return messages with their values decoded; None stays None."""
+        return messages if self.coder is None else list(map(self._decoded_message, messages))
+
+    def _decoded_message(self, message: Message | None) -> Message[Any] | None:
+        if message is None or self.coder is None:
+            return message
+        data = self.coder.decode(message.value, "message", message.offset, "of stream", self.name)
+        made: Callable[..., Message[Any]] = DecodedMessage
+        return made(*astuple(message), data)
 
 
 def check_start(start: Start) -> None:

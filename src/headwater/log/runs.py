@@ -102,7 +102,8 @@ class PackedRun(NamedTuple):
         times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         attempts = (repeat(attempt),) if attempt else ()
-        return list(map(Message, offsets, tags, values, times, *attempts))
+        made: Callable[..., Message] = Message
+        return list(map(made, offsets, tags, values, times, *attempts))
 
     def to_arrow(self) -> pa.RecordBatch:
         """See Run; tags and values are not copied."""

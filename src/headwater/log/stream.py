@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 
+from headwater.codecs import D
 from headwater.log import (
     compaction,
     housekeeping,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from headwater.store.store import Store
 
 
-class Stream:
+class Stream(Generic[D]):
     """A durable sequence of messages with dense offsets from 1.
 
     Its first write creates it; before that it reads as empty.
@@ -44,22 +45,23 @@ class Stream:
         self._handle = handle
         self._member = member
         self.name = handle.name
+        self.codec = handle.coder
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
 
-    def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> int:
+    def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> int:
         """Append one message and return its offset.
 
         It is in the log when this returns. ``backlog`` then evicts old messages so that at least
         that many remain; it never passes a registered reader. Raises OutcomeUnknown when the
         connection broke in between. One round trip.
         """
-        return self._run(writing.write(self._handle, tag, value, backlog))
+        return self._run(writing.write(self._handle, tag, self._handle.encoded(value), backlog))
 
     def write_many(
         self,
-        entries: Iterable[tuple[str, bytes | str]],
+        entries: Iterable[tuple[str, D | str]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
@@ -71,7 +73,11 @@ class Stream:
         returns the offsets of the first time; the last 128 sequences of a producer are remembered.
         Raises StaleSequence for an older one. One round trip.
         """
-        return self._run(writing.write_many(self._handle, entries, backlog, producer, sequence))
+        return self._run(
+            writing.write_many(
+                self._handle, self._handle.encoded_entries(entries), backlog, producer, sequence
+            )
+        )
 
     def append(
         self,
@@ -121,16 +127,17 @@ class Stream:
 
     def read(
         self, offset: int, count: int, *, block_ms: float | None = None
-    ) -> list[Message | None]:
+    ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on.
 
         Place i of the list belongs to ``offset + i``; it is None when that message was evicted
         or compacted away. The list is shorter at the end of the stream, and empty beyond it; then
         ``block_ms`` waits for the offset to be written. O(log n) to find the place.
         """
-        return self._run(reading.read(self._handle, offset, count, block_ms))
+        found = self._run(reading.read(self._handle, offset, count, block_ms))
+        return self._handle.decoded(found)
 
-    def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage:
+    def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage[D]:
         """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
 
         This is for readers that keep their own position. It returns fewer messages when they are
@@ -138,7 +145,8 @@ class Stream:
         there is no message behind them; evicted offsets are returned as an exact gap. ``block_ms``
         waits while there is nothing to see. At most a few round trips, however many the holes.
         """
-        return self._run(reading.read_from(self._handle, offset, count, block_ms))
+        passage = self._run(reading.read_from(self._handle, offset, count, block_ms))
+        return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
     def scan(self, start: int | None = None, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
@@ -230,7 +238,7 @@ class Stream:
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
-    ) -> Group:
+    ) -> Group[D]:
         """Return a member's view of a group; its first read creates the group.
 
         A new group starts at "first", "last" (only what comes later), an offset, or a datetime.

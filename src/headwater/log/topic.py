@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 
+from headwater.codecs import D
 from headwater.log import node, topics
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.store.store import Store
 
 
-class Topic:
+class Topic(Generic[D]):
     """n streams behind one name; a message goes to the partition of its tag.
 
     All messages of a tag are in one partition, in order. On a cluster the partitions spread over
@@ -43,19 +44,21 @@ class Topic:
         """Return the partition of a tag."""
         return topics.partition_of(tag, self.partitions())
 
-    def partition(self, place: int) -> Stream:
+    def partition(self, place: int) -> Stream[D]:
         """Return the stream of one partition."""
         streams = self._store.run(self._handle.open())
         check_count(place, "partition", len(streams) - 1)
         return Stream(self._store, streams[place], self._member)
 
-    def write(self, tag: str, value: bytes | str, *, backlog: int | None = None) -> Placed:
+    def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> Placed:
         """Append one message to the partition of its tag."""
-        return self._store.run(topics.write(self._handle, tag, value, backlog))
+        return self._store.run(
+            topics.write(self._handle, tag, self._handle.encoded(value), backlog)
+        )
 
     def write_many(
         self,
-        entries: Iterable[tuple[str, bytes | str]],
+        entries: Iterable[tuple[str, D | str]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
@@ -66,7 +69,7 @@ class Topic:
         Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
         after a failure: what was written is deduplicated.
         """
-        batch = batch_of_entries(entries)
+        batch = batch_of_entries(self._handle.encoded_entries(entries))
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
     def append(
@@ -104,7 +107,7 @@ class Topic:
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
-    ) -> TopicGroup:
+    ) -> TopicGroup[D]:
         """Return a member's view of a group over all partitions; see Stream.group."""
         options = GroupOptions(start, max_pending, dead_letters)
         one_server = self._store.kind != "cluster"
@@ -114,7 +117,7 @@ class Topic:
         return TopicGroup(self._store, handle)
 
 
-class TopicGroup:
+class TopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
     def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
@@ -129,9 +132,10 @@ class TopicGroup:
         block_ms: float | None = None,
         retry_ms: int | None = None,
         expire_ms: int | None = None,
-    ) -> list[TopicMessage]:
+    ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        return self._run(topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms))
+        found = self._run(topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms))
+        return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:
         """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""

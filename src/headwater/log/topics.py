@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import astuple
 
+from headwater.codecs import Coder
 from headwater.errors import InvalidInput, PartitionMismatch
 from headwater.log import acks, grouping, node, reading, retention, writing
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.keys import TOPICS, tail_key, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_block, check_count, check_ms, check_name
-from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
+from headwater.log.types import DecodedTopicMessage, GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.store.call import Call, Clock, Operation, Wait
 
 # A message of a topic, or its partition and offset.
@@ -35,7 +37,13 @@ TURN_MS = 20
 class TopicHandle:
     """A topic as its operations see it; its partitions are agreed on with the first use."""
 
-    def __init__(self, name: str, wanted: int | None, registered: set[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        wanted: int | None,
+        registered: set[str],
+        coder: Coder[Any] | None = None,
+    ) -> None:
         if wanted is not None:
             check_count(wanted, "partitions", MAX_PARTITIONS)
             if not wanted:
@@ -44,6 +52,7 @@ class TopicHandle:
         self.name = name
         self.wanted = wanted
         self.registered = registered
+        self.coder = coder
         self._streams: list[StreamHandle] = []
 
     def open(self) -> Operation[list[StreamHandle]]:
@@ -58,9 +67,43 @@ class TopicHandle:
                 raise PartitionMismatch(self.name, self.wanted, has)
             yield Call("hw_registry_add", TOPICS, (self.name,), repeatable=True)
             self._streams = [
-                StreamHandle(f"{self.name}/{place}", self.registered) for place in range(has)
+                StreamHandle(f"{self.name}/{place}", self.registered, self.coder)
+                for place in range(has)
             ]
         return self._streams
+
+    def encoded(self, value: Any) -> bytes | str:
+        """Return what is written of a value."""
+        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
+
+    def encoded_entries(self, entries: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+        """Return what is written of (tag, value) pairs."""
+        if self.coder is None:
+            return entries
+        encode = self.coder.encode
+        return [(tag, encode(value)) for tag, value in entries]
+
+    def decoded(self, messages: list[TopicMessage]) -> list[Any]:
+        """Return messages with their values decoded."""
+        coder = self.coder
+        if coder is None:
+            return messages
+        made: Callable[..., TopicMessage[Any]] = DecodedTopicMessage
+        return [
+            made(
+                *astuple(message),
+                coder.decode(
+                    message.value,
+                    "message",
+                    message.offset,
+                    "of topic",
+                    self.name,
+                    "partition",
+                    message.partition,
+                ),
+            )
+            for message in messages
+        ]
 
     def forget(self) -> None:
         """Ask again at the next use."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, cast
 
 import msgspec
 
+from headwater.codecs import D, or_raise
+from headwater.errors import Undecodable
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+
+class Message(msgspec.Struct, Generic[D], frozen=True, gc=False):
     """One message of a stream.
 
     ``attempt`` is 0 for a plain read; read through a group it counts the deliveries, from 1.
+    ``data`` is the value as the codec of the stream decodes it; without a codec, its bytes.
     It is a Struct because reads make many of them: that takes a third of the time of a NamedTuple.
     """
 
@@ -21,15 +25,31 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
     attempt: int = 0
 
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return cast("D", self.value)
 
-class Passage(NamedTuple):
+
+class DecodedMessage(Message[D], frozen=True, gc=True):
+    """A message of a stream that has a codec."""
+
+    decoded: D | Undecodable | None = None
+
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return or_raise(self.decoded)
+
+
+class Passage(NamedTuple, Generic[D]):
     """What lies from an offset on: everything below ``next`` was seen.
 
     ``gap`` is the first and last of the offsets that were evicted before they could be read.
     Offsets that are in neither were compacted away. ``last`` is where the stream ended.
     """
 
-    messages: list[Message]
+    messages: list[Message[D]]
     next: int
     gap: tuple[int, int] | None
     last: int
@@ -52,8 +72,8 @@ class Published(NamedTuple):
     last: int
 
 
-class TopicMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a topic; offsets count within its partition."""
+class TopicMessage(msgspec.Struct, Generic[D], frozen=True, gc=False):
+    """One message of a topic; offsets count within its partition. ``data`` is as in Message."""
 
     partition: int
     offset: int
@@ -61,6 +81,22 @@ class TopicMessage(msgspec.Struct, frozen=True, gc=False):
     value: bytes
     time_ms: int
     attempt: int = 0
+
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return cast("D", self.value)
+
+
+class DecodedTopicMessage(TopicMessage[D], frozen=True, gc=True):
+    """A message of a topic that has a codec."""
+
+    decoded: D | Undecodable | None = None
+
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return or_raise(self.decoded)
 
 
 class DeadLetter(NamedTuple):

@@ -9,7 +9,15 @@ from typing import Generic, TypeVar
 
 from headwater.log.handles import StreamHandle
 from headwater.outbox.consuming import Turn
-from headwater.outbox.plan import ConsumerPlan, ConsumerStats, Streams, for_each, names_of
+from headwater.outbox.plan import (
+    ConsumerPlan,
+    ConsumerStats,
+    Streams,
+    coders_of,
+    for_each,
+    names_of,
+    streams_of,
+)
 
 H = TypeVar("H")
 R = TypeVar("R")
@@ -27,15 +35,19 @@ class ConsumerShell(Generic[H, R]):
         steps: Callable[[str], None] | None,
     ) -> None:
         self.name = plan.name
-        self.streams = names_of(stream)
+        given = streams_of(stream)
+        self.streams = names_of(given)
         self._handlers = for_each(self.streams, handler, "handler")
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
         self._patience_s: float | None = None
         known: set[str] = set()
+        coders = coders_of(given)
         self._turns = {
             place: Turn(
-                plan, StreamHandle(place, known), StreamHandle(plan.dead_letters(place), known)
+                plan,
+                StreamHandle(place, known, coders.get(place)),
+                StreamHandle(plan.dead_letters(place), known),
             )
             for place in self.streams
         }

@@ -193,7 +193,8 @@ class Turn:
         if batch.reset:
             yield from self._restore(batch.reset)
         elif batch.messages:
-            yield from self._handle(Handle(self.stream.name, batch.messages))
+            messages = self.stream.decoded(batch.messages)
+            yield from self._handle(Handle(self.stream.name, messages))
         yield Step("handled")
         self._committing = True
         return True
@@ -251,7 +252,7 @@ class Turn:
                 if message.offset < record.offset and message.offset not in skipped
             ]
             if again:
-                yield from self._handle(Handle(self.stream.name, again))
+                yield from self._handle(Handle(self.stream.name, self.stream.decoded(again)))
             at = passage.next
 
     def _pass(self, batch: ConsumerBatch) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from headwater.errors import InvalidInput, NotCreated
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.outbox.database import open_database
+from headwater.outbox.plan import AnyStream
 from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
 from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
 from headwater.outbox.status import Status, read_status
@@ -73,15 +74,16 @@ class Outbox(Generic[E]):
         return None
 
     @overload
-    def stage(self, conn: SyncConnection, stream: str, tag: str, value: Any) -> None: ...
+    def stage(self, conn: SyncConnection, stream: AnyStream, tag: str, value: Any) -> None: ...
     @overload
     def stage(
-        self, conn: AnyAsyncConnection, stream: str, tag: str, value: Any
+        self, conn: AnyAsyncConnection, stream: AnyStream, tag: str, value: Any
     ) -> Awaitable[None]: ...
-    def stage(self, conn: Any, stream: str, tag: str, value: Any) -> Awaitable[None] | None:
+    def stage(self, conn: Any, stream: AnyStream, tag: str, value: Any) -> Awaitable[None] | None:
         """Stage one message in the transaction of ``conn``; to be awaited on an async one.
 
-        It reaches the stream if and only if that transaction commits, after what the same
+        ``stream`` is its name, or a stream that was opened with a codec, which then encodes the
+        value. It reaches the stream if and only if that transaction commits, after what the same
         transaction staged before it for that stream. Raises InvalidInput for what the log would
         not take, before the insert, and NotCreated when the tables are missing. One insert.
         """
@@ -89,20 +91,20 @@ class Outbox(Generic[E]):
 
     @overload
     def stage_many(
-        self, conn: SyncConnection, stream: str, entries: Iterable[tuple[str, Any]]
+        self, conn: SyncConnection, stream: AnyStream, entries: Iterable[tuple[str, Any]]
     ) -> None: ...
     @overload
     def stage_many(
-        self, conn: AnyAsyncConnection, stream: str, entries: Iterable[tuple[str, Any]]
+        self, conn: AnyAsyncConnection, stream: AnyStream, entries: Iterable[tuple[str, Any]]
     ) -> Awaitable[None]: ...
     def stage_many(
-        self, conn: Any, stream: str, entries: Iterable[tuple[str, Any]]
+        self, conn: Any, stream: AnyStream, entries: Iterable[tuple[str, Any]]
     ) -> Awaitable[None] | None:
         """Stage (tag, value) pairs in their order; all are checked before any is inserted.
 
         One insert per thousand, or per 8 MB.
         """
-        check_name(stream, "stream")
+        check_name(stream if isinstance(stream, str) else stream.name, "stream")
         rows = []
         try:
             for pair in entries:
@@ -115,15 +117,17 @@ class Outbox(Generic[E]):
             raise InvalidInput(
                 "entries must be (tag, value) pairs; of a dict, pass its items()"
             ) from None
-        rows = [self._row(*row) for row in rows]
-        return _write(conn, rows)
+        return _write(conn, [self._row(*row) for row in rows])
 
     def status(self) -> Status:
         """Return how much is staged, since when, and who streams it; blocks for a moment."""
         with open_database(self.engine) as database:
             return read_status(database)
 
-    def _row(self, stream: str, tag: str, value: Any) -> Row:
+    def _row(self, stream: AnyStream, tag: str, value: Any) -> Row:
+        if not isinstance(stream, str):
+            value = value if stream.codec is None else stream.codec.encode(value)
+            stream = stream.name
         if stream not in self._names:
             check_name(stream, "stream")
             if len(self._names) < _MANY_NAMES:

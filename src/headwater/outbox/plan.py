@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, get_ar
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from headwater.codecs import Coder
 from headwater.errors import InvalidInput
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import Start, check_start
@@ -22,7 +23,8 @@ E = TypeVar("E", Engine, AsyncEngine)
 
 OnError: TypeAlias = Literal["stop", "skip"]
 OnGap: TypeAlias = Literal["stop", "skip"]
-Streams: TypeAlias = "str | Stream | AsyncStream | Iterable[str | Stream | AsyncStream]"
+AnyStream: TypeAlias = "str | Stream[Any] | AsyncStream[Any]"
+Streams: TypeAlias = "AnyStream | Iterable[AnyStream]"
 
 
 class TimeSource(Protocol):
@@ -113,9 +115,18 @@ class ConsumerStats:
         )
 
 
-def names_of(streams: Streams) -> tuple[str, ...]:
-    """Return the names of the streams that a consumer was given."""
-    given = [streams] if isinstance(streams, str | Stream | AsyncStream) else list(streams)
+def streams_of(streams: Streams) -> list[AnyStream]:
+    """Return the streams that a consumer was given, as a list."""
+    return [streams] if isinstance(streams, str | Stream | AsyncStream) else list(streams)
+
+
+def coders_of(given: list[AnyStream]) -> dict[str, Coder[Any] | None]:
+    """Return the codecs of streams that were given as objects, by their names."""
+    return {one.name: one.codec for one in given if not isinstance(one, str)}
+
+
+def names_of(given: list[AnyStream]) -> tuple[str, ...]:
+    """Return the names of streams."""
     names = tuple(
         stream.name if isinstance(stream, Stream | AsyncStream) else check_name(stream, "stream")
         for stream in given

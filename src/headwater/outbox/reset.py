@@ -57,13 +57,13 @@ def reset_of(message: Message) -> Reset:
 
 
 @overload
-def write_reset(stream: Stream, consumer: str, position: int, state: Any) -> int: ...
+def write_reset(stream: Stream[Any], consumer: str, position: int, state: Any) -> int: ...
 @overload
 def write_reset(
-    stream: AsyncStream, consumer: str, position: int, state: Any
+    stream: AsyncStream[Any], consumer: str, position: int, state: Any
 ) -> Awaitable[int]: ...
 def write_reset(
-    stream: Stream | AsyncStream, consumer: str, position: int, state: Any
+    stream: Stream[Any] | AsyncStream[Any], consumer: str, position: int, state: Any
 ) -> int | Awaitable[int]:
     """Tell a consumer to replace its state by ``state``, right at ``position``; returns the offset.
 
@@ -72,6 +72,8 @@ def write_reset(
     stream is applied again, so it must not be evicted before the consumer is past the record. A
     record that is written twice does no harm. With an AsyncStream, await the result.
     """
+    if stream.codec is not None:
+        raise InvalidInput("a reset record is no value of a codec; open the stream without one")
     check_name(consumer, "consumer")
     check_count(position, "position", MAX_OFFSET)
     try:

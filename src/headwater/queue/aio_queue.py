@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
+from headwater.codecs import D
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 
-class AsyncQueue:
+class AsyncQueue(Generic[D]):
     """A queue for asyncio; Queue says what each method promises."""
 
     def __init__(self, store: AsyncStore, handle: QueueHandle) -> None:
@@ -40,7 +41,7 @@ class AsyncQueue:
 
     async def push(
         self,
-        value: bytes | str,
+        value: D | str,
         *,
         delay_ms: int = 0,
         priority: int = 0,
@@ -50,12 +51,20 @@ class AsyncQueue:
     ) -> str:
         """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
-            pushing.push(self._handle, value, delay_ms, priority, ttl_ms, dedupe, dedupe_ms)
+            pushing.push(
+                self._handle,
+                self._handle.encoded(value),
+                delay_ms,
+                priority,
+                ttl_ms,
+                dedupe,
+                dedupe_ms,
+            )
         )
 
     async def push_many(
         self,
-        values: Iterable[bytes | str],
+        values: Iterable[D | str],
         *,
         delay_ms: int = 0,
         priority: int = 0,
@@ -69,7 +78,7 @@ class AsyncQueue:
         return await self._run(
             pushing.push_many(
                 self._handle,
-                values,
+                self._handle.encoded_values(values),
                 delay_ms,
                 priority,
                 ttl_ms,
@@ -82,23 +91,24 @@ class AsyncQueue:
 
     async def pop(
         self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
-    ) -> list[Delivery]:
+    ) -> list[Delivery[D]]:
         """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
-        return await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        found = await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        return self._handle.decoded(found)
 
-    async def ack(self, *deliveries: Delivery) -> int:
+    async def ack(self, *deliveries: Delivery[Any]) -> int:
         """Acknowledge messages; returns how many were still this consumer's."""
         return await self._run(acks.ack(self._handle, deliveries))
 
-    async def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
+    async def nack(self, *deliveries: Delivery[Any], delay_ms: int = 0) -> int:
         """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
-    async def release(self, *deliveries: Delivery) -> int:
+    async def release(self, *deliveries: Delivery[Any]) -> int:
         """Give messages back untried: they are redelivered at once; see Queue.release."""
         return await self._run(acks.release(self._handle, deliveries))
 
-    async def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
+    async def extend(self, *deliveries: Delivery[Any], ack_ms: int) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return await self._run(acks.extend(self._handle, deliveries, ack_ms))
 
@@ -166,7 +176,7 @@ class AsyncQueue:
 
     def worker(
         self, **options: Unpack[WorkerOptions]
-    ) -> Callable[[AsyncHandler], AsyncQueueWorker]:
+    ) -> Callable[[AsyncHandler[D]], AsyncQueueWorker]:
         """Make a worker of the async function below it, which gets one Delivery at a time."""
         from headwater.workers.aio_queue_worker import AsyncQueueWorker
 

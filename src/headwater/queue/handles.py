@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from msgspec.structs import astuple
+
+from headwater.codecs import Coder
 from headwater.queue.keys import QUEUES, queue_key
+from headwater.queue.types import DecodedDelivery, Delivery
 from headwater.store.call import Call, Operation, Token
 
 
@@ -10,18 +17,44 @@ class QueueHandle:
     """A queue as its operations see it.
 
     ``registered`` is shared by all handles of a client: the keys that it has registered.
-    ``damaged`` is how many damaged messages were logged, so that each is logged once.
+    ``damaged`` is how many damaged messages were logged, so that each is logged once. ``coder`` is
+    what values are encoded and decoded by, if anything.
     """
 
-    __slots__ = ("damaged", "key", "member", "name", "registered", "waiters")
+    __slots__ = ("coder", "damaged", "key", "member", "name", "registered", "waiters")
 
-    def __init__(self, name: str, registered: set[str], member: str) -> None:
+    def __init__(
+        self, name: str, registered: set[str], member: str, coder: Coder[Any] | None = None
+    ) -> None:
         self.key = queue_key(name)
         self.name = name
         self.registered = registered
         self.member = member
+        self.coder = coder
         self.damaged = 0
         self.waiters: list[str] = []
+
+    def encoded(self, value: Any) -> bytes | str:
+        """Return what is pushed of a value."""
+        return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
+
+    def encoded_values(self, values: Iterable[Any]) -> Iterable[bytes | str]:
+        """Return what is pushed of values."""
+        return values if self.coder is None else [self.coder.encode(value) for value in values]
+
+    def decoded(self, deliveries: list[Delivery]) -> list[Any]:
+        """Return deliveries with their values decoded."""
+        coder = self.coder
+        if coder is None:
+            return deliveries
+        made: Callable[..., Delivery[Any]] = DecodedDelivery
+        return [
+            made(
+                *astuple(delivery),
+                coder.decode(delivery.value, "message", delivery.id, "of queue", self.name),
+            )
+            for delivery in deliveries
+        ]
 
     def register(self) -> Operation[None]:
         """Register the name of this queue, once per client."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
+from headwater.codecs import D
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headwater.workers.queue_worker import Handler, QueueWorker, WorkerOptions
 
 
-class Queue:
+class Queue(Generic[D]):
     """A queue of messages, each for one consumer. It comes into being with its first push."""
 
     def __init__(self, store: Store, handle: QueueHandle) -> None:
@@ -36,7 +37,7 @@ class Queue:
 
     def push(
         self,
-        value: bytes | str,
+        value: D | str,
         *,
         delay_ms: int = 0,
         priority: int = 0,
@@ -52,12 +53,20 @@ class Queue:
         broke in between; with one the client repeats it. One round trip.
         """
         return self._run(
-            pushing.push(self._handle, value, delay_ms, priority, ttl_ms, dedupe, dedupe_ms)
+            pushing.push(
+                self._handle,
+                self._handle.encoded(value),
+                delay_ms,
+                priority,
+                ttl_ms,
+                dedupe,
+                dedupe_ms,
+            )
         )
 
     def push_many(
         self,
-        values: Iterable[bytes | str],
+        values: Iterable[D | str],
         *,
         delay_ms: int = 0,
         priority: int = 0,
@@ -77,7 +86,7 @@ class Queue:
         return self._run(
             pushing.push_many(
                 self._handle,
-                values,
+                self._handle.encoded_values(values),
                 delay_ms,
                 priority,
                 ttl_ms,
@@ -90,7 +99,7 @@ class Queue:
 
     def pop(
         self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
-    ) -> list[Delivery]:
+    ) -> list[Delivery[D]]:
         """Take up to ``count`` messages.
 
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
@@ -98,9 +107,10 @@ class Queue:
         once). ``block_ms`` waits for a first message; who waits longest is served first. One round
         trip for up to 4096 messages or 4 MiB.
         """
-        return self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        found = self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        return self._handle.decoded(found)
 
-    def ack(self, *deliveries: Delivery) -> int:
+    def ack(self, *deliveries: Delivery[Any]) -> int:
         """Acknowledge messages; returns how many were still this consumer's.
 
         A delivery whose deadline is over, or that was acknowledged or given back before, counts 0
@@ -108,7 +118,7 @@ class Queue:
         """
         return self._run(acks.ack(self._handle, deliveries))
 
-    def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
+    def nack(self, *deliveries: Delivery[Any], delay_ms: int = 0) -> int:
         """Give messages back as failed; returns how many were still this consumer's.
 
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
@@ -116,11 +126,11 @@ class Queue:
         """
         return self._run(acks.nack(self._handle, deliveries, delay_ms))
 
-    def release(self, *deliveries: Delivery) -> int:
+    def release(self, *deliveries: Delivery[Any]) -> int:
         """Give messages back untried: they are redelivered at once; the attempt does not count."""
         return self._run(acks.release(self._handle, deliveries))
 
-    def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
+    def extend(self, *deliveries: Delivery[Any], ack_ms: int) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return self._run(acks.extend(self._handle, deliveries, ack_ms))
 
@@ -196,7 +206,7 @@ class Queue:
         """Remove the queue with all that belongs to it; returns whether it existed."""
         return self._run(upkeep.delete(self._handle))
 
-    def worker(self, **options: Unpack[WorkerOptions]) -> Callable[[Handler], QueueWorker]:
+    def worker(self, **options: Unpack[WorkerOptions]) -> Callable[[Handler[D]], QueueWorker]:
         """Make a worker of the function below it, which gets one Delivery at a time.
 
         @hw.queue("mail").worker(concurrency=8)

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, cast
 
 import msgspec
+
+from headwater.codecs import D, or_raise
+from headwater.errors import Undecodable
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
     """One message in the hands of a consumer.
 
     ``attempt`` counts how often it was handed out, from 1. ``receipt`` is what ``ack``, ``nack``
     and ``extend`` go by: it is of this delivery and no other, and empty when there is nothing to
-    acknowledge. A Struct, because pops make many of them.
+    acknowledge. ``data`` is the value as the codec of the queue decodes it; without a codec, its
+    bytes. A Struct, because pops make many of them.
     """
 
     id: str
     value: bytes
     attempt: int
     receipt: str
+
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return cast("D", self.value)
+
+
+class DecodedDelivery(Delivery[D], frozen=True, gc=True):
+    """A message of a queue that has a codec."""
+
+    decoded: D | Undecodable | None = None
+
+    @property
+    def data(self) -> D:
+        """What the message says; raises Undecodable when it does not fit the codec."""
+        return or_raise(self.decoded)
 
 
 class QueueItem(msgspec.Struct, frozen=True, gc=False):

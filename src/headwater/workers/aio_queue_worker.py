@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from headwater.codecs import Value
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
@@ -14,7 +15,7 @@ from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 
-AsyncHandler: TypeAlias = "Callable[[Delivery], Awaitable[object]]"
+AsyncHandler: TypeAlias = "Callable[[Delivery[Value]], Awaitable[object]]"
 
 
 class AsyncQueueWorker:
@@ -22,8 +23,8 @@ class AsyncQueueWorker:
 
     def __init__(
         self,
-        queue: AsyncQueue,
-        handler: AsyncHandler,
+        queue: AsyncQueue[Value],
+        handler: AsyncHandler[Value],
         *,
         concurrency: int = 4,
         ack_ms: int = 30_000,
@@ -44,14 +45,14 @@ class AsyncQueueWorker:
         self._crew.stop()
 
 
-class _Queue(QueueMessages[AsyncQueue]):
+class _Queue(QueueMessages[AsyncQueue[Any]]):
     async def begin(self) -> None:
         self.settings = (await self.queue.stats()).settings
 
-    async def take(self, count: int, wait_ms: int) -> list[Delivery]:
+    async def take(self, count: int, wait_ms: int) -> list[Delivery[Any]]:
         return await self.queue.pop(count, ack_ms=self.ack_ms, block_ms=wait_ms)
 
-    async def settle(self, batch: HandledBatch[Delivery]) -> None:
+    async def settle(self, batch: HandledBatch[Delivery[Any]]) -> None:
         if batch.done:
             await self.queue.ack(*batch.done)
         if batch.not_begun:
@@ -59,5 +60,5 @@ class _Queue(QueueMessages[AsyncQueue]):
         for delay_ms, deliveries in batch.failed:
             await self.queue.nack(*deliveries, delay_ms=delay_ms)
 
-    async def extend(self, deliveries: list[Delivery]) -> None:
+    async def extend(self, deliveries: list[Delivery[Any]]) -> None:
         await self.queue.extend(*deliveries, ack_ms=self.ack_ms)

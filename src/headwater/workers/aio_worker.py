@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from headwater.codecs import Value
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.types import Message
 from headwater.workers.aio_crew import AsyncCrew
@@ -12,7 +13,7 @@ from headwater.workers.group_messages import GroupMessages
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 
-AsyncWorkerHandler: TypeAlias = "Callable[[Message], Awaitable[object]]"
+AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
 
 
 class AsyncWorker:
@@ -20,8 +21,8 @@ class AsyncWorker:
 
     def __init__(
         self,
-        group: AsyncGroup,
-        handler: AsyncWorkerHandler,
+        group: AsyncGroup[Value],
+        handler: AsyncWorkerHandler[Value],
         *,
         concurrency: int = 4,
         retry_ms: int = 30_000,
@@ -47,21 +48,21 @@ class AsyncWorker:
         self._crew.stop()
 
 
-class _Group(GroupMessages[AsyncGroup]):
+class _Group(GroupMessages[AsyncGroup[Any]]):
     async def begin(self) -> None:
         pass
 
-    async def take(self, count: int, wait_ms: int) -> list[Message]:
+    async def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
         return await self.group.read(
             count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
         )
 
-    async def settle(self, batch: HandledBatch[Message]) -> None:
+    async def settle(self, batch: HandledBatch[Message[Any]]) -> None:
         if batch.done:
             await self.group.ack(*map(self.key_of, batch.done))
         for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
             if messages:
                 await self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
 
-    async def extend(self, messages: list[Message]) -> None:
+    async def extend(self, messages: list[Message[Any]]) -> None:
         await self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headwater.log.limits import check_ms
 from headwater.log.types import Message
@@ -36,7 +36,7 @@ class GroupMessages(Generic[AnyGroup]):
     def __repr__(self) -> str:
         return repr(self.group)
 
-    def key_of(self, message: Message) -> int:
+    def key_of(self, message: Message[Any]) -> int:
         """Return the key of a message: its offset, however often it is redelivered."""
         return message.offset
 
@@ -44,7 +44,7 @@ class GroupMessages(Generic[AnyGroup]):
         """Return after how long a message whose attempt failed is redelivered."""
         return int(delay_s(attempt, self._backoff_ms, self._longest_ms))
 
-    def failed(self, message: Message) -> int:
+    def failed(self, message: Message[Any]) -> int:
         """Log a failure; returns after how long the message is redelivered."""
         delay_ms = self.delay_ms(message.attempt)
         self.log.exception("offset %d failed; it is redelivered in %d ms", message.offset, delay_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from headwater.outages import delay_s
 from headwater.queue.types import Delivery, QueueSettings
@@ -35,7 +35,7 @@ class QueueMessages(Generic[AnyQueue]):
     def __repr__(self) -> str:
         return repr(self.queue)
 
-    def key_of(self, delivery: Delivery) -> str:
+    def key_of(self, delivery: Delivery[Any]) -> str:
         """Return the key of a delivery: each redelivery has another receipt."""
         return delivery.receipt
 
@@ -45,7 +45,7 @@ class QueueMessages(Generic[AnyQueue]):
             return 0
         return int(delay_s(attempt, FIRST_DELAY_MS, LONGEST_DELAY_MS))
 
-    def failed(self, delivery: Delivery) -> int:
+    def failed(self, delivery: Delivery[Any]) -> int:
         """Log a failure; returns after how long the message is redelivered."""
         self.log.exception("message %s failed, attempt %d", delivery.id, delivery.attempt)
         return self.delay_ms(delivery.attempt)

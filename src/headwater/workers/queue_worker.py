@@ -7,8 +7,9 @@ the worker died. A handler may take as long as it likes: while it runs, its mess
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from headwater.codecs import Value
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
 from headwater.workers.crew import Crew
@@ -18,7 +19,7 @@ from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
 
-Handler: TypeAlias = "Callable[[Delivery], object]"
+Handler: TypeAlias = "Callable[[Delivery[Value]], object]"
 
 
 class QueueWorker:
@@ -31,7 +32,12 @@ class QueueWorker:
     """
 
     def __init__(
-        self, queue: Queue, handler: Handler, *, concurrency: int = 4, ack_ms: int = 30_000
+        self,
+        queue: Queue[Value],
+        handler: Handler[Value],
+        *,
+        concurrency: int = 4,
+        ack_ms: int = 30_000,
     ) -> None:
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
         self._crew = Crew(_Queue(queue, queue.name, ack_ms), handler, prefetch)
@@ -49,14 +55,14 @@ class QueueWorker:
         self._crew.stop()
 
 
-class _Queue(QueueMessages[Queue]):
+class _Queue(QueueMessages[Queue[Any]]):
     def begin(self) -> None:
         self.settings = self.queue.stats().settings
 
-    def take(self, count: int, wait_ms: int) -> list[Delivery]:
+    def take(self, count: int, wait_ms: int) -> list[Delivery[Any]]:
         return self.queue.pop(count, ack_ms=self.ack_ms, block_ms=wait_ms)
 
-    def settle(self, batch: HandledBatch[Delivery]) -> None:
+    def settle(self, batch: HandledBatch[Delivery[Any]]) -> None:
         if batch.done:
             self.queue.ack(*batch.done)
         if batch.not_begun:
@@ -64,5 +70,5 @@ class _Queue(QueueMessages[Queue]):
         for delay_ms, deliveries in batch.failed:
             self.queue.nack(*deliveries, delay_ms=delay_ms)
 
-    def extend(self, deliveries: list[Delivery]) -> None:
+    def extend(self, deliveries: list[Delivery[Any]]) -> None:
         self.queue.extend(*deliveries, ack_ms=self.ack_ms)

@@ -9,8 +9,9 @@ extended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from headwater.codecs import Value
 from headwater.log.group import Group
 from headwater.log.types import Message
 from headwater.workers.crew import Crew
@@ -18,7 +19,7 @@ from headwater.workers.group_messages import GroupMessages
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 
-WorkerHandler: TypeAlias = "Callable[[Message], object]"
+WorkerHandler: TypeAlias = "Callable[[Message[Value]], object]"
 
 
 class Worker:
@@ -32,8 +33,8 @@ class Worker:
 
     def __init__(
         self,
-        group: Group,
-        handler: WorkerHandler,
+        group: Group[Value],
+        handler: WorkerHandler[Value],
         *,
         concurrency: int = 4,
         retry_ms: int = 30_000,
@@ -58,21 +59,21 @@ class Worker:
         self._crew.stop()
 
 
-class _Group(GroupMessages[Group]):
+class _Group(GroupMessages[Group[Any]]):
     def begin(self) -> None:
         pass
 
-    def take(self, count: int, wait_ms: int) -> list[Message]:
+    def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
         return self.group.read(
             count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
         )
 
-    def settle(self, batch: HandledBatch[Message]) -> None:
+    def settle(self, batch: HandledBatch[Message[Any]]) -> None:
         if batch.done:
             self.group.ack(*map(self.key_of, batch.done))
         for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
             if messages:
                 self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
 
-    def extend(self, messages: list[Message]) -> None:
+    def extend(self, messages: list[Message[Any]]) -> None:
         self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)
