@@ -122,6 +122,15 @@ def test_an_absolute_target_is_read_as_the_path_it_has() -> None:
             assert answer.body == b"GET " + path + b" "
 
 
+def test_a_body_in_many_tiny_chunks_is_refused_and_in_small_ones_taken() -> None:
+    with HttpServer(Echo()) as server:
+        (answer,) = server.ask(CHUNKED + b"2\r\nxx\r\n" * 100_000)
+        assert (answer.status, answer.closes) == (400, True)
+        small = CHUNKED.replace(b"\r\n\r\n", b"\r\n" + LAST)
+        (answer,) = server.ask(small + (b"20\r\n" + b"x" * 32 + b"\r\n") * 10_000 + b"0\r\n\r\n")
+        assert (answer.status, len(answer.body)) == (200, len(b"POST /  ") + 320_000)
+
+
 def test_trailers_mean_nothing() -> None:
     with HttpServer(Echo(TOKENS)) as server:
         late = b"1\r\nx\r\n0\r\n" + TOKEN + b"\r\n"

@@ -8,6 +8,8 @@ import json
 import socket
 import threading
 
+import pytest
+
 from headwater.instrument import installed
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Reply, Request
@@ -200,3 +202,31 @@ def test_a_server_follows_a_farm_that_is_moved(valkey: Server) -> None:
         health = client.ask("GET", "/health").body
         assert {one["instance"] for one in health["instances"]} == {r.url for r in four[2:]}
     assert b"b" not in four[0].states(b"k")
+
+
+def test_a_fault_while_the_health_is_found_out_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ask() -> Reply:
+        async with AsyncFarm.open(DEAD) as farm:
+            service = Service(farm, ServerMetrics(shared_memory(1), 0), Tokens())
+            farm.status = None  # type: ignore[assignment, method-assign]
+            answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            request = Request("GET", "/health", "", Admitted("health", True), True, b"")
+            service.handle(request, answered.set_result)
+            return await asyncio.wait_for(answered, 20)
+
+    reply = asyncio.run(ask())
+    assert reply.status == 500
+    number = json.loads(reply.body)["error"].split()[-1]
+    assert f"request {number} failed" in caplog.text
+
+
+def test_json_that_is_nested_too_deep_is_400_on_every_path(roshi: Client) -> None:
+    deep = b"[" * 50_000 + b"]" * 50_000
+    hidden = b'[{"key": "aw==", "score": 1, "member": "bQ==", "x": ' + deep + b"}]"
+    for method, path in (("POST", "/"), ("DELETE", "/"), ("GET", "/"), ("POST", "/select")):
+        for body in (deep, hidden):
+            answer = roshi.ask(method, path, body)
+            assert answer.status == 400
+            assert "nested" in answer.body["error"]

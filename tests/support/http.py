@@ -115,7 +115,8 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reading, self.closed, self.written, self.unsent = True, False, b"", 0
+        self.reading, self.closed, self.ended = True, False, False
+        self.written, self.unsent = b"", 0
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -128,7 +129,7 @@ class Wire(asyncio.Transport):
         self.written += data
 
     def write_eof(self) -> None:
-        pass
+        self.ended = True
 
     def get_write_buffer_size(self) -> int:
         return self.unsent

@@ -88,3 +88,29 @@ def test_each_request_of_a_call_that_fails_is_retried_alone() -> None:
 def test_an_error_that_nobody_foresaw_is_a_result_too() -> None:
     bug = ZeroDivisionError()
     assert run_batches([[1]], {1: bug})[1] == [bug]
+
+
+def test_a_part_that_cannot_take_its_result_is_given_the_error_and_the_others_their_results() -> (
+    None
+):
+    told: list[Any] = []
+
+    async def run() -> None:
+        all_told = asyncio.get_running_loop().create_future()
+
+        async def serve(items: list[int]) -> int:
+            return len(items)
+
+        def broken(result: Any) -> None:
+            told.append(result)
+            if isinstance(result, int):
+                raise ZeroDivisionError
+
+        batcher: Batcher[int, int] = Batcher(serve)
+        batcher.add(BatchPart([1], broken))
+        batcher.add(BatchPart([2], all_told.set_result))
+        assert await all_told == 2
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert told[0] == 2
+    assert isinstance(told[1], ZeroDivisionError)

@@ -24,6 +24,7 @@ from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
 # that nobody takes the rest of its request.
 LINGER_S: Final = 2.0
 _MOST_AHEAD_BYTES: Final = 64 * 1024
+_PIECES_AT_ONCE: Final = 8
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING: Final = memoryview(b"")
 
@@ -55,9 +56,9 @@ class HttpConnection(asyncio.Protocol):
         self._handler = handler
         self._limits = limits
         self._all_open = all_open
-        self._parser = RequestParser(limits, self._admit)
-        self._transport: asyncio.Transport | None = None
         self._known = not handler.needs_token
+        self._parser = RequestParser(limits, handler.admit if self._known else self._admit)
+        self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
         # What arrived and is not parsed yet, since a request is under way.
         self._ahead = _NOTHING
@@ -93,20 +94,25 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; what follows a request that is under way waits."""
-        if self._ending and self._request is None and not self._parser.begun:
+        parser, ahead = self._parser, self._ahead
+        if self._ending and self._request is None and not parser.begun:
             self._discard(len(data))
-            return
-        small = len(data) <= PIECE_BYTES
-        if small and self._request is None and not self._ahead and not self._parser.requests:
-            self._parser.feed(data)
+        elif len(data) <= PIECE_BYTES and not (self._request or ahead or parser.requests):
+            # Most requests come in one piece.
+            parser.feed(data)
+            self._go_on()
+            if parser.begun:
+                self._count_held()
         else:
-            small = False
-            self._ahead = memoryview(bytes(self._ahead) + data if self._ahead else data)
-        self._go_on()
-        if not small or self._parser.begun:
+            self._ahead = memoryview(bytes(ahead) + data if ahead else data)
+            self._go_on()
             self._count_held()
-        if len(self._ahead) > _MOST_AHEAD_BYTES:
-            self._pause()
+            if len(self._ahead) > _MOST_AHEAD_BYTES:
+                if self._known:
+                    self._pause()
+                else:
+                    # Who has shown no token has no reason to send so much without waiting.
+                    self.abort()
 
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
@@ -141,9 +147,11 @@ class HttpConnection(asyncio.Protocol):
         return admitted
 
     def _go_on(self) -> None:
-        """Begin the next request if it is there; at most one, so that others have their turn."""
+        """Parse on and begin the next request if it is there; then others have their turn."""
         parser = self._parser
-        while not (self._request or self._full or self._transport is None):
+        for _ in range(_PIECES_AT_ONCE):
+            if self._request or self._full or self._transport is None:
+                return
             if parser.requests:
                 self._begin(parser.requests.popleft())
                 return
@@ -154,11 +162,13 @@ class HttpConnection(asyncio.Protocol):
                 if parser.begun:
                     self._begun_at = self._begun_at or time.monotonic()
                     if parser.wants_continue():
-                        self._write(_CONTINUE)
+                        self._written += len(_CONTINUE)
+                        self._transport.write(_CONTINUE)
                 return
             size = parser.piece_bytes
             piece, self._ahead = self._ahead[:size], self._ahead[size:]
             parser.feed(piece)
+        asyncio.get_running_loop().call_soon(self._go_on_reading)
 
     def _begin(self, request: Request) -> None:
         self._begun_at = 0.0
@@ -224,12 +234,9 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def _send(self, reply: Reply, *, bodiless: bool) -> None:
+        assert self._transport is not None
         text = spell(reply, time.time(), keep_alive=not self._ending, bodiless=bodiless)
         self._idle_since = time.monotonic()
-        self._write(text)
-
-    def _write(self, text: bytes) -> None:
-        assert self._transport is not None
         self._written += len(text)
         self._transport.write(text)
 

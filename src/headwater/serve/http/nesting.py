@@ -21,7 +21,7 @@ def check_nesting(document: bytes | bytearray) -> None:
 
     Whether it is JSON at all is left to its decoder. Costs a fraction of decoding.
     """
-    if len(document) <= MAX_NESTING or _opened(document) <= MAX_NESTING:
+    if document.count(b"[") + document.count(b"{") <= MAX_NESTING:
         return
     if b"\\" in document:
         document = _ESCAPE.sub(b"", document)
@@ -41,7 +41,3 @@ def check_nesting(document: bytes | bytearray) -> None:
             f"the document is nested more than {MAX_NESTING} deep; send a flatter one",
             close=True,
         )
-
-
-def _opened(document: bytes | bytearray) -> int:
-    return document.count(b"[") + document.count(b"{")

@@ -30,6 +30,9 @@ _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", r
 # How much is parsed at once. More than one request may be in it, and each costs memory.
 PIECE_BYTES: Final = 4096
 _BODY_PIECE_BYTES: Final = 64 * 1024
+# Beyond max_head, what stands around the chunks of a body is at most this part of it: each chunk
+# costs as much time as a hundred bytes.
+_FRAMING_SHARE: Final = 4
 _NO_PARSER: Final = httptools.HttpRequestParser(object())
 
 
@@ -47,8 +50,10 @@ class RequestParser:
         "_body",
         "_chunked",
         "_expects",
+        "_framing_bytes",
         "_head_bytes",
         "_headers",
+        "_host",
         "_hosts",
         "_length",
         "_limits",
@@ -70,6 +75,9 @@ class RequestParser:
         self._admit = admit
         self._llhttp = httptools.HttpRequestParser(self)
         self._expects: bool
+        self._admitted: Admitted | Refused
+        # The last one that was accepted: clients repeat it with every request.
+        self._host = b""
         self._authorization: bytes | None
         self._body: bytes | bytearray
         self.requests: deque[Request] = deque()
@@ -108,7 +116,8 @@ class RequestParser:
         """Take what arrived; adds the requests that it completes."""
         if self.refused is not None:
             return
-        self._quiet_bytes += len(data)
+        size, before = len(data), self._size
+        self._quiet_bytes += size
         while data:
             try:
                 self._llhttp.feed_data(data)
@@ -124,7 +133,13 @@ class RequestParser:
             except httptools.HttpParserError as error:
                 self.refused = Refused(400, f"this is not a request of HTTP/1.1: {error}")
                 break
-        if self._quiet_bytes > self._limits.max_head and self.begun and not self.refused:
+        if not self.begun or self.refused:
+            return
+        if self._chunked and self.in_body:
+            self._framing_bytes += size - (self._size - before)
+            if self._framing_bytes > self._limits.max_head + self._size // _FRAMING_SHARE:
+                self.refused = Refused(400, "the body comes in tiny chunks; send larger ones")
+        if self._quiet_bytes > self._limits.max_head:
             self.refused = self._head_too_large()
 
     def _without_upgrade(self) -> bytes:
@@ -154,7 +169,8 @@ class RequestParser:
         self.in_body = self._expects = self._chunked = False
         self._target = b""
         self._authorization = None
-        self._hosts = self._headers = self._head_bytes = self._length = self._size = 0
+        self._hosts = self._headers = self._head_bytes = self._framing_bytes = 0
+        self._length = self._size = 0
         self._body = b""
 
     def on_url(self, part: bytes) -> None:
@@ -166,15 +182,17 @@ class RequestParser:
         """Take a header. Those behind the body, its trailers, mean nothing here."""
         self._head_bytes += len(name) + len(value) + 4
         self._headers += 1
-        if self._headers > self._limits.max_headers:
-            raise Refused(431, f"a request has {self._limits.max_headers} headers at most")
         if self.in_body:
+            if self._headers > self._limits.max_headers:
+                raise self._too_many_headers()
             return
         name = name.lower()
         if name == b"host":
             self._hosts += 1
-            if not _HOST.fullmatch(value.strip()):
-                raise Refused(400, "the Host header is not the name of a host")
+            if value != self._host:
+                if not _HOST.fullmatch(value.strip()):
+                    raise Refused(400, "the Host header is not the name of a host")
+                self._host = value
         elif name == b"content-length":
             self._length = int(value)
         elif name == b"authorization":
@@ -190,8 +208,11 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         """Check a head, and admit or refuse the request; what follows is its body."""
-        if self._head_bytes > self._limits.max_head:
+        limits = self._limits
+        if self._head_bytes > limits.max_head:
             raise self._head_too_large()
+        if self._headers > limits.max_headers:
+            raise self._too_many_headers()
         version = self._llhttp.get_http_version()
         if version == "1.1":
             if self._hosts != 1:
@@ -207,28 +228,22 @@ class RequestParser:
             # Nothing says where its body ends, and we are no proxy.
             raise Refused(400, "this is no proxy; send the request itself")
         self._path, self._query = _split(self._method, self._target)
-        self._decide()
-        self.in_body = True
-
-    def _decide(self) -> None:
-        """Admit a request by its head. One without a body leaves the connection as it is."""
-        authorization = self._authorization
-        has_body = self._length > 0 or self._chunked
+        shown = self._authorization
+        authorization = shown.strip().decode("latin-1") if shown else ""
         try:
-            self._admitted: Admitted | Refused = self._admit(
-                self._method,
-                self._path,
-                authorization.strip().decode("latin-1") if authorization else "",
-            )
+            admitted = self._admit(self._method, self._path, authorization)
         except Refused as refused:
-            if has_body or refused.close:
+            # Without a body it is known where the next request begins.
+            if self._length or self._chunked or refused.close:
                 raise
-            self._admitted = refused
-            return
-        if has_body and not self._admitted.known:
-            raise Refused(401, "a request with a body needs a token here")
-        if self._length > self._limits.max_body:
-            raise self._body_too_large()
+            self._admitted = refused.with_traceback(None)
+        else:
+            if not admitted.known and (self._length or self._chunked):
+                raise Refused(401, "a request with a body needs a token here")
+            if self._length > limits.max_body:
+                raise self._body_too_large()
+            self._admitted = admitted
+        self.in_body = True
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of the body."""
@@ -264,6 +279,9 @@ class RequestParser:
     def _body_too_large(self) -> Refused:
         most = self._limits.max_body
         return Refused(413, f"a body may have {most} bytes here; send smaller batches")
+
+    def _too_many_headers(self) -> Refused:
+        return Refused(431, f"a request has {self._limits.max_headers} headers at most")
 
     def _head_too_large(self) -> Refused:
         return Refused(431, f"the head of a request has {self._limits.max_head} bytes at most")
