@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headwater.serve.http.limits import HttpLimits
@@ -104,6 +104,10 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
+fuzzed = settings(deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+
+
+@fuzzed
 @example(GET + TOKEN + b"\r\n" + POST + TOKEN + b"Content-Length: 3\r\n\r\nabc", [1, 40, 41])
 @given(streams, st.lists(st.integers(0, 4000), max_size=8))
 def test_any_split_is_answered_as_one_piece_is(stream: bytes, cuts: list[int]) -> None:
@@ -111,6 +115,7 @@ def test_any_split_is_answered_as_one_piece_is(stream: bytes, cuts: list[int]) -
     assert answers([stream[a:b] for a, b in pairwise(edges)]) == answers([stream])
 
 
+@fuzzed
 @given(
     st.lists(st.one_of(junk, st.sampled_from([GET, POST, TOKEN, b"\r\n", b"0\r\n"])), max_size=20)
 )

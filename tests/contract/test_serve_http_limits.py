@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import fields, replace
 from functools import wraps
@@ -292,3 +294,34 @@ def test_a_trickle_over_a_socket_does_not_hold_its_place() -> None:
             except (ConnectionResetError, BrokenPipeError):
                 break
         assert statuses(text) == [408]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        GET + TOKEN + b"\r\n",
+        HELD + TOKEN + b"\r\n" + GET,
+        POST + TOKEN + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000,
+        POST + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000,
+        b"nonsense\r\n" * 1000,
+    ],
+)
+def test_nothing_of_a_connection_that_is_gone_waits_for_the_garbage_collector(sent: bytes) -> None:
+    @in_loop
+    async def come_and_go() -> None:
+        handler, all_open = Echo(TOKENS), open_connections(WIDE)
+        connection, _ = connect(handler, WIDE, all_open)
+        connection.data_received(sent)
+        connection.connection_lost(None)
+        while handler.held:
+            handler.held.pop()(Reply(200, b""))
+        gone = weakref.ref(connection)
+        del connection
+        await asyncio.sleep(0)
+        assert gone() is None
+
+    gc.disable()
+    try:
+        come_and_go()
+    finally:
+        gc.enable()

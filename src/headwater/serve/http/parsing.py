@@ -102,10 +102,12 @@ class RequestParser:
     def drop(self) -> None:
         """Forget all that arrived; nothing can be fed afterwards.
 
-        llhttp and this object refer to each other: without this, a body would stay in memory until
-        the garbage collector finds them.
+        llhttp, the connection and the error of a refusal refer to this object, and it to them:
+        without this, what arrived would stay in memory until the garbage collector finds them.
         """
-        self.refused = self.refused or Refused(503, "the connection is closed")
+        refused = self.refused or Refused(503, "the connection is closed")
+        self.refused = refused.with_traceback(None)
+        self._admit = _admit_nothing
         self._body = b""
         self.begun = False
         self._target = self._authorization = b""
@@ -285,6 +287,10 @@ class RequestParser:
 
     def _head_too_large(self) -> Refused:
         return Refused(431, f"the head of a request has {self._limits.max_head} bytes at most")
+
+
+def _admit_nothing(_method: str, _path: str, _authorization: str) -> Admitted:
+    raise Refused(503, "the connection is closed")
 
 
 class _BehindHead:
