@@ -68,7 +68,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def run_page(page: Path) -> None:
     """Run a page in the current directory; fails where it does not do what it says."""
-    namespace: dict[str, Any] = {"__name__": page.stem, "_shown": _shown}
+    namespace: dict[str, Any] = {"__name__": "__main__", "_shown": _shown}
     try:
         for block in blocks(page):
             where = f"{page.relative_to(ROOT)}:{block.line}"

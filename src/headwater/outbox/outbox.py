@@ -14,7 +14,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
+from headwater.log.aio_stream import AsyncStream
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
+from headwater.log.stream import Stream
 from headwater.outbox.database import open_database
 from headwater.outbox.plan import AnyStream
 from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
@@ -104,7 +106,7 @@ class Outbox(Generic[E]):
 
         One insert per thousand, or per 8 MB.
         """
-        check_name(stream if isinstance(stream, str) else stream.name, "stream")
+        check_name(stream.name if isinstance(stream, Stream | AsyncStream) else stream, "stream")
         rows = []
         try:
             for pair in entries:
@@ -125,7 +127,7 @@ class Outbox(Generic[E]):
             return read_status(database)
 
     def _row(self, stream: AnyStream, tag: str, value: Any) -> Row:
-        if not isinstance(stream, str):
+        if isinstance(stream, Stream | AsyncStream):
             value = value if stream.codec is None else stream.codec.encode(value)
             stream = stream.name
         if stream not in self._names:
