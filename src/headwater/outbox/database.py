@@ -19,10 +19,11 @@ from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
-from headwater.outbox.schema import CONTROL, check_dialect, outbox_table, streamer_table
+from headwater.outbox.schema import CONTROL, SCHEMA, check_dialect, outbox_table, streamer_table
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name
+from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
 Row: TypeAlias = tuple[str, str, bytes]
 # Ids without a gap between the first and the last of each, both included; ascending.
@@ -46,6 +47,8 @@ class Control(NamedTuple):
 class Statements(NamedTuple):
     """The SQL that is the same on every database but for its parameters and its clock."""
 
+    has_versions: str
+    version: str
     control: str
     mark: str
     listed: str
@@ -55,13 +58,15 @@ class Statements(NamedTuple):
     checkpoints: str
 
 
-def spell_statements(parameter: str, clock: str, row_bytes: str) -> Statements:
+def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -> Statements:
     """Write the statements for one kind of database.
 
     ``parameter`` stands for a parameter, ``clock`` reads the time in ms, and ``row_bytes`` is at
     least the size of a row.
     """
     found = Statements(
+        has_versions=HAS_VERSIONS[dialect],
+        version=VERSION.replace(":package", "?"),
         control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
         mark=f"UPDATE headwater_streamer "
         f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
@@ -85,10 +90,15 @@ class OutboxDatabase(ABC):
     Outside ``transaction`` every statement is a transaction of its own.
     """
 
+    dialect: ClassVar[str]
     statements: ClassVar[Statements]
+    where: str = ""
 
     def control(self) -> Control:
-        """Read the control row. Raises NotCreated."""
+        """Read the control row. Raises NotCreated; FormatTooNew for tables of a newer release."""
+        if self.fetch(self.statements.has_versions):
+            found = self.fetch(self.statements.version, SCHEMA.name)
+            SCHEMA.check_version(found[0][0] if found else None, self.dialect, self.where)
         if not (found := self.fetch(self.statements.control, CONTROL)):
             raise NotCreated(streamer_table.name)
         return Control(*found[0])
@@ -179,6 +189,7 @@ class ConnectionSource:
             pooled = self._pool.connect()
             try:
                 database = self._database(pooled.driver_connection)
+                database.where = self.where
                 try:
                     yield database
                 finally:

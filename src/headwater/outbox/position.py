@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy import Insert
+from sqlalchemy import Insert, text
 from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
@@ -18,9 +18,11 @@ from headwater.log.reading import info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints
 from headwater.outbox.plan import ConsumerPlan
-from headwater.outbox.schema import checkpoints_table
+from headwater.outbox.schema import SCHEMA, checkpoints_table
 from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
 from headwater.sql.driver_errors import is_missing_table
+from headwater.sql.safe_names import safe_name
+from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
 log = logging.getLogger("headwater.outbox")
 
@@ -34,6 +36,7 @@ class ConsumerPosition:
         self._start = plan.start
         self._consumer = plan.name
         self._dialect = plan.database.dialect.name
+        self._where = safe_name(plan.database)
         self._stream = stream
         self._time = plan.time
         self._reported: int | None = None
@@ -66,7 +69,7 @@ class ConsumerPosition:
             self.next = None
 
     def load(self) -> Work[int | None]:
-        """Return the position in SQL; None for a new consumer. Raises NotCreated."""
+        """Return the position in SQL; None for a new consumer. Raises NotCreated, FormatTooNew."""
         try:
             position: int | None = yield Transact(self._fetch())
         except DBAPIError as error:
@@ -76,6 +79,11 @@ class ConsumerPosition:
         return position
 
     def _fetch(self) -> Work[int | None]:
+        if self._found_at is None:
+            found = None
+            if (yield Fetch(text(HAS_VERSIONS[self._dialect]), {})):
+                found = yield Fetch(text(VERSION), {"package": SCHEMA.name})
+            SCHEMA.check_version(found, self._dialect, self._where)
         position: int | None = yield Fetch(checkpoints.LOAD, self._key())
         return position
 

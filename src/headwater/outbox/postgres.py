@@ -48,7 +48,8 @@ SELECT EXISTS (
 class PostgresDatabase(OutboxDatabase):
     """A Postgres session in which the streamer works."""
 
-    statements = spell_statements("%s", _CLOCK, _ROW_BYTES)
+    dialect = "postgresql"
+    statements = spell_statements(dialect, "%s", _CLOCK, _ROW_BYTES)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection

@@ -40,7 +40,8 @@ class SqliteDatabase(OutboxDatabase):
     ``lock`` is the path of the leader's lock, or, for a database in memory, a lock in memory.
     """
 
-    statements = spell_statements("?", _CLOCK, _ROW_BYTES)
+    dialect = "sqlite"
+    statements = spell_statements(dialect, "?", _CLOCK, _ROW_BYTES)
 
     def __init__(self, connection: sqlite3.Connection, lock: str | threading.Lock) -> None:
         self._connection = connection

@@ -3,6 +3,10 @@
 ``<package>/sql/<dialect>/NNNN_name.sql`` is the one definition of a package's tables. Files are run
 in the order of their numbers. Each may be run again, so that whoever keeps migrations of their own
 may run the same files. Statements are separated by empty lines.
+
+The number of the last file is the version of the tables. From version 2 on, the files of a package
+note it in ``headwater_schemas`` (package, version), and none means 1. Whoever opens tables that a
+newer release has changed is refused before anything is done.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +25,17 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
+from headwater.errors import FormatTooNew
 from headwater.sql.driver_errors import is_locked
 from headwater.sql.engines import DIALECTS
+from headwater.sql.safe_names import safe_name
+
+# Whether any package has noted a version, by dialect; then the version of one, whose name is bound.
+HAS_VERSIONS = {
+    "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'headwater_schemas'",
+    "postgresql": "SELECT 1 WHERE to_regclass('headwater_schemas') IS NOT NULL",
+}
+VERSION = "SELECT version FROM headwater_schemas WHERE package = :package"
 
 # Any number that nobody else in the database uses.
 _CREATING = 0x6865616477617465
@@ -34,6 +48,21 @@ class Schema:
 
     def __init__(self, package: str) -> None:
         self._package = package
+        # Short, for it stands in the user's database: "outbox", "sql_sink", "jobs".
+        self.name = package.rpartition(".")[2]
+
+    def check_version(self, found: int | None, dialect: str, where: str) -> None:
+        """Raise FormatTooNew for a version that the files do not know; None is the first."""
+        known = _version(self._package, dialect)
+        if found is not None and found > known:
+            raise FormatTooNew(f"the schema {self.name!r} in the database at {where}", found, known)
+
+    def check(self, conn: Connection) -> None:
+        """Raise FormatTooNew when a newer release has changed the tables."""
+        dialect, found = conn.dialect.name, None
+        if conn.scalar(sa.text(HAS_VERSIONS[dialect])):
+            found = conn.scalar(sa.text(VERSION), {"package": self.name})
+        self.check_version(found, dialect, safe_name(conn.engine))
 
     def statements(self, dialect: str) -> tuple[str, ...]:
         """Return all statements of the files for a dialect of SQLAlchemy, in order."""
@@ -49,14 +78,18 @@ class Schema:
         return all(map(sa.inspect(conn).has_table, names))
 
     def ensure(self, engine: Engine) -> None:
-        """Create the tables unless they exist."""
+        """Create the tables unless they exist. Raises FormatTooNew."""
         with engine.connect() as conn:
+            self.check(conn)
             found = self.is_created(conn)
         if not found:
             self.create(engine)
 
     def create(self, engine: Engine) -> None:
-        """Run the files, in one transaction. A SQLite file is set to WAL mode first."""
+        """Run the files, in one transaction. A SQLite file is set to WAL mode first.
+
+        Raises FormatTooNew, before anything is done, when a newer release has changed the tables.
+        """
         with engine.connect() as conn:
             self._create(conn, time.sleep)
 
@@ -81,6 +114,8 @@ class Schema:
 
     def _create_once(self, conn: Connection) -> None:
         sqlite = conn.dialect.name == "sqlite"
+        with conn.begin():
+            self.check(conn)
         if sqlite:
             # On the driver's own connection: no mode can be set in a transaction.
             conn.connection.cursor().execute("PRAGMA journal_mode = WAL")
@@ -91,13 +126,24 @@ class Schema:
                 conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATING})")
             elif not driver.in_transaction:
                 conn.exec_driver_sql("BEGIN IMMEDIATE")
+            # Once more, as somebody may have changed them while this one waited for the lock.
+            self.check(conn)
             for statement in self.statements(conn.dialect.name):
                 conn.exec_driver_sql(statement)
 
 
+def _files(package: str, dialect: str) -> list[Traversable]:
+    folder = files(package).joinpath("sql", DIALECTS[dialect])
+    return sorted(folder.iterdir(), key=lambda file: file.name)
+
+
+@cache
+def _version(package: str, dialect: str) -> int:
+    return int(_files(package, dialect)[-1].name[:4])
+
+
 @cache
 def _statements(package: str, dialect: str) -> tuple[str, ...]:
-    folder = files(package).joinpath("sql", DIALECTS[dialect])
-    texts = [file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda f: f.name)]
+    texts = [file.read_text("utf-8") for file in _files(package, dialect)]
     parts = (part for text in texts for part in re.split(r";\s*(?:\n\s*\n|\Z)", text))
     return tuple(part for part in parts if part.strip())

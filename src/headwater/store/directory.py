@@ -11,10 +11,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from headwater.errors import EmbeddedServerFailed, InvalidInput
+from headwater.errors import EmbeddedServerFailed, FormatTooNew, InvalidInput
 from headwater.store import supervisor
 
 DIRECTORY_VARIABLE = "HEADWATER_DIR"
+# Which locks and files there are, and what they mean: a number, in a file.
+FORMAT = 1
+FORMAT_FILE = "format"
 # sun_path holds 104 bytes on macOS and 108 on Linux, the closing zero included.
 _LONGEST_SOCKET_PATH = 103
 
@@ -70,6 +73,19 @@ def prepare(directory: Path) -> None:
             raise EmbeddedServerFailed(
                 f"{directory} holds other files and others may write to it; chmod 700 it, or {cure}"
             )
+
+
+def check_format(directory: Path) -> None:
+    """Raise FormatTooNew for a directory that a newer release has laid out in another way.
+
+    Without the file it is of the first format; a file that holds no number is not ours.
+    """
+    try:
+        found = int((directory / FORMAT_FILE).read_text("ascii"))
+    except (FileNotFoundError, ValueError):
+        return
+    if found > FORMAT:
+        raise FormatTooNew(f"the data directory {directory}", found, FORMAT)
 
 
 def socket_path(directory: Path) -> str:

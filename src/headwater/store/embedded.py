@@ -24,6 +24,7 @@ from headwater.errors import EmbeddedServerFailed
 from headwater.store import supervisor
 from headwater.store.directory import (
     absolute,
+    check_format,
     explained,
     is_at,
     locked,
@@ -77,12 +78,13 @@ class EmbeddedServer:
         """Attach to the directory's server, starting it when there is none.
 
         Returns when the server has loaded its data and answers. Raises `EmbeddedServerFailed` when
-        it cannot be had. Costs a round trip to attach, tens of milliseconds to start, plus the time
-        to load, which has no limit.
+        it cannot be had, and FormatTooNew. Costs a round trip to attach, tens of milliseconds to
+        start, plus the time to load, which has no limit.
         """
         path = absolute(directory)
         with explained(path):
             prepare(path)
+            check_format(path)
             server = cls(path)
             try:
                 bring_up(path, server.socket_path)

@@ -8,6 +8,9 @@ A version is created atomically, under a name that was free, and is never change
 that go on from the same version one wins, and the other gets an error. Everything up to ``last`` is
 archived or known to be gone, so what is covered is known without looking at the files. A stream
 that was deleted and written anew is another stream: it has another ``created``.
+
+``format`` says how all of it is written. Two lines of JSON, the second with the checksum of the
+first, and ``format`` in the first, are what every release can rely on.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from headwater.errors import (
     ArchiveDamaged,
     ArchiveMismatch,
     ArchiveTaken,
+    FormatTooNew,
     UnknownArchive,
 )
 from headwater.spark.archives.place import Directory, ListedFile, open_directory
@@ -131,7 +135,9 @@ class Archive:
         return open_directory(self.place, self.stream)
 
     def load(self) -> Manifest | None:
-        """Return the newest version; None when nothing was archived. Raises ArchiveDamaged.
+        """Return the newest version; None when nothing was archived.
+
+        Raises ArchiveDamaged, FormatTooNew.
 
         Lists a folder, and reads the version unless this process has read it before.
         """
@@ -192,9 +198,8 @@ def _decode(data: bytes, directory: Directory, name: str, stream: str) -> Manife
         raise ArchiveDamaged(directory.shown, f"{_FOLDER}/{name}", "its checksum is wrong")
     found: dict[str, object] = msgspec.json.decode(body)
     if found["format"] != FORMAT:
-        raise ArchiveDamaged(
-            directory.shown, f"{_FOLDER}/{name}", f"it has format {found['format']}, not {FORMAT}"
-        )
+        what = f"the archive of stream {stream!r} at {directory.shown}"
+        raise FormatTooNew(what, int(str(found["format"])), FORMAT)
     manifest = msgspec.convert(found, Manifest, strict=False)
     if manifest.stream != stream:
         raise ArchiveMismatch(

@@ -12,13 +12,21 @@ from typing import Any
 import msgspec
 
 from headwater.client import Headwater
-from headwater.errors import InputChanged, JobForgotten
+from headwater.errors import FormatTooNew, InputChanged, JobForgotten
 from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs.backfill_inputs import Chunk
 
 _PLAN, _BEGUN, _DONE = "plan", "begun", "done"
 # Housekeepers may forget a producer after this time; a little earlier is safe.
 FORGOTTEN_MS = PRODUCER_MS - 3600 * 1000
+# How a plan is written, and the journal with it.
+PLAN_FORMAT = 1
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What every release can read of a plan; without a format it is of the first."""
+
+    format: int = PLAN_FORMAT
 
 
 class BackfillPlan(msgspec.Struct, frozen=True):
@@ -26,6 +34,7 @@ class BackfillPlan(msgspec.Struct, frozen=True):
 
     facts: dict[str, Any]
     chunks: list[Chunk]
+    format: int = PLAN_FORMAT
 
     @property
     def rows(self) -> int:
@@ -44,11 +53,14 @@ class Journal:
         self._begun: set[int] = set()
 
     def read(self) -> BackfillPlan | None:
-        """Return the plan if there is one, and read what is done."""
+        """Return the plan if there is one, and read what is done. Raises FormatTooNew."""
         plan = None
         for batch in self.stream.scan():
             for row in batch.to_pylist():
                 if row["tag"] == _PLAN:
+                    written = msgspec.json.decode(row["value"], type=_Written).format
+                    if written > PLAN_FORMAT:
+                        raise FormatTooNew(f"the plan of {self._job}", written, PLAN_FORMAT)
                     plan = msgspec.json.decode(row["value"], type=BackfillPlan)
                 else:
                     (self.done if row["tag"] == _DONE else self._begun).add(int(row["value"]))

@@ -22,12 +22,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headwater.errors import OffsetOutOfRange, StreamReplaced
+from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
+
+CHECKPOINT_FORMAT = 1
 
 
 class PartitionPosition(NamedTuple):
@@ -45,6 +47,10 @@ def _dump(places: QueryPosition) -> dict[str, Any]:
 
 
 def _load(offset: dict[str, Any]) -> QueryPosition:
+    """Read a position out of a checkpoint; without a format it is of the first."""
+    found = offset.get("format", CHECKPOINT_FORMAT)
+    if found > CHECKPOINT_FORMAT:
+        raise FormatTooNew("the checkpoint of this query", found, CHECKPOINT_FORMAT)
     return {int(partition): PartitionPosition(**place) for partition, place in offset.items()}
 
 
