@@ -49,9 +49,15 @@ redis.register_function{
       local floor = timeline.floor(keys[k], keys[k + 1], size, most) or { '', '' }
       local found = { floor[2], floor[1] }
       local count = tonumber(args[at])
-      for i = at + 1, at + count do
-        found[#found + 1] = redis.call('ZSCORE', keys[k], args[i]) or ''
-        found[#found + 1] = redis.call('ZSCORE', keys[k + 1], args[i]) or ''
+      -- Lua unpacks fewer than 8000 values.
+      for first = at + 1, at + count, 2 * timeline.PAIRS do
+        local last = math.min(first + 2 * timeline.PAIRS - 1, at + count)
+        local inserted = redis.call('ZMSCORE', keys[k], unpack(args, first, last))
+        local deleted = redis.call('ZMSCORE', keys[k + 1], unpack(args, first, last))
+        for i = 1, last - first + 1 do
+          found[#found + 1] = inserted[i] or ''
+          found[#found + 1] = deleted[i] or ''
+        end
       end
       at = at + count + 1
       known[#known + 1] = found

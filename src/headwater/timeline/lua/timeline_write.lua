@@ -6,20 +6,25 @@ function timeline.apply(own, other, args, first, last, is_delete, floor, horizon
   local members = {}
   for i = first + 1, last, 2 do members[#members + 1] = args[i] end
   local rivals = redis.call('ZMSCORE', other, unpack(members))
-  local winners, beaten, rejected = {}, {}, 0
+  local winners, beaten, old, rejected = {}, {}, {}, 0
   for i = first, last, 2 do
     local score, member = args[i], args[i + 1]
     local number, rival = tonumber(score), rivals[(i - first) / 2 + 1]
     if horizon and number < horizon then
       rejected = rejected + 1
     elseif floor and timeline.older(score, member, floor[2], floor[1]) then
-      -- What is kept is above the floor, so a member that is there has a higher score.
-      if not rival and not redis.call('ZSCORE', own, member) then rejected = rejected + 1 end
+      if not rival then old[#old + 1] = member end
     elseif not rival then
       winners[#winners + 1], winners[#winners + 2] = score, member
     elseif number > tonumber(rival) or (is_delete and number == tonumber(rival)) then
       beaten[#beaten + 1] = member
       winners[#winners + 1], winners[#winners + 2] = score, member
+    end
+  end
+  if #old > 0 then
+    -- What is kept is above the floor, so a member that is there has a higher score.
+    for _, known in ipairs(redis.call('ZMSCORE', own, unpack(old))) do
+      if not known then rejected = rejected + 1 end
     end
   end
   local changed = #winners > 0 and redis.call('ZADD', own, 'GT', 'CH', unpack(winners)) or 0

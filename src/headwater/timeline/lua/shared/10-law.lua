@@ -56,25 +56,21 @@ end
 -- Remove the oldest of both sets together until `most` are left, at most `allowed` of them; returns
 -- how many were removed.
 function timeline.trim(adds, deletes, most, allowed)
-  local over = math.min(math.max(timeline.size(adds, deletes) - most, 0), allowed)
-  local left = over
-  while left > 0 do
-    local step = math.min(left, timeline.PAIRS)
-    local a = redis.call('ZRANGE', adds, 0, step - 1, 'WITHSCORES')
-    local d = redis.call('ZRANGE', deletes, 0, step - 1, 'WITHSCORES')
-    local i, j = 0, 0
-    while i + j < step do
-      local x, y = a[2 * i + 1], d[2 * j + 1]
-      if not y or (x and timeline.older(a[2 * i + 2], x, d[2 * j + 2], y)) then
-        i = i + 1
-      else
-        j = j + 1
-      end
-    end
-    if i > 0 then redis.call('ZREMRANGEBYRANK', adds, 0, i - 1) end
-    if j > 0 then redis.call('ZREMRANGEBYRANK', deletes, 0, j - 1) end
-    left = left - step
+  local inserted, deleted = redis.call('ZCARD', adds), redis.call('ZCARD', deletes)
+  local over = math.min(inserted + deleted - most, allowed)
+  if over <= 0 then return 0 end
+  -- How many of them are inserts is found by halving: as many as are older than the oldest deletes
+  -- that would go in their place.
+  local low, high = math.max(0, over - deleted), math.min(over, inserted)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local rival = over - middle - 1
+    local a = redis.call('ZRANGE', adds, middle, middle, 'WITHSCORES')
+    local d = redis.call('ZRANGE', deletes, rival, rival, 'WITHSCORES')
+    if timeline.older(a[2], a[1], d[2], d[1]) then low = middle + 1 else high = middle end
   end
+  if low > 0 then redis.call('ZREMRANGEBYRANK', adds, 0, low - 1) end
+  if low < over then redis.call('ZREMRANGEBYRANK', deletes, 0, over - low - 1) end
   return over
 end
 
