@@ -13,8 +13,9 @@ from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
 from headwater.inputs import check_ms
 from headwater.log import housekeeping
-from headwater.log.handles import StreamHandle, list_streams
+from headwater.log.handles import StreamHandle, list_deleted, list_streams
 from headwater.log.housekeeping import Kept
+from headwater.log.retention import free
 from headwater.log.topics import TopicHandle
 from headwater.queue import upkeep
 from headwater.queue.handles import QueueHandle, list_queues
@@ -78,6 +79,8 @@ class ClientHandles:
         if not streams:
             yield from self.keep_queues(())
             yield from self.keep_channels(())
+            for name in (yield from list_deleted()):
+                yield from free(self.stream(name))
         kept = []
         for name in streams or (yield from list_streams()):
             done = yield from housekeeping.keep(self.stream(name))

@@ -76,7 +76,7 @@ def test_many_ranges_expire_at_once(client: Headwater, stream: Stream) -> None:
     let_pass(client, 1)
     while group.info().pending:
         group.read(1, retry_ms=FAR)
-    assert [d.origin for d in group.dead(1000)] == list(range(1, 601, 2))
+    assert sorted(d.origin for d in group.dead(1000)) == list(range(1, 601, 2))
 
 
 def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream) -> None:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.log import counts
+from headwater.log.group_replies import RangesReply
 from headwater.log.handles import GroupHandle
 from headwater.log.limits import check_ms, check_offset
 from headwater.store.call import Argument, Call, Operation
@@ -37,8 +38,7 @@ def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: int) -> Ope
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
     """Acknowledge offsets that compaction emptied, whether or not they were handed out."""
-    for flat in _calls_of(holes):
-        yield Call("hw_group_skip", group.key, (group.name, created, *flat), repeatable=True)
+    yield from _in_steps(group, "hw_group_skip", (created,), holes)
 
 
 def _on_ranges(
@@ -47,22 +47,36 @@ def _on_ranges(
     args: tuple[Argument, ...],
     offsets: Iterable[Offsets],
 ) -> Operation[int]:
-    total = 0
     try:
-        for flat in _calls_of(ranges_of(offsets)):
-            words = (group.name, *args, *flat)
-            total += yield Call(
-                function, group.key, words, repeatable=True, messages=counts.as_replied
-            )
+        return (yield from _in_steps(group, function, args, ranges_of(offsets)))
     except Refusal:
         raise group.unknown() from None
+
+
+def _in_steps(
+    group: GroupHandle,
+    function: str,
+    args: tuple[Argument, ...],
+    ranges: list[tuple[int, int]],
+) -> Operation[int]:
+    """Do something to ranges in order, as many in one call as the server does at once.
+
+    What a call did is done, whatever becomes of the next one.
+    """
+    total = place = 0
+    while place < len(ranges):
+        flat = [edge for span in ranges[place : place + RANGES_PER_CALL] for edge in span]
+        words = (group.name, *args, *flat)
+        call = Call(function, group.key, words, repeatable=True, messages=counts.in_ranges)
+        done, at = RangesReply(*(yield call))
+        total += done
+        if at < 0:
+            place += RANGES_PER_CALL
+            continue
+        while ranges[place][1] < at:
+            place += 1
+        ranges[place] = max(at, ranges[place][0]), ranges[place][1]
     return total
-
-
-def _calls_of(ranges: list[tuple[int, int]]) -> Iterable[list[int]]:
-    """Return the first and last offsets for each call."""
-    for start in range(0, len(ranges), RANGES_PER_CALL):
-        yield [edge for span in ranges[start : start + RANGES_PER_CALL] for edge in span]
 
 
 def _range_of(item: Offsets) -> tuple[int, int]:

@@ -146,10 +146,11 @@ class AsyncStream(Generic[D]):
         max_count: int | None = None,
         max_age_ms: int | None = None,
         max_bytes: int | None = None,
+        max_idle_ms: int | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now; see Stream.retain."""
-        policy = Retention(max_count, max_age_ms, max_bytes)
+        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
         return await self._run(retention.retain(self._handle.key, policy, force))
 
     async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headwater.log.replies import (
+from headwater.log.group_replies import (
     BuryReply,
     ClaimedRange,
-    EvictReply,
     ExpireReply,
     GroupReadReply,
+    RangesReply,
+    RedriveReply,
+)
+from headwater.log.replies import (
+    EvictReply,
     IndexedNode,
     PublishReply,
     ReadReply,
-    RedriveReply,
     Reply,
     RetainReply,
 )
@@ -66,9 +69,9 @@ def unboxed(_: Wait, reply: Any) -> int:
     return _in_box(reply[1]) if reply and reply[1] != b"poke" else 0
 
 
-def as_replied(_: Call, reply: int) -> int:
-    """Return a reply that is a number of messages."""
-    return reply
+def in_ranges(_: Call, reply: Reply) -> int:
+    """Count the messages that hw_group_ack or hw_group_postpone found pending."""
+    return RangesReply(*reply).messages
 
 
 def evicted(_: Call, reply: Reply) -> int:

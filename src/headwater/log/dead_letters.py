@@ -6,9 +6,9 @@ import hashlib
 
 from headwater.log import counts
 from headwater.log.fetching import fetch
+from headwater.log.group_replies import BuryReply, DeadRange, DeadReply, ExpireReply, RedriveReply
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
-from headwater.log.replies import BuryReply, DeadReply, ExpireReply, RedriveReply
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import write_many
 from headwater.store.call import Call, Operation
@@ -74,25 +74,36 @@ def _producer(group: GroupHandle) -> str:
 def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
     """Return the oldest ``count`` dead letters; they stay where they are."""
     check_count(count, most=MAX_BATCH_MESSAGES)
-    args = (group.name, max(count, 1))
-    try:
-        reply = DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
-    except Refusal:
-        raise group.unknown() from None
     letters: list[DeadLetter] = []
-    if not reply.stream:
-        return letters
-    source = StreamHandle(reply.stream, group.stream.registered)
-    for at, first, last, attempts in reply.ranges:
-        left = count - len(letters)
-        if left <= 0:
-            break
-        end = at + min(last - first, left - 1)
-        for run in (yield from fetch(source, [(at, end)])):
-            for m in run.cut(at, end).messages():
-                origin = first + m.offset - at
-                letters.append(DeadLetter(m.offset, m.tag, m.value, m.time_ms, origin, attempts))
-    return letters
+    place = 0
+    while True:
+        args = (group.name, max(count - len(letters), 1), place)
+        try:
+            reply = DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
+        except Refusal:
+            raise group.unknown() from None
+        for found in reply.ranges:
+            if len(letters) < count:
+                letters += yield from _open_letters(
+                    group, reply.stream, found, count - len(letters)
+                )
+            place = found.at + 1
+        if len(letters) >= count or not reply.ranges:
+            return letters
+
+
+def _open_letters(
+    group: GroupHandle, stream: str, found: DeadRange, most: int
+) -> Operation[list[DeadLetter]]:
+    """Read dead letters that lie together."""
+    source = StreamHandle(stream, group.stream.registered)
+    at, first, last, attempts = found
+    end = at + min(last - first, most - 1)
+    return [
+        DeadLetter(m.offset, m.tag, m.value, m.time_ms, first + m.offset - at, attempts)
+        for run in (yield from fetch(source, [(at, end)]))
+        for m in run.cut(at, end).messages()
+    ]
 
 
 def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:

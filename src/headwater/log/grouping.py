@@ -7,14 +7,15 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater.errors import HeadwaterError, InvalidInput
+from headwater.errors import HeadwaterError, InvalidInput, StoreError
 from headwater.log import acks, counts, dead_letters
 from headwater.log.fetching import fetch
+from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
 from headwater.log.handles import GroupHandle, Start, check_start
 from headwater.log.keys import box_key
 from headwater.log.limits import REPLY_BYTES, check_block, check_count, check_ms
 from headwater.log.reading import offset_at
-from headwater.log.replies import ClaimedRange, GroupReadReply, record
+from headwater.log.replies import record
 from headwater.log.runs import Run, open_entries, open_runs
 from headwater.log.types import GroupInfo, Message
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
@@ -124,10 +125,18 @@ def read_now(
     """Take what is there. When there is nothing, the waiter is noted, if there is one."""
     if isinstance(group.options.start, dt.datetime):
         group.start_at((yield from offset_at(group.stream, group.options.start)))
+    messages: list[Message] = []
+    last = 0
     while True:
         held = group.stream.held
-        reply = yield from _ask(group, count, terms, waiter, held.name)
-        buried = 0
+        try:
+            reply = yield from _ask(group, count - len(messages), terms, waiter, held.name)
+        except StoreError:
+            if messages:
+                # What this read took must reach its caller.
+                return GroupRead(messages, last, -1)
+            raise
+        last, buried = reply.last, 0
         if group.stream.name not in group.stream.registered:
             # Housekeepers look after the groups of a stream that was never written, too.
             with contextlib.suppress(HeadwaterError):
@@ -137,16 +146,19 @@ def read_now(
             with contextlib.suppress(HeadwaterError):
                 buried = yield from dead_letters.bury(group)
         if reply.boxed:
-            messages = yield from _open_box(group, reply.boxed, terms)
+            messages += yield from _open_box(group, reply.boxed, terms)
         else:
             runs, group.stream.held = open_runs(reply, held, group.stream.name)
-            messages, holes = _deliver(reply.claims, runs)
+            found, holes = _deliver(reply.claims, runs)
+            messages += found
             # Pass over holes to their very end: who reads a few messages is not led through them.
             if holes and (terms.retry_ms is not None or holes[-1][1] > reply.claims[-1].last):
                 yield from acks.skip(group, reply.created, holes)
-        # A claim of offsets that compaction emptied holds no message, and what was buried may have
-        # made room for new ones: look further.
-        if messages or not (reply.claims or reply.boxed or buried):
+        # A claim of offsets that compaction emptied holds no message, what was buried may have made
+        # room for new ones, and a call looks at a part of what is due only: look further.
+        if reply.unfinished and len(messages) < count:
+            waiter = NOBODY_WAITS if messages else waiter
+        elif messages or not (reply.claims or reply.boxed or buried):
             return GroupRead(messages, reply.last, reply.due_ms)
 
 
@@ -245,15 +257,15 @@ def seek(group: GroupHandle, position: Start) -> Operation[int]:
     check_start(position)
     if isinstance(position, dt.datetime):
         position = yield from offset_at(group.stream, position)
+    call = Call("hw_group_seek", group.key, (group.name, str(position)), repeatable=True)
     try:
-        offset: int = yield Call(
-            "hw_group_seek", group.key, (group.name, str(position)), repeatable=True
-        )
+        while not (reply := SeekReply(*(yield call))).done:
+            pass
     except Refusal as refusal:
         if refusal.code == "RANGE":
             raise _out_of_range(group, refusal, position) from None
         raise group.unknown() from None
-    return offset
+    return reply.offset
 
 
 def info(group: GroupHandle) -> Operation[GroupInfo]:
@@ -267,4 +279,10 @@ def info(group: GroupHandle) -> Operation[GroupInfo]:
 
 def remove(group: GroupHandle) -> Operation[bool]:
     """End the group; returns whether it existed."""
-    return bool((yield Call("hw_group_remove", group.key, (group.name,), repeatable=True)))
+    call = Call("hw_group_remove", group.key, (group.name,), repeatable=True)
+    existed = False
+    while True:
+        reply = RemoveReply(*(yield call))
+        existed = existed or bool(reply.existed)
+        if reply.done:
+            return existed

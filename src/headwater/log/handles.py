@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
-from headwater.log.keys import STREAMS, TOPICS, stream_key
+from headwater.log.keys import DELETED, STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
 from headwater.log.types import DecodedMessage, Message
@@ -154,6 +154,11 @@ class GroupHandle:
 def list_streams() -> Operation[list[str]]:
     """Return the names of all streams, sorted."""
     return sorted(name.decode() for name in (yield _list(STREAMS)))
+
+
+def list_deleted() -> Operation[list[str]]:
+    """Return the names of streams that were deleted and are not freed yet, sorted."""
+    return sorted(name.decode() for name in (yield _list(DELETED)))
 
 
 def list_topics() -> Operation[list[str]]:

@@ -73,6 +73,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
     retained = Retained(0, 0, None)
     fault = None
     try:
+        yield from retention.free(stream)
         published = yield from staging.finish_left(stream, left_ms)
         facts = yield from info(stream)
         sealed = yield from seal(stream.key, everything=False)

@@ -6,6 +6,7 @@ from headwater.log.limits import check_name
 
 STREAMS = "hw:{streams}"
 TOPICS = "hw:{topics}"
+DELETED = "hw:{deleted}"
 
 
 def stream_key(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -35,6 +36,8 @@ from headwater.log.runs import (
 from headwater.log.types import Message, Passage, StreamInfo
 from headwater.store.call import Call, Clock, Operation, Wait
 
+# So many names of groups are in one reply; stated in the Lua.
+LISTED_GROUPS = 1000
 # A blocked call returns this often, so that a dead connection is noticed.
 WAIT_SLICE_MS = 5000
 
@@ -284,4 +287,10 @@ def newest_sequence(key: str, producer: str) -> Operation[int | None]:
 def info(stream: StreamHandle) -> Operation[StreamInfo]:
     """Return where a stream stands; one that was never written is empty."""
     reply = yield Call("hw_stream_info", stream.key, read_only=True)
-    return record(StreamInfo, reply, name=stream.name)
+    found = record(StreamInfo, reply, name=stream.name)
+    if len(found.groups) < LISTED_GROUPS:
+        return found
+    groups = list(found.groups)
+    while more := (yield Call("hw_stream_groups", stream.key, (len(groups),), read_only=True)):
+        groups += [name.decode() for name in more]
+    return replace(found, groups=tuple(groups))

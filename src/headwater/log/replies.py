@@ -48,7 +48,7 @@ class UnfinishedPublish(NamedTuple):
     @classmethod
     def all_of(cls, reply: Reply) -> list[UnfinishedPublish]:
         """Read the reply."""
-        return [cls(*row) for row in _rows(reply, 3)]
+        return [cls(*row) for row in rows(reply, 3)]
 
 
 class ReadReply(NamedTuple):
@@ -108,7 +108,7 @@ class NodeFacts(NamedTuple):
     @classmethod
     def all_of(cls, nodes: Reply) -> list[NodeFacts]:
         """Read the nodes of a reply."""
-        return [cls(*row) for row in _rows(nodes, 6)]
+        return [cls(*row) for row in rows(nodes, 6)]
 
 
 class NodesReply(NamedTuple):
@@ -175,7 +175,7 @@ class CutNode(NamedTuple):
 
 
 class EvictReply(NamedTuple):
-    """hw_stream_evict. ``more``: another call has to free the rest."""
+    """hw_stream_evict. ``more``: 1: another call frees the rest; 2: the same call goes on."""
 
     gone: int
     more: int
@@ -199,10 +199,18 @@ class RetainReply(NamedTuple):
 
 
 class TidyReply(NamedTuple):
-    """hw_stream_tidy: how many were forgotten."""
+    """hw_stream_tidy: how many were forgotten, and where the next call goes on, -1 at the end."""
 
     producers: int
     members: int
+    place: int
+
+
+class DeleteReply(NamedTuple):
+    """hw_stream_delete. ``more``: hw_stream_free has to free the rest."""
+
+    existed: int
+    more: int
 
 
 class CompactDueReply(NamedTuple):
@@ -213,104 +221,15 @@ class CompactDueReply(NamedTuple):
     created: bytes
 
 
-class ClaimedRange(NamedTuple):
-    """Offsets that a group handed out together; ``attempt`` counts how often, from 1."""
-
-    first: int
-    last: int
-    attempt: int
-
-    @classmethod
-    def all_of(cls, claims: Reply) -> list[ClaimedRange]:
-        """Read the claims of a reply."""
-        each = iter(claims)
-        return list(map(cls, each, each, each))
-
-    @classmethod
-    def all_in(cls, head: bytes) -> list[ClaimedRange]:
-        """Read the first line of what lies in a blocked member's box."""
-        return [cls(*map(int, claim.split(b":"))) for claim in head[1:].split(b",")]
-
-
-class GroupReadReply(NamedTuple):
-    """hw_group_read. ``due_ms``: when something comes due, -1 for never; ``boxed``: a claim."""
-
-    claims: list[ClaimedRange]
-    nodes: list[Any]
-    entries: list[Any]
-    created: bytes
-    sealed: int
-    last: int
-    due_ms: int
-    to_bury: int
-    boxed: bytes
-
-    @classmethod
-    def of(cls, reply: Reply) -> GroupReadReply:
-        """Read the reply."""
-        return cls(ClaimedRange.all_of(reply[0]), *reply[1:])
-
-
-class ExpireReply(NamedTuple):
-    """hw_group_expire. ``place``: where the next call goes on, -1 at the end."""
-
-    dropped: int
-    place: int
-
-
-class BuryReply(NamedTuple):
-    """hw_group_bury. ``claims`` are the batch to write next; there is none when they are empty."""
-
-    buried: int
-    number: int
-    claims: list[ClaimedRange]
-    stream: str
-
-    @classmethod
-    def of(cls, reply: Reply) -> BuryReply:
-        """Read the reply."""
-        buried, number, claims, stream = reply
-        return cls(buried, number, ClaimedRange.all_of(claims), stream.decode())
-
-
-class DeadRange(NamedTuple):
-    """Dead letters that lie together from offset ``at``; first..last is where they came from."""
-
-    at: int
-    first: int
-    last: int
-    attempts: int
-
-
-class DeadReply(NamedTuple):
-    """hw_group_dead. ``stream`` holds the dead letters, '' when there are none."""
-
-    stream: str
-    ranges: list[DeadRange]
-
-    @classmethod
-    def of(cls, reply: Reply) -> DeadReply:
-        """Read the reply."""
-        stream, ranges = reply
-        return cls(stream.decode(), [DeadRange(*row) for row in _rows(ranges, 4)])
-
-
-class RedriveReply(NamedTuple):
-    """hw_group_redrive. ``place``: where the next call goes on, -1 at the end."""
-
-    returned: int
-    gone: int
-    place: int
-
-
 def record(kind: type[Record], reply: Reply, **known: Any) -> Record:
     """Make a record of a reply of names and values; ``known`` are fields that are not in it."""
-    facts = {name.decode(): value for name, value in _rows(reply, 2)}
+    facts = {name.decode(): value for name, value in rows(reply, 2)}
     read = {f.name: _READERS[str(f.type)](facts[f.name]) for f in fields(kind) if f.name in facts}
     return kind(**known, **read)
 
 
-def _rows(flat: Reply, size: int) -> Iterator[tuple[Any, ...]]:
+def rows(flat: Reply, size: int) -> Iterator[tuple[Any, ...]]:
+    """Cut a flat reply into rows of so many values."""
     return zip(*(iter(flat),) * size, strict=True)
 
 
@@ -321,7 +240,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "int | None": lambda number: None if number == b"" else int(number),
     "str | None": lambda text: text.decode() or None,
     "tuple[str, ...]": lambda texts: tuple(text.decode() for text in texts),
-    "tuple[tuple[int, int], ...]": lambda numbers: tuple(_rows(numbers, 2)),
-    "dict[str, int]": lambda pairs: {name.decode(): int(n) for name, n in _rows(pairs, 2)},
+    "tuple[tuple[int, int], ...]": lambda numbers: tuple(rows(numbers, 2)),
+    "dict[str, int]": lambda pairs: {name.decode(): int(n) for name, n in rows(pairs, 2)},
     "Retention": lambda reply: record(Retention, reply),
 }

@@ -8,14 +8,17 @@ from headwater.errors import InvalidInput
 from headwater.log import counts
 from headwater.log.compaction import node_words, rows_of
 from headwater.log.handles import StreamHandle
-from headwater.log.keys import STREAMS
+from headwater.log.keys import DELETED, STREAMS
 from headwater.log.limits import MAX_OFFSET, check_count, check_name
-from headwater.log.replies import EvictReply, RetainReply, TidyReply
+from headwater.log.replies import DeleteReply, EvictReply, RetainReply, TidyReply
 from headwater.log.types import Retained, Retention
 from headwater.store.call import Argument, Call, Operation
 
 PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
+
+# There were more readers than one call of hw_stream_evict asks for their positions.
+ASK_AGAIN = 2
 
 
 def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[int]:
@@ -31,7 +34,11 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
     args: tuple[Argument, ...] = (n,) if past_readers else (n, 1)
     call = Call("hw_stream_evict", key, args, repeatable=n > 0, messages=counts.evicted)
     reply = EvictReply.of((yield call))
-    gone, more, cut = reply.gone, reply.more, reply.cut
+    gone = reply.gone
+    while reply.more == ASK_AGAIN:
+        reply = EvictReply.of((yield call))
+        gone += reply.gone
+    more, cut = reply.more, reply.cut
     # What -n means was settled by the first call; the rest only frees what that one left.
     while more:
         call = Call("hw_stream_evict", key, (1,), repeatable=True, messages=counts.evicted)
@@ -82,18 +89,33 @@ def tidy(
     key: str, producer_ms: int = PRODUCER_MS, member_ms: int = MEMBER_MS
 ) -> Operation[tuple[int, int]]:
     """Forget producers and members that were silent for so long; returns how many of each."""
-    producers = members = 0
+    producers = members = place = 0
     while True:
-        call = Call("hw_stream_tidy", key, (producer_ms, member_ms), repeatable=True)
-        forgotten = TidyReply(*(yield call))
+        args = (producer_ms, member_ms, place)
+        forgotten = TidyReply(*(yield Call("hw_stream_tidy", key, args, repeatable=True)))
         producers, members = producers + forgotten.producers, members + forgotten.members
-        if not forgotten.producers:
+        place = max(forgotten.place, 0)
+        if not forgotten.producers and forgotten.place < 0:
             return producers, members
 
 
 def delete(stream: StreamHandle) -> Operation[bool]:
-    """Remove a stream with its groups and readers; returns whether it existed."""
-    existed = yield Call("hw_stream_delete", stream.key, repeatable=True)
+    """Remove a stream with its groups and readers, at once; returns whether it existed.
+
+    The keys of many groups are freed in steps; those that a client leaves, housekeepers make.
+    """
+    reply = DeleteReply(*(yield Call("hw_stream_delete", stream.key, repeatable=True)))
+    if reply.more:
+        yield Call("hw_registry_add", DELETED, (stream.name,), repeatable=True)
     yield Call("hw_registry_remove", STREAMS, (stream.name,), repeatable=True)
     stream.registered.discard(stream.name)
-    return bool(existed)
+    if reply.more:
+        yield from free(stream)
+    return bool(reply.existed)
+
+
+def free(stream: StreamHandle) -> Operation[None]:
+    """Free what is left of a stream that was deleted; one of the same name is left alone."""
+    while (yield Call("hw_stream_free", stream.key, repeatable=True)):
+        pass
+    yield Call("hw_registry_remove", DELETED, (stream.name,), repeatable=True)

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from headwater.errors import UnreadableNode
 from headwater.log import node
-from headwater.log.replies import GroupReadReply, ReadReply, SentNode
+from headwater.log.group_replies import GroupReadReply
+from headwater.log.replies import ReadReply, SentNode
 from headwater.log.types import Message
 
 Look = TypeVar("Look")

@@ -189,14 +189,17 @@ class Stream(Generic[D]):
         max_count: int | None = None,
         max_age_ms: int | None = None,
         max_bytes: int | None = None,
+        max_idle_ms: int | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now.
 
-        Eviction never passes the slowest registered reader unless ``force``. ``headwater keep``
-        applies the policy from then on. Without any limit, everything is kept.
+        Eviction never passes the slowest group or registered reader unless ``force``; one that was
+        silent for longer than ``max_idle_ms`` is not waited for, and gets its gap reported when it
+        reads again. ``headwater keep`` applies the policy from then on. Without any limit,
+        everything is kept.
         """
-        policy = Retention(max_count, max_age_ms, max_bytes)
+        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
         return self._run(retention.retain(self._handle.key, policy, force))
 
     def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:

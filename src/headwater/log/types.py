@@ -127,11 +127,16 @@ class Retained(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of a stream is kept; None is no limit."""
+    """How much of a stream is kept; None is no limit.
+
+    Groups and registered readers that were silent for longer than ``max_idle_ms`` are not waited
+    for.
+    """
 
     max_count: int | None = None
     max_age_ms: int | None = None
     max_bytes: int | None = None
+    max_idle_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,9 @@ class StreamInfo:
     ``first``..``last`` are the offsets that can be read; an empty stream has last = first - 1.
     ``length`` counts messages: it is smaller than the span when compaction left holes.
     ``last_time_ms`` is the time of the newest message: of its writer, if that brought times, and
-    not necessarily of the last write.
+    not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
+    lowest offset, ``slowest_next``: before it retention stops. It was seen last at
+    ``slowest_seen_ms``. ``abandoned`` groups were silent for so long that they are not waited for.
     """
 
     name: str
@@ -157,6 +164,10 @@ class StreamInfo:
     auto_compact: bool
     readers: dict[str, int]
     groups: tuple[str, ...]
+    slowest: str | None
+    slowest_next: int | None
+    slowest_seen_ms: int | None
+    abandoned: int
 
     @property
     def exists(self) -> bool:
@@ -171,7 +182,9 @@ class GroupInfo:
     ``next`` is the offset handed out next; everything below ``ack_offset`` is done. ``lag`` counts
     what was not handed out yet, ``pending`` what was and is not acknowledged. ``missed`` messages
     were evicted before the group had them; ``gaps`` are the latest ranges of those. ``dead`` counts
-    dead letters, ``dead_letters`` is the stream in which they are.
+    dead letters, ``dead_letters`` is the stream in which they are. ``members`` are the latest 1000.
+    Somebody read last at ``seen_ms``; an ``abandoned`` group was silent for so long that retention
+    does not wait for it until it reads again.
     """
 
     name: str
@@ -188,3 +201,5 @@ class GroupInfo:
     waiting: int
     members: dict[str, int]
     created_ms: int
+    seen_ms: int
+    abandoned: bool

@@ -115,6 +115,12 @@ def retain(
         str | None,
         typer.Option(metavar="SIZE", help="Keep the newest 1000000, 500MB, 2GiB of messages."),
     ] = None,
+    max_idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN", help="Do not wait for groups and readers that were silent for longer."
+        ),
+    ] = None,
     forever: Annotated[
         bool, typer.Option("--forever", help="Keep everything from now on.")
     ] = False,
@@ -136,6 +142,7 @@ def retain(
         max_count=max_count,
         max_age_ms=None if max_age is None else options.duration_ms(max_age),
         max_bytes=None if max_bytes is None else options.size_bytes(max_bytes),
+        max_idle_ms=None if max_idle is None else options.duration_ms(max_idle),
     )
     given = policy != Retention()
     if given + forever + apply > 1:

@@ -1,29 +1,25 @@
 --[[
   hw_group_ack: acknowledge messages: they are done.
   KEYS   1 the stream
-  ARGV   1 group   2.. first offset, last offset, first offset, last offset, ...
-  Reply  how many messages were pending until now; what was never handed out, or is done already,
-         does not count and stays as it is
+  ARGV   1 group   2.. first offset, last offset, first offset, last offset, ... in ascending order
+  Reply  { how many messages were pending until now; what was never handed out, or is done already,
+           does not count and stays as it is,
+           offset from which on nothing was done yet, because there is too much for one call; or -1 }
          error HW_NO_GROUP
-  Cost   O(ranges touched · log pending ranges)
+  Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
 redis.register_function{
   function_name = 'hw_group_ack',
   callback = function(keys, args)
     local K, name = keys[1], args[1]
-    local G = group_key(K, name)
-    if not open_group(G) then return no_group() end
-    local acked = 0
-    for i = 2, #args, 2 do
-      local _, taken = cut_pending(G, tonumber(args[i]), tonumber(args[i + 1]), true)
-      acked = acked + taken
-    end
-    if acked > 0 then
-      redis.call('HINCRBY', G, 'pending', 0 - acked)
-      local stream = load_stream(K)
-      if is_waiting(stream, name) then serve(K, name, stream, server_ms()) end
-    end
-    return acked
+    local G, stream = group_key(K, name), load_stream(K)
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    book_group(G, group)
+    local acked, going_on = end_ranges(G, group, args, 2)
+    save_group(G, group)
+    if acked > 0 then serve(K, name, stream) end
+    return { acked, going_on }
   end,
   flags = { 'allow-oom' },
 }
@@ -32,8 +28,8 @@ redis.register_function{
   hw_group_skip: acknowledge offsets that compaction emptied, whether pending or not handed out yet.
   A hole stays a hole, so that anyone may do so at any time; only the stream must be the same one.
   KEYS   1 the stream
-  ARGV   1 group   2 `created` as read   3.. first offset, last offset, ...
-  Reply  how many offsets were pending until now
+  ARGV   1 group   2 `created` as read   3.. first offset, last offset, ... in ascending order
+  Reply  { how many offsets were pending until now, offset from which on nothing was done yet or -1 }
          error HW_NO_GROUP
 ]]
 redis.register_function{
@@ -41,22 +37,19 @@ redis.register_function{
   callback = function(keys, args)
     local K, name, created = keys[1], args[1], args[2]
     local G, stream = group_key(K, name), load_stream(K)
-    local next_offset = open_group(G)
-    if not next_offset then return no_group() end
-    if stream.created ~= created then return 0 end
-    local ended = 0
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    if stream.created ~= created then return { 0, -1 } end
+    book_group(G, group)
+    local ended, going_on = end_ranges(G, group, args, 3)
     for i = 3, #args, 2 do
       local first, last = tonumber(args[i]), tonumber(args[i + 1])
-      local _, taken = cut_pending(G, first, last, true)
-      ended = ended + taken
-      if first <= next_offset and next_offset <= last then next_offset = last + 1 end
+      if going_on ~= -1 then last = math.min(last, going_on - 1) end
+      if first <= group.next and group.next <= last then change(group, 'next', last + 1) end
     end
-    redis.call('HSET', G, 'next', next_offset)
-    if ended > 0 then
-      redis.call('HINCRBY', G, 'pending', 0 - ended)
-      if is_waiting(stream, name) then serve(K, name, stream, server_ms()) end
-    end
-    return ended
+    save_group(G, group)
+    if ended > 0 then serve(K, name, stream) end
+    return { ended, going_on }
   end,
   flags = { 'allow-oom' },
 }
@@ -64,27 +57,48 @@ redis.register_function{
 --[[
   hw_group_postpone: have pending messages redelivered at another time (nack, extend).
   KEYS   1 the stream
-  ARGV   1 group   2 ms from now   3.. first offset, last offset, ...
-  Reply  how many messages are pending and were moved
+  ARGV   1 group   2 ms from now   3.. first offset, last offset, ... in ascending order
+  Reply  { how many messages are pending and were moved, offset from which on nothing was done yet or -1 }
          error HW_NO_GROUP
+  Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
 redis.register_function{
   function_name = 'hw_group_postpone',
   callback = function(keys, args)
     local K, name, delay_ms = keys[1], args[1], tonumber(args[2])
-    local G = group_key(K, name)
-    if not open_group(G) then return no_group() end
-    local now, moved = server_ms(), 0
-    for i = 3, #args, 2 do
-      local parts, taken = cut_pending(G, tonumber(args[i]), tonumber(args[i + 1]), false)
-      for _, part in ipairs(parts) do
-        add_pending(G, part.first, part.last, part.attempt, now + delay_ms, part.expire)
-      end
-      moved = moved + taken
+    local G, stream, now = group_key(K, name), load_stream(K), server_ms()
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    book_group(G, group)
+    local old, rest, parts, going_on = plan_cuts(G, args, 3)
+    -- What is moved as a whole only gets another deadline; what is cut is replaced by its parts.
+    local cut, moved, deadlines = {}, 0, {}
+    for _, range in ipairs(rest) do cut[range.member] = true end
+    local going, coming = {}, {}
+    for _, range in ipairs(old) do
+      if cut[range.member] and not range.waits then going[#going + 1] = range end
     end
-    local stream = load_stream(K)
-    if moved > 0 and is_waiting(stream, name) then serve(K, name, stream, now) end
-    return moved
+    for _, part in ipairs(rest) do
+      if not part.waits then coming[#coming + 1] = part end
+    end
+    for _, part in ipairs(parts) do
+      if not part.waits then
+        moved = moved + size_of(part)
+        part.due = now + delay_ms
+        if cut[part.member] then
+          coming[#coming + 1] = part
+        else
+          local due = part.expire == NEVER and part.due or math.min(part.due, part.expire)
+          local n = #deadlines
+          deadlines[n + 1], deadlines[n + 2] = digits(due), digits(part.first)
+        end
+      end
+    end
+    if deadlines[1] then set_deadlines(G, group, deadlines) end
+    if going[1] then replace_ranges(G, group, going, coming) end
+    save_group(G, group)
+    if moved > 0 then serve(K, name, stream, now) end
+    return { moved, going_on }
   end,
   flags = { 'allow-oom' },
 }

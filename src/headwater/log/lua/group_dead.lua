@@ -15,78 +15,109 @@
   G field "burying": "number first:last:attempt,..."; G:dead zset: score: offset among the dead letters;
   member: "offset:first:last:attempt"; G field "grave": the stream they all lie in
 ]]
-local function add_dead(G, at, first, last, attempt)
-  redis.call('ZADD', G .. ':dead', digits(at),
-    table.concat({ digits(at), digits(first), digits(last), attempt }, ':'))
+local function dead_words(words, at, first, last, attempt)
+  local n = #words
+  words[n + 1] = digits(at)
+  words[n + 2] = table.concat({ digits(at), digits(first), digits(last), attempt }, ':')
+end
+
+-- Returns what waits for the dead letters, `room` ranges at most; entries without a range are dropped.
+local function waiting_ranges(G, room)
+  local ranges, strays = {}, {}
+  for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, room - 1)) do
+    local range = pending_at(G, start)
+    if range then
+      range.waits = true
+      ranges[#ranges + 1] = range
+    else
+      strays[#strays + 1] = start
+    end
+  end
+  if strays[1] then redis.call('ZREM', G .. ':expired', unpack(strays)) end
+  return ranges
 end
 
 -- Dead letters were turned off after messages had expired: these are dropped like any other.
-local function drop_expired(G)
-  redis.call('HDEL', G, 'burying')
-  for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, EXPIRE_STEPS - 1)) do
-    local range = pending_at(G, start)
-    local n = range.last - range.first + 1
-    drop_pending(G, range)
-    redis.call('HINCRBY', G, 'pending', 0 - n)
-    redis.call('HINCRBY', G, 'expired', n)
+local function drop_expired(G, group)
+  load_counts(G, group)
+  local ranges, before = waiting_ranges(G, STEP_RANGES), group.pending
+  if group.burying ~= '' then change(group, 'burying', '') end
+  if ranges[1] then
+    replace_ranges(G, group, ranges, {})
+    change(group, 'expired', group.expired + before - group.pending)
   end
+  save_group(G, group)
   return { 0, 0, {}, '' }
 end
 
 -- Numbers grow beyond those of any group of this name that was removed: the stream of the dead
 -- outlives groups, and remembers what it was sent under which number.
 local function next_burial(G)
-  local now = redis.call('TIME')
-  local number = math.max(
-    tonumber(redis.call('HGET', G, 'burials') or 0) + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
-  redis.call('HSET', G, 'burials', digits(number))
-  return digits(number)
+  return math.max(tonumber(redis.call('HGET', G, 'burials') or 0) + 1, server_us())
+end
+
+-- A batch is in the stream of the dead letters, from `at` on. Returns how many of its messages were
+-- still pending, and so are dead now.
+local function note_buried(G, group, at)
+  local old, words, before = {}, {}, group.pending
+  local rest = {}
+  for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
+    local place = at - tonumber(first)
+    local gone, left, parts = plan_cuts(G, { first, last }, 1)
+    for _, range in ipairs(gone) do old[#old + 1] = range end
+    for _, range in ipairs(left) do rest[#rest + 1] = range end
+    for _, part in ipairs(parts) do dead_words(words, place + part.first, part.first, part.last, attempt) end
+    at = at + tonumber(last) - tonumber(first) + 1
+  end
+  if old[1] then
+    load_counts(G, group)
+    replace_ranges(G, group, old, rest)
+    add_members(G .. ':dead', words)
+    local buried = before - group.pending
+    change(group, 'buried', group.buried + buried)
+    change(group, 'expired', group.expired + buried)
+  end
+  change(group, 'burying', '')
+  save_group(G, group)
+  return before - group.pending
 end
 
 redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
-    local name, written, written_at, most = args[1], args[2], tonumber(args[3]), tonumber(args[4])
-    local G = group_key(keys[1], name)
-    if not open_group(G) then return no_group() end
-    local target = redis.call('HGET', G, 'dead_letters')
-    if target == '' then return drop_expired(G) end
-    local noted, buried = redis.call('HGET', G, 'burying'), 0
-    if noted and written ~= '' and written == string.match(noted, '^%d+') then
-      local at = written_at
-      for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
-        first, last = tonumber(first), tonumber(last)
-        local parts, taken = cut_pending(G, first, last, true)
-        for _, part in ipairs(parts) do
-          add_dead(G, at + part.first - first, part.first, part.last, attempt)
-        end
-        redis.call('HINCRBY', G, 'pending', 0 - taken)
-        redis.call('HINCRBY', G, 'buried', taken)
-        redis.call('HINCRBY', G, 'expired', taken)
-        at, buried = at + last - first + 1, buried + taken
-      end
-      redis.call('HDEL', G, 'burying')
-      noted = nil
+    local K, name, written, written_at, most = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
+    local G = group_key(K, name)
+    local group = open_group(G, load_stream(K))
+    if not group then return no_group() end
+    book_group(G, group)
+    if group.dead_letters == '' then return drop_expired(G, group) end
+    local buried = 0
+    if written ~= '' and written == string.match(group.burying, '^%d+') then
+      buried = note_buried(G, group, written_at)
     end
-    if not noted then
+    if group.burying == '' then
       local parts, room = {}, most
-      for _, start in ipairs(redis.call('ZRANGE', G .. ':expired', 0, 255)) do
-        local range = pending_at(G, start)
+      for _, range in ipairs(waiting_ranges(G, STEP_RANGES)) do
         if room <= 0 then break end
         local last = math.min(range.last, range.first + room - 1)
         room = room - (last - range.first + 1)
-        parts[#parts + 1] = table.concat({ start, digits(last), digits(range.attempt) }, ':')
+        parts[#parts + 1] = table.concat({ digits(range.first), digits(last), digits(range.attempt) }, ':')
       end
-      if #parts == 0 then return { buried, 0, {}, '' } end
-      noted = next_burial(G) .. ' ' .. table.concat(parts, ',')
-      redis.call('HSET', G, 'burying', noted, 'grave', target)
+      if #parts > 0 then
+        local number = next_burial(G)
+        change(group, 'burials', number)
+        change(group, 'burying', digits(number) .. ' ' .. table.concat(parts, ','))
+        change(group, 'grave', group.dead_letters)
+      end
     end
+    save_group(G, group)
+    if group.burying == '' then return { buried, 0, {}, '' } end
     local ranges = {}
-    for first, last, attempt in string.gmatch(noted, '(%d+):(%d+):(%d+)') do
+    for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
       local n = #ranges
       ranges[n + 1], ranges[n + 2], ranges[n + 3] = tonumber(first), tonumber(last), tonumber(attempt)
     end
-    return { buried, tonumber(string.match(noted, '^%d+')), ranges, target }
+    return { buried, tonumber(string.match(group.burying, '^%d+')), ranges, group.dead_letters }
   end,
   flags = { 'allow-oom' },
 }
@@ -94,18 +125,19 @@ redis.register_function{
 --[[
   hw_group_dead: which dead letters are neither redriven nor discarded.
   KEYS   1 the stream
-  ARGV   1 group   2 how many ranges
+  ARGV   1 group   2 how many ranges, 1000 at most   3 offset among the dead letters to begin from, 0 for all
   Reply  { stream of the dead letters or '', { offset in it, first, last, attempt, ... } }
          error HW_NO_GROUP
 ]]
 redis.register_function{
   function_name = 'hw_group_dead',
   callback = function(keys, args)
-    local name, most = args[1], tonumber(args[2])
-    local G = group_key(keys[1], name)
-    if redis.call('EXISTS', G) == 0 then return no_group() end
+    local K, name, most, from = keys[1], args[1], math.min(tonumber(args[2]), 1000), args[3]
+    local G = group_key(K, name)
+    if not load_group(G, load_stream(K)) then return no_group() end
     local facts = {}
-    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, most - 1)) do
+    local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, most)
+    for _, member in ipairs(found) do
       for number in string.gmatch(member, '%d+') do facts[#facts + 1] = tonumber(number) end
     end
     return { redis.call('HGET', G, 'grave') or '', facts }
@@ -114,12 +146,22 @@ redis.register_function{
 }
 
 -- What a seek made new again is handed out by itself; what is pending again is only made due.
-local function give_back(G, first, last, now)
-  last = math.min(last, tonumber(redis.call('HGET', G, 'next')) - 1)
+-- new: ranges that become pending; deadlines: due, start, ... of those that are.
+local function plan_back(G, group, first, last, now, new, deadlines)
+  last = math.min(last, group.next - 1)
   if last < first then return end
-  local _, taken = cut_pending(G, first, last, true)
-  add_pending(G, first, last, 0, now, NEVER)
-  redis.call('HINCRBY', G, 'pending', last - first + 1 - taken)
+  local at = first
+  for _, range in ipairs((find_ranges(G, first, last, last - first + 1))) do
+    if range.first > at then
+      new[#new + 1] = { first = at, last = range.first - 1, attempt = 0, due = now, expire = NEVER }
+    end
+    if not range.waits then
+      local n = #deadlines
+      deadlines[n + 1], deadlines[n + 2] = digits(now), digits(range.first)
+    end
+    at = range.last + 1
+  end
+  if at <= last then new[#new + 1] = { first = at, last = last, attempt = 0, due = now, expire = NEVER } end
 end
 
 --[[
@@ -130,36 +172,51 @@ end
   Reply  { messages given back, messages left because the log has evicted them,
            offset among the dead letters to go on from or -1 at the end }
          error HW_NO_GROUP
+  Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
 redis.register_function{
   function_name = 'hw_group_redrive',
   callback = function(keys, args)
     local K, name, room, from = keys[1], args[1], tonumber(args[2]), args[3]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
-    if not open_group(G) then return no_group() end
-    local back, gone, place = 0, 0, -1
-    local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, 1024)
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    book_group(G, group)
+    load_counts(G, group)
+    local back, gone, place, lowest = 0, 0, -1, nil
+    local members, stay, new, deadlines = {}, {}, {}, {}
+    local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, STEP_RANGES)
     for i, member in ipairs(found) do
       if room <= 0 then break end
       local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
       at, first, last = tonumber(at), tonumber(first), tonumber(last)
-      if i == 1024 then place = at + last - first + 1 end
+      if i == STEP_RANGES then place = at + last - first + 1 end
       if first < stream.first then
         gone = gone + math.min(last, stream.first - 1) - first + 1
       end
       if last >= stream.first then
-        redis.call('ZREM', G .. ':dead', member)
+        members[#members + 1] = member
         if first < stream.first then
-          add_dead(G, at, first, stream.first - 1, attempt)
+          dead_words(stay, at, first, stream.first - 1, attempt)
           at, first = at + stream.first - first, stream.first
         end
         local stop = math.min(last, first + room - 1)
-        if stop < last then add_dead(G, at + stop - first + 1, stop + 1, last, attempt) end
-        give_back(G, first, stop, now)
-        redis.call('HINCRBY', G, 'buried', 0 - (stop - first + 1))
+        if stop < last then dead_words(stay, at + stop - first + 1, stop + 1, last, attempt) end
+        plan_back(G, group, first, stop, now, new, deadlines)
+        lowest = math.min(lowest or first, first)
         room, back = room - (stop - first + 1), back + stop - first + 1
       end
     end
+    if back > 0 then
+      lower_position(K, name, lowest)
+      redis.call('ZREM', G .. ':dead', unpack(members))
+      if stay[1] then add_members(G .. ':dead', stay) end
+      change(group, 'buried', group.buried - back)
+      -- Their letters are gone: from here on nothing raises.
+      if new[1] then replace_ranges(G, group, {}, new) end
+      if deadlines[1] then afterwards(set_deadlines, G, group, deadlines) end
+    end
+    save_group(G, group)
     if back > 0 then serve(K, name, stream, now) end
     return { back, gone, place }
   end,

@@ -7,33 +7,44 @@
   ARGV   1 group   2 place in the order of deadlines to go on from, 0 to begin
   Reply  { messages dropped, place to go on from or -1 at the end }
          error HW_NO_GROUP
-  Cost   O(EXPIRE_STEPS · log pending ranges) in one call
+  Cost   O(STEP_RANGES · log pending ranges) in one call
 ]]
 redis.register_function{
   function_name = 'hw_group_expire',
   callback = function(keys, args)
     local K, name, place = keys[1], args[1], tonumber(args[2])
-    local G, now = group_key(K, name), server_ms()
-    local group = load_group(G)
+    local G, stream, now = group_key(K, name), load_stream(K), server_ms()
+    local group = open_group(G, stream)
     if not group then return no_group() end
     book_group(G, group)
-    local before, left = group.pending, EXPIRE_STEPS
+    local old, waiting, strays, looked, dropped = {}, {}, {}, 0, 0
     -- By rank, not by score: ranges that wait to be tried again stay in front of those that expire.
-    local due = redis.call('ZRANGE', G .. ':due', place, place + EXPIRE_STEPS - 1, 'WITHSCORES')
+    local due = redis.call('ZRANGE', G .. ':due', place, place + STEP_RANGES - 1, 'WITHSCORES')
     for i = 1, #due, 2 do
       if tonumber(due[i + 1]) > now then break end
+      looked = looked + 1
       local range = pending_at(G, due[i])
-      if range.expire ~= NEVER and range.expire <= now then
-        expire_range(G, range, group)
-      else
+      if not range then
+        strays[#strays + 1] = due[i]
+      elseif range.expire == NEVER or range.expire > now then
         place = place + 1
+      elseif group.dead_letters ~= '' then
+        waiting[#waiting + 1] = due[i]
+      else
+        old[#old + 1] = range
+        dropped = dropped + size_of(range)
       end
-      left = left - 1
     end
-    if group.pending < before and redis.call('EXISTS', G .. ':waiters') == 1 then
-      serve(K, name, load_stream(K), now)
+    if old[1] then
+      load_counts(G, group)
+      replace_ranges(G, group, old, {})
+      change(group, 'expired', group.expired + dropped)
     end
-    return { before - group.pending, left == 0 and place or -1 }
+    save_group(G, group)
+    if waiting[1] then mark_expired(G, waiting) end
+    if strays[1] then redis.call('ZREM', G .. ':due', unpack(strays)) end
+    if dropped > 0 then serve(K, name, stream, now) end
+    return { dropped, looked == STEP_RANGES and place or -1 }
   end,
   flags = { 'allow-oom' },
 }

@@ -11,10 +11,11 @@ redis.register_function{
   callback = function(keys, args)
     local K, name, waiter = keys[1], args[1], args[2]
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
-    if not open_group(G) then return 0 end
-    local boxed = take_back(G, waiter, now)
-    local waited = forget_waiter(G, waiter)
-    if is_waiting(stream, name) then serve(K, name, stream, now) end
+    local group = open_group(G, stream)
+    if not group then return 0 end
+    local waited = redis.call('HEXISTS', G, 'w:' .. waiter)
+    local boxed = take_back(K, name, group, waiter, now)
+    serve(K, name, stream, now)
     return math.max(boxed, waited)
   end,
   flags = { 'allow-oom' },

@@ -12,45 +12,36 @@
          12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
-           what lay in the waiter's box or '' }
+           what lay in the waiter's box or '',
+           1 when there was too much to pass over for one call: ask again }
          error HW_RANGE <first> <last> when the start lies outside the stream
          error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
-local function create_group(K, G, name, stream, start, now)
-  local next_offset
-  if start == 'first' then
-    next_offset = stream.first
-  elseif start == 'last' then
-    next_offset = stream.last + 1
-  else
-    next_offset = tonumber(start)
-    if next_offset > stream.last + 1 then
-      return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
-    end
-  end
-  redis.call('HSET', G, 'next', next_offset, 'pending', 0, 'max_pending', 0, 'dead_letters', '',
-    'created', digits(now))
-  redis.call('ZADD', K .. ':groups', digits(now), name)
+-- Returns where a new group starts, or nil and an error.
+local function start_of(stream, start)
+  if start == 'first' then return stream.first end
+  if start == 'last' then return stream.last + 1 end
+  if tonumber(start) <= stream.last + 1 then return tonumber(start) end
+  return nil, redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
 end
 
 local function register_waiter(K, G, name, stream, now, waiter, known, wish)
+  redis.call('HSET', G, 'w:' .. waiter, wish)
   if not known or not redis.call('ZSCORE', G .. ':waiters', waiter) then
     redis.call('ZREM', G .. ':served', waiter)
     redis.call('ZADD', G .. ':waiters', redis.call('HINCRBY', G, 'turn', 1), waiter)
-    note_waiting(K, stream, name)
   else
     -- It has waited for a while, and looks after the others: another part of the line each time.
     forget_expired_waiters(G, now, now % redis.call('ZCARD', G .. ':waiters'))
   end
-  redis.call('HSET', G, 'w:' .. waiter, wish)
+  note_waiting(K, stream, name)
 end
 
 -- Letters of one group lie in one stream: it can only be changed while there are none.
-local function letters_lie_elsewhere(G, wanted)
+local function letters_lie_elsewhere(G, group, wanted)
   local grave = redis.call('HGET', G, 'grave')
   if not grave or grave == wanted then return nil end
-  local some = redis.call('EXISTS', G .. ':dead') + redis.call('HEXISTS', G, 'burying') > 0
-  return some and grave
+  return (group.burying ~= '' or redis.call('EXISTS', G .. ':dead') == 1) and grave
 end
 
 -- What was put into the box of a waiter that stopped blocking just then.
@@ -72,51 +63,65 @@ redis.register_function{
     local kept, limit_bytes = args[12], tonumber(args[13])
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
-    local group = load_group(G, waiter)
+    local group = open_group(G, stream, waiter)
     if not group then
-      local fault = create_group(K, G, name, stream, start, now)
+      local next_offset, fault = start_of(stream, start)
       if fault then return fault end
-      group = load_group(G)
+      -- It may be what is left of a group of an earlier stream.
+      if not free_group(K, name) then
+        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1 }
+      end
+      create_group(K, name, stream, next_offset, now)
+      group = load_group(G, stream)
     end
     book_group(G, group)
-    if max_pending ~= '' and tonumber(max_pending) ~= group.max_pending then
-      group.max_pending = tonumber(max_pending)
-      redis.call('HSET', G, 'max_pending', max_pending)
-    end
     local bury, target = 0, dead_letters == '-' and '' or dead_letters
     if dead_letters ~= '' and target ~= group.dead_letters then
-      local grave = target ~= '' and letters_lie_elsewhere(G, target)
+      local grave = target ~= '' and letters_lie_elsewhere(G, group, target)
       if grave then return redis.error_reply('HW_GRAVE ' .. grave) end
       -- What had expired by now must be dropped when there are no dead letters any more.
-      group.dead_letters, bury = target, 1
-      redis.call('HSET', G, 'dead_letters', target)
+      bury = 1
+      change(group, 'dead_letters', target)
     end
+    if max_pending ~= '' and tonumber(max_pending) ~= group.max_pending then
+      change(group, 'max_pending', tonumber(max_pending))
+    end
+    if group.abandoned then
+      redis.call('ZADD', K .. ':positions', 0, name)
+      change(group, 'abandoned', '')
+    end
+    save_group(G, group)
     redis.call('ZADD', G .. ':members', digits(now), member)
     local bag = new_bag(stream, limit_bytes, kept)
     local known = group.wish and string.match(group.wish, '%d*$') == read_number
-    local claims, boxed = {}, known and empty_box(G, waiter) or ''
+    local claims, boxed, unfinished = {}, known and empty_box(G, waiter) or '', false
     if boxed == '' then
-      if take_back_old_boxes(G, now) then group = load_group(G) end
-      claims = take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
+      take_back_old_boxes(K, name, group, now)
+      local _
+      claims, _, unfinished =
+        take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
     end
-    local idle, due = #claims == 0 and boxed == '', nil
-    if idle and wait_ms > 0 then
-      register_waiter(K, G, name, stream, now, waiter, known,
-        table.concat({ digits(now + wait_ms), count, retry, expire, read_number }, ':'))
-    elseif known then
-      forget_waiter(G, waiter)
-    end
-    if idle then
+    local due
+    if #claims == 0 and boxed == '' then
+      if wait_ms > 0 and not unfinished then
+        register_waiter(K, G, name, stream, now, waiter, known,
+          table.concat({ digits(now + wait_ms), count, retry, expire, read_number }, ':'))
+      elseif known then
+        forget_waiter(G, waiter)
+      end
       due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
-    elseif is_waiting(stream, name) then
+    else
+      -- Whatever happens from here on, what was taken reaches its reader.
+      if known then afterwards(forget_waiter, G, waiter) end
       serve(K, name, stream, now)
     end
     if group.dead_letters ~= '' then
-      bury = math.max(redis.call('EXISTS', G .. ':expired'), redis.call('HEXISTS', G, 'burying'))
+      local waiting = redis.pcall('EXISTS', G .. ':expired')
+      bury = (group.burying ~= '' or waiting == 1) and 1 or 0
     end
     return {
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
-      due and math.max(tonumber(due) - now, 0) or -1, bury, boxed,
+      due and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
     }
   end,
   flags = { 'allow-oom' },

@@ -3,7 +3,7 @@
   What was pending is forgotten, also what lies unseen in a box or was about to be buried.
   KEYS   1 the stream
   ARGV   1 group   2 'first', 'last' or an offset up to last + 1
-  Reply  the offset
+  Reply  { the offset, 1 when it stands there; 0 when there was too much to drop for one call: ask again }
          error HW_NO_GROUP
          error HW_RANGE <first> <last> when it lies beyond the end of the stream
 ]]
@@ -12,21 +12,24 @@ redis.register_function{
   callback = function(keys, args)
     local K, name, position = keys[1], args[1], args[2]
     local G, stream = group_key(K, name), load_stream(K)
-    if not open_group(G) then return no_group() end
+    local group = open_group(G, stream)
+    if not group then return no_group() end
     local target = tonumber(position)
     if position == 'first' then target = stream.first end
     if position == 'last' then target = stream.last + 1 end
     if target > stream.last + 1 then
       return redis.error_reply('HW_RANGE ' .. digits(stream.first) .. ' ' .. digits(stream.last))
     end
-    drop_boxes(G)
-    for _, part in ipairs({ 'pending', 'due', 'expired' }) do
-      redis.call('UNLINK', G .. ':' .. part)
-    end
-    redis.call('HDEL', G, 'burying')
-    redis.call('HSET', G, 'next', target, 'pending', 0)
-    serve(K, name, stream, server_ms())
-    return target
+    -- Which boxes there are is known when all is booked.
+    book_group(G, group)
+    save_group(G, group)
+    if not drop_boxes(G) then return { target, 0 } end
+    lower_position(K, name, target)
+    change(group, 'seeking', target)
+    save_group(G, group)
+    finish_seek(G, group)
+    serve(K, name, stream)
+    return { target, 1 }
   end,
   flags = { 'allow-oom' },
 }
@@ -37,8 +40,9 @@ redis.register_function{
   ARGV   1 group
   Reply  name, value, ...: next, ack_offset, pending, lag, missed, gaps { first, last, ... }, expired,
          dead (dead letters that are neither redriven nor discarded), max_pending or '', dead_letters
-         (the stream they go to) or '', waiting (blocked members), members { member, last seen, ... },
-         created_ms
+         (the stream they go to) or '', waiting (blocked members), members { member, last seen, ... }
+         (the latest 1000), created_ms, seen_ms (when somebody read), abandoned (1 when retention waits
+         for it no longer)
          error HW_NO_GROUP
 ]]
 redis.register_function{
@@ -46,7 +50,7 @@ redis.register_function{
   callback = function(keys, args)
     local K, name = keys[1], args[1]
     local G, stream = group_key(K, name), load_stream(K)
-    local group = load_group(G)
+    local group = load_group(G, stream)
     if not group then return no_group() end
     local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps'), {}
     for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
@@ -62,8 +66,10 @@ redis.register_function{
       'max_pending', group.max_pending > 0 and group.max_pending or '',
       'dead_letters', group.dead_letters,
       'waiting', redis.call('ZCARD', G .. ':waiters'),
-      'members', redis.call('ZRANGE', G .. ':members', 0, -1, 'WITHSCORES'),
+      'members', redis.call('ZRANGE', G .. ':members', -1000, -1, 'WITHSCORES'),
       'created_ms', tonumber(f[4]),
+      'seen_ms', group_seen(G),
+      'abandoned', group.abandoned and 1 or 0,
     }
   end,
   flags = { 'no-writes' },
@@ -73,13 +79,16 @@ redis.register_function{
   hw_group_remove: end a group; retention no longer waits for it.
   KEYS   1 the stream
   ARGV   1 group
-  Reply  1 when it existed
+  Reply  { 1 when it existed, 1 when it is gone; 0 when there was too much to drop for one call: ask again }
 ]]
 redis.register_function{
   function_name = 'hw_group_remove',
   callback = function(keys, args)
     local K, name = keys[1], args[1]
-    return remove_group(K, name)
+    local known = load_group(group_key(K, name), load_stream(K)) and 1 or 0
+    if not free_group(K, name) then return { known, 0 } end
+    unlist_group(K, name)
+    return { known, 1 }
   end,
   flags = { 'allow-oom' },
 }

@@ -3,7 +3,8 @@
   KEYS   1 the stream
   ARGV   1 offset: evict up to it; or -n: keep at least the newest n messages
          2 '1' to stop before the slowest registered reader
-  Reply  { messages evicted, 1 when another call must free more,
+  Reply  { messages evicted, 1 when another call must free more, 2 when the same call must be repeated
+           because there were too many readers to ask in one call,
            { base, last, count, version of a node with holes that the limit cuts through, and the
            offset from which on it is to stay } or {} (such a node is left whole), created }
 ]]
@@ -13,12 +14,14 @@ redis.register_function{
     local K, limit, spare_readers = keys[1], tonumber(args[1]), args[2]
     local stream = load_stream(K)
     if limit < 0 then limit = limit_for(K, stream, -limit) end
+    local unsure = false
     if spare_readers == '1' then
-      local needed = slowest_reader(K)
+      local needed, _
+      needed, _, unsure = slowest_reader(K, limit)
       if needed then limit = math.min(limit, needed - 1) end
     end
     local gone, more, in_the_way = evict(K, stream, limit)
-    return { gone, more, in_the_way, stream.created }
+    return { gone, unsure and 2 or more, in_the_way, stream.created }
   end,
   flags = { 'allow-oom' },
 }
@@ -65,8 +68,9 @@ end
   Never passes the slowest registered reader unless forced.
   KEYS   1 the stream
   ARGV   1 'set' or 'apply'   2 '1' to pass readers
-         3.. with 'set' the whole policy: limit, value, ... of max_count, max_age_ms, max_bytes; a limit
-             that is '' or left out is none
+         3.. with 'set' the whole policy: limit, value, ... of max_count, max_age_ms, max_bytes, max_idle_ms; a limit
+             that is '' or left out is none; max_idle_ms: retention does not wait for readers that were
+             silent for longer
   Reply  { messages evicted, 1 when another call has more to do,
            offsets held back for readers, the reader that holds or '' }
 ]]
@@ -80,14 +84,15 @@ redis.register_function{
       set_retention(K, policy)
     end
     local wanted = retention_limit(K, stream, load_retention(K))
-    local limit, who = wanted, ''
+    local limit, who, unsure = wanted, '', false
     if force ~= '1' then
-      local needed, reader = slowest_reader(K)
+      local needed, reader
+      needed, reader, unsure = slowest_reader(K, limit)
       if needed and needed - 1 < limit then limit, who = needed - 1, reader end
     end
     local before = stream.first
     local gone, more = evict(K, stream, limit)
-    if stream.first > before and who == '' then more = 1 end
+    if unsure or stream.first > before and who == '' then more = 1 end
     return { gone, more, math.max(wanted - math.max(limit, stream.first - 1), 0), who }
   end,
   flags = { 'allow-oom' },
@@ -105,8 +110,10 @@ redis.register_function{
     local K, reader, position = keys[1], args[1], args[2]
     if position == '' then
       redis.call('ZREM', K .. ':readers', reader)
+      redis.call('ZREM', K .. ':seen', reader)
     else
       redis.call('ZADD', K .. ':readers', position, reader)
+      redis.call('ZADD', K .. ':seen', digits(server_ms()), reader)
     end
     return 1
   end,

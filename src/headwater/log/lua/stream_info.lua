@@ -4,13 +4,33 @@
   Reply  name, value, ...: first, last, length (messages), bytes, nodes, sealed, created_ms (0 when it was
          never written), last_time_ms (of the newest message), retention { limit, value or '', ... },
          auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
-         groups { group, ... }
+         groups { group, ... } (the first 1000), slowest (the reader or group that needs the lowest
+         offset) or '', slowest_next (that offset) or '', slowest_seen_ms (when it was seen last) or '',
+         abandoned (how many groups retention waits for no longer)
 ]]
+local LISTED_GROUPS = 1000
+
+-- Who holds up retention most, as far as a few groups tell: their bounds are not moved here.
+local function look_for_slowest(K)
+  local outside = redis.call('ZRANGE', K .. ':readers', 0, 0, 'WITHSCORES')
+  local who, position, seen = outside[1], tonumber(outside[2] or nil), nil
+  if who then seen = tonumber(redis.call('ZSCORE', K .. ':seen', who) or nil) end
+  local found = redis.call('ZRANGE', K .. ':positions', '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 16, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    if position and tonumber(found[i + 1]) > position then break end
+    local G = group_key(K, found[i])
+    local at = group_position(G)
+    if at and (not position or at < position) then who, position, seen = found[i], at, group_seen(G) end
+  end
+  return who, position, seen
+end
+
 redis.register_function{
   function_name = 'hw_stream_info',
   callback = function(keys)
     local K = keys[1]
     local stream, f = load_stream(K), redis.call('HMGET', K, 'bytes', 'holes', 'compact')
+    local slowest, slowest_next, slowest_seen = look_for_slowest(K)
     return {
       'first', stream.first,
       'last', stream.last,
@@ -23,8 +43,27 @@ redis.register_function{
       'retention', retention_words(K),
       'auto_compact', (f[3] or '') == '' and 0 or 1,
       'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
-      'groups', redis.call('ZRANGE', K .. ':groups', 0, -1),
+      'groups', redis.call('ZRANGE', K .. ':groups', 0, LISTED_GROUPS - 1),
+      'slowest', slowest or '',
+      'slowest_next', slowest_next or '',
+      'slowest_seen_ms', slowest_seen or '',
+      'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
     }
+  end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_groups: more names of groups, for a stream with many.
+  KEYS   1 the stream
+  ARGV   1 place to go on from
+  Reply  1000 names at most
+]]
+redis.register_function{
+  function_name = 'hw_stream_groups',
+  callback = function(keys, args)
+    local K, place = keys[1], tonumber(args[1])
+    return redis.call('ZRANGE', K .. ':groups', place, place + LISTED_GROUPS - 1)
   end,
   flags = { 'no-writes' },
 }
@@ -80,21 +119,51 @@ redis.register_function{
 }
 
 --[[
-  hw_stream_delete: remove a stream with its groups and readers.
+  hw_stream_delete: remove a stream with its groups and readers, at once for everybody.
   KEYS   1 the stream
-  Reply  1 when it existed
+  Reply  { 1 when it existed, 1 when hw_stream_free has to free keys of its groups }
 ]]
 redis.register_function{
   function_name = 'hw_stream_delete',
   callback = function(keys)
     local K = keys[1]
-    for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do remove_group(K, name) end
+    local known = redis.call('HLEN', K) > (load_stream(K).era == '' and 0 or 1)
+    local later = redis.call('ZCARD', K .. ':groups') > FREE_GROUPS or redis.call('EXISTS', K .. ':deleted') == 1
+    if not later then
+      for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
+        if not free_group(K, name) then
+          later = true
+          break
+        end
+      end
+    end
     drop_publishes(K)
-    local existed = redis.call('EXISTS', K)
     redis.call('UNLINK', K, K .. ':tail', K .. ':nodes', K .. ':index', K .. ':producers', K .. ':answers',
-      K .. ':readers', K .. ':groups', K .. ':remade')
-    return existed
+      K .. ':readers', K .. ':seen', K .. ':positions', K .. ':remade')
+    if later then
+      local era = digits(server_us())
+      set_fields(K, { 'era', era })
+      redis.call('ZADD', K .. ':deleted', era, era)
+      if redis.call('EXISTS', K .. ':groups') == 1 then
+        redis.call('RENAME', K .. ':groups', K .. ':deleted:' .. era)
+      end
+    else
+      redis.call('UNLINK', K .. ':groups')
+    end
+    return { known and 1 or 0, later and 1 or 0 }
   end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_stream_free: free keys of groups of a stream that was deleted, some in each call.
+  A stream that has the same name since is left alone.
+  KEYS   1 the stream
+  Reply  1 when there are more
+]]
+redis.register_function{
+  function_name = 'hw_stream_free',
+  callback = function(keys) return free_deleted(keys[1]) and 1 or 0 end,
   flags = { 'allow-oom' },
 }
 
@@ -102,26 +171,37 @@ redis.register_function{
   hw_stream_tidy: forget producers that have been silent and members that are gone.
   KEYS   1 the stream
   ARGV   1 ms of silence after which a producer's answers go
-         2 ms of silence after which a member goes
-  Reply  { producers forgotten, members forgotten }
+         2 ms of silence after which a member goes   3 place among the groups to go on from, 0 to begin
+  Reply  { producers forgotten, members forgotten, place among the groups to go on from or -1 }
 ]]
+local function tidy_group(K, name, stream, now, member_ms)
+  local G = group_key(K, name)
+  local group = open_group(G, stream)
+  if not group then
+    -- What is listed but is no group is left of a call that stopped half-way.
+    if free_group(K, name) then unlist_group(K, name) end
+    return 0
+  end
+  -- When somebody read last outlives the members.
+  redis.call('HSET', G, 'seen', digits(group_seen(G)))
+  local gone = redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - member_ms))
+  take_back_old_boxes(K, name, group, now)
+  forget_expired_waiters(G, now, 0)
+  serve(K, name, stream, now)
+  return gone
+end
+
 redis.register_function{
   function_name = 'hw_stream_tidy',
   callback = function(keys, args)
-    local K, producer_ms, member_ms = keys[1], tonumber(args[1]), tonumber(args[2])
+    local K, producer_ms, member_ms, place = keys[1], tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
     local now = server_ms()
     complete_stream(K)
-    local silent = forget_producers(K, now - producer_ms)
-    local members, stream = 0, load_stream(K)
-    for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
-      local G = group_key(K, name)
-      members = members + redis.call('ZREMRANGEBYSCORE', G .. ':members', '-inf', digits(now - member_ms))
-      open_group(G)
-      take_back_old_boxes(G, now)
-      forget_expired_waiters(G, now, 0)
-      serve(K, name, stream, now)
-    end
-    return { silent, members }
+    local stream = load_stream(K)
+    local silent, members = place == 0 and forget_producers(K, now - producer_ms) or 0, 0
+    local names = redis.call('ZRANGE', K .. ':groups', place, place + FREE_GROUPS - 1)
+    for _, name in ipairs(names) do members = members + tidy_group(K, name, stream, now, member_ms) end
+    return { silent, members, #names == FREE_GROUPS and place + FREE_GROUPS or -1 }
   end,
   flags = { 'allow-oom' },
 }

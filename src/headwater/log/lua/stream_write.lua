@@ -89,20 +89,20 @@ local function write(K, producer, numbered, form, args, now, again)
   return { first, stream.last, stream.last - stream.sealed, 0, math.max(stream.sealed - stream.cold, 0) }, stream
 end
 
+local function keep_backlog(K, stream, backlog)
+  local limit = limit_for(K, stream, backlog)
+  if limit < stream.first then return end
+  local needed = slowest_reader(K, limit)
+  evict(K, stream, needed and math.min(limit, needed - 1) or limit)
+end
+
 redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, numbered, backlog, form = keys[1], args[1], args[2], args[3], args[4]
   local now = server_ms()
   local reply, stream = write(K, producer, numbered, form, args, now)
   if not stream then return reply end
   serve_all(K, stream, now)
-  if backlog ~= '' then
-    local limit = limit_for(K, stream, tonumber(backlog))
-    if limit >= stream.first then
-      local needed = slowest_reader(K)
-      if needed then limit = math.min(limit, needed - 1) end
-      evict(K, stream, limit)
-    end
-  end
+  if backlog ~= '' then afterwards(keep_backlog, K, stream, tonumber(backlog)) end
   return reply
 end)
 

@@ -24,13 +24,13 @@
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
   local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting',
-    'format')
+    'format', 'era')
   check_format(f[8])
   local first = tonumber(f[2] or 1)
   return {
     last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),
     time = tonumber(f[4] or 0), created = f[5] or '0', cold = math.max(tonumber(f[6] or 0), first - 1),
-    waiting = f[7] or '',
+    waiting = f[7] or '', era = f[9] or '',
   }
 end
 

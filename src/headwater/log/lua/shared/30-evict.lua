@@ -9,7 +9,7 @@
 local EVICT_NODES = 256
 
 -- The limits of a retention policy: fields of the hash K, '' or missing for none.
-local RETENTION = { 'max_count', 'max_age_ms', 'max_bytes' }
+local RETENTION = { 'max_count', 'max_age_ms', 'max_bytes', 'max_idle_ms' }
 
 -- Returns the policy as limit, value, limit, value, ...
 local function retention_words(K)
@@ -31,27 +31,6 @@ local function load_retention(K)
   local policy, words = {}, retention_words(K)
   for i = 1, #words, 2 do policy[words[i]] = tonumber(words[i + 1]) end
   return policy
-end
-
--- The lowest offset that a group still needs: its first pending one, also in a box, or its next.
-local function group_position(G)
-  local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
-  if oldest[2] then return tonumber(oldest[2]) end
-  local f = redis.call('HMGET', G, 'next', 'handed')
-  local _, _, boxed = string.match(f[2] or '', HANDED)
-  return tonumber(boxed or f[1])
-end
-
--- The lowest offset that any registered reader still needs, and who needs it.
-local function slowest_reader(K)
-  local position, who
-  local outside = redis.call('ZRANGE', K .. ':readers', 0, 0, 'WITHSCORES')
-  if outside[2] then position, who = tonumber(outside[2]), outside[1] end
-  for _, group in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
-    local at = group_position(group_key(K, group))
-    if at and (not position or at < position) then position, who = at, group end
-  end
-  return position, who
 end
 
 -- The highest offset such that at least n messages lie above it. In a node with holes only the

@@ -14,42 +14,18 @@
   G field handed: what was put into boxes and is not booked yet, "waiter:time:first:last:due:expire "
   for each, in the order of offsets. The call that wakes a member leaves its range there, which costs
   it nothing beyond what it writes anyway; the next call that looks at what is pending books it.
+
+  A call may stop between any two of its changes, because a right was taken away or a key is damaged.
+  So each call first reads and plans, and then changes in one order, by replace_ranges and save_group:
+  deadlines of what goes, the ranges that go, the ranges that come, their deadlines, and as the last all
+  fields of G at once. G:pending alone says what is pending. A range without a deadline is due now, and
+  a deadline without a range is dropped by whoever meets it.
+
+  G field torn: the offset from which on ranges may lack a deadline; the next call adds it.
 ]]
 local NEVER = 0
-
--- Returns when the range comes due.
-local function put_pending(G, first, last, attempt, due, expire)
-  if expire ~= NEVER then due = math.min(due, expire) end
-  local start = digits(first)
-  redis.call('ZADD', G .. ':pending', start,
-    table.concat({ start, digits(last), digits(attempt), digits(expire) }, ':'))
-  redis.call('ZADD', G .. ':due', digits(due), start)
-  return due
-end
-
--- Makes pending ranges of what lies in boxes, and notes whose boxes these are.
-local function book(G, handed)
-  if handed == '' then return end
-  for waiter, time, first, last, due, expire in string.gmatch(handed, HANDED) do
-    put_pending(G, tonumber(first), tonumber(last), 1, tonumber(due), tonumber(expire))
-    redis.call('ZADD', G .. ':served', time, waiter)
-  end
-  redis.call('HDEL', G, 'handed')
-end
-
--- Opens a group for a call that looks at what is pending; returns its next offset, or nil when
--- there is no such group.
-local function open_group(G)
-  local f = redis.call('HMGET', G, 'next', 'handed', 'format')
-  check_format(f[3])
-  book(G, f[2] or '')
-  return tonumber(f[1] or nil)
-end
-
-local function add_pending(G, first, last, attempt, due, expire)
-  put_pending(G, first, last, attempt, due, expire)
-  redis.call('HDEL', G, 'due')
-end
+-- How many ranges one call looks at; who asks for more is told where to go on.
+local STEP_RANGES = 256
 
 local function parse_pending(member)
   local first, last, attempt, expire = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
@@ -59,69 +35,286 @@ local function parse_pending(member)
   }
 end
 
+local function size_of(range)
+  return range.last - range.first + 1
+end
+
+-- Returns a part of a range, which knows by its member what it was cut from.
+local function part_of(range, first, last)
+  return {
+    first = first, last = last, attempt = range.attempt, expire = range.expire, due = range.due,
+    waits = range.waits, member = range.member,
+  }
+end
+
 local function pending_at(G, start)
   local found = redis.call('ZRANGE', G .. ':pending', start, start, 'BYSCORE', 'LIMIT', 0, 1)
   return found[1] and parse_pending(found[1])
 end
 
-local function drop_pending(G, range)
-  local start = digits(range.first)
-  redis.call('ZREM', G .. ':pending', range.member)
-  redis.call('ZREM', G .. ':due', start)
-  redis.call('ZREM', G .. ':expired', start)
+-- ── Fields of a group ────────────────────────────────────────────────────────────────────────────
+
+local function refused(reply)
+  return type(reply) == 'table' and reply.err and reply
 end
 
-local function mark_expired(G, start)
-  redis.call('ZREM', G .. ':due', start)
-  redis.call('ZADD', G .. ':expired', start, start)
+-- What has happened must be noted, though the right to do so was taken away since the call began:
+-- then another command does the same.
+local function set_fields(G, words)
+  if refused(redis.pcall('HSET', G, unpack(words))) then redis.call('HMSET', G, unpack(words)) end
 end
 
--- Takes the offsets first..last out of the pending ranges, splitting those that reach beyond.
--- Returns the parts taken out and how many offsets they hold. What is left of a split range
--- keeps its deadline; a range that waits for the dead letters is only touched when asked, and
--- what is left of it waits on.
-local function cut_pending(G, first, last, with_expired)
-  local parts, taken, at = {}, 0, first
-  local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
-    'REV', 'LIMIT', 0, 1)
-  local queue = {}
-  if before[1] then queue[1] = parse_pending(before[1]) end
-  while true do
-    local more = redis.call('ZRANGE', G .. ':pending', digits(at), digits(last), 'BYSCORE',
-      'LIMIT', 0, 128)
-    for _, member in ipairs(more) do table.insert(queue, parse_pending(member)) end
-    for _, range in ipairs(queue) do
-      at = math.max(at, range.first + 1)
-      local low, high = math.max(range.first, first), math.min(range.last, last)
-      local due = redis.call('ZSCORE', G .. ':due', digits(range.first))
-      if low <= high and (due or with_expired) then
-        drop_pending(G, range)
-        if range.first < low then
-          add_pending(G, range.first, low - 1, range.attempt, tonumber(due or 0), range.expire)
-          if not due then mark_expired(G, digits(range.first)) end
-        end
-        if high < range.last then
-          add_pending(G, high + 1, range.last, range.attempt, tonumber(due or 0), range.expire)
-          if not due then mark_expired(G, digits(high + 1)) end
-        end
-        table.insert(parts, {
-          first = low, last = high, attempt = range.attempt, expire = range.expire, due = tonumber(due or 0),
-        })
-        taken = taken + high - low + 1
-      end
-    end
-    if #more < 128 then break end
-    queue = {}
+-- Sets a field, which save_group writes.
+local function change(group, field, value)
+  group[field] = value
+  if not group.changed then group.changed = {} end
+  group.changed[field] = value
+end
+
+local function save_group(G, group)
+  local changed = group.changed
+  if not changed then return end
+  group.changed = nil
+  local words, n = {}, 0
+  for field, value in pairs(changed) do
+    words[n + 1], words[n + 2] = field, type(value) == 'number' and digits(value) or value
+    n = n + 2
   end
-  return parts, taken
+  set_fields(G, words)
+end
+
+-- Loads what is not loaded with every call, before anything is changed.
+local function load_counts(G, group)
+  local f = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'gaps')
+  group.missed, group.expired, group.buried = tonumber(f[1] or 0), tonumber(f[2] or 0), tonumber(f[3] or 0)
+  group.gaps = f[4] or ''
 end
 
 -- Messages that a reader will never get: counted, and the latest such ranges kept word for word.
-local function record_gap(G, first, last)
-  redis.call('HINCRBY', G, 'missed', last - first + 1)
-  local gaps = redis.call('HGET', G, 'gaps') or ''
-  gaps = gaps .. digits(first) .. '-' .. digits(last) .. ' '
+local function record_gap(group, first, last)
+  change(group, 'missed', group.missed + last - first + 1)
+  local gaps = group.gaps .. digits(first) .. '-' .. digits(last) .. ' '
   local _, n = string.gsub(gaps, ' ', '')
   if n > 16 then gaps = string.gsub(gaps, '^%S+ ', '') end
-  redis.call('HSET', G, 'gaps', gaps)
+  change(group, 'gaps', gaps)
+end
+
+-- ── Changing ranges ──────────────────────────────────────────────────────────────────────────────
+
+-- Adds members that are in no other place by now, so that they must not be lost.
+local function add_members(key, words)
+  if not refused(redis.pcall('ZADD', key, unpack(words))) then return end
+  for i = 1, #words, 2 do
+    if not redis.call('ZSCORE', key, words[i + 1]) then
+      redis.call('ZINCRBY', key, words[i], words[i + 1])
+    end
+  end
+end
+
+local function note_due(group, due)
+  if group.pending == 0 then
+    change(group, 'due', due)
+  elseif group.due > due then
+    change(group, 'due', due)
+  end
+end
+
+-- Puts ranges in the place of others; either list may be empty. Nothing has changed when it raises,
+-- but for deadlines, which the next call restores. The caller saves the group.
+-- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
+local function replace_ranges(G, group, old, new)
+  local comes, members, dues, waiting = {}, {}, {}, {}
+  local pending = group.pending
+  for _, range in ipairs(new) do comes[range.first] = true end
+  for i, range in ipairs(old) do
+    members[i] = range.member
+    pending = pending - size_of(range)
+    if range.waits then
+      waiting[#waiting + 1] = digits(range.first)
+    elseif not comes[range.first] then
+      dues[#dues + 1] = digits(range.first)
+    end
+  end
+  local fault = dues[1] and refused(redis.pcall('ZREM', G .. ':due', unpack(dues)))
+    or waiting[1] and refused(redis.pcall('ZREM', G .. ':expired', unpack(waiting)))
+    or members[1] and refused(redis.pcall('ZREM', G .. ':pending', unpack(members)))
+  if fault then
+    change(group, 'torn', 1)
+    save_group(G, group)
+    error(fault)
+  end
+  members, dues, waiting = {}, {}, {}
+  for _, range in ipairs(new) do
+    local start, n = digits(range.first), #members
+    members[n + 1] = start
+    members[n + 2] = table.concat(
+      { start, digits(range.last), digits(range.attempt), digits(range.expire) }, ':')
+    pending = pending + size_of(range)
+    if range.waits then
+      waiting[#waiting + 1], waiting[#waiting + 2] = start, start
+    else
+      local due = range.expire == NEVER and range.due or math.min(range.due, range.expire)
+      dues[#dues + 1], dues[#dues + 2] = digits(due), start
+      note_due(group, due)
+    end
+  end
+  if members[1] then add_members(G .. ':pending', members) end
+  if pending ~= group.pending then change(group, 'pending', pending) end
+  if dues[1] and refused(redis.pcall('ZADD', G .. ':due', unpack(dues)))
+    or waiting[1] and refused(redis.pcall('ZADD', G .. ':expired', unpack(waiting))) then
+    change(group, 'torn', 1)
+  end
+end
+
+-- Gives ranges another deadline; words: due, start, ...
+local function set_deadlines(G, group, words)
+  for i = 1, #words, 2 do note_due(group, tonumber(words[i])) end
+  redis.call('ZADD', G .. ':due', unpack(words))
+end
+
+-- Returns the ranges that touch first..last, `room` at most, and where to go on when there are more.
+local function find_ranges(G, first, last, room)
+  local found, starts = {}, {}
+  local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
+    'REV', 'LIMIT', 0, 1)
+  local range = before[1] and parse_pending(before[1])
+  if range and range.last >= first then found[1] = range end
+  local more = redis.call('ZRANGE', G .. ':pending', digits(first), digits(last), 'BYSCORE',
+    'LIMIT', 0, room)
+  for _, member in ipairs(more) do found[#found + 1] = parse_pending(member) end
+  if not found[1] then return found end
+  for i, each in ipairs(found) do starts[i] = digits(each.first) end
+  for i, due in ipairs(redis.call('ZMSCORE', G .. ':due', unpack(starts))) do
+    found[i].due = tonumber(due or 0)
+    found[i].waits = not due and redis.call('ZSCORE', G .. ':expired', starts[i]) and true
+  end
+  local place = #more == room and found[#found].last + 1
+  return found, place and place <= last and place
+end
+
+-- Cuts the offsets in args out of what is pending; args are first, last, first, last, ... from a place on.
+-- Returns the ranges that go, what is left of them, the parts in between, and the offset to go on from
+-- or -1. In order, an offset may lie in what the one before it left; else whoever comes first is done.
+local function plan_cuts(G, args, from)
+  local old, rest, parts, room = {}, {}, {}, STEP_RANGES
+  local done, left = 0, nil
+  for i = from, #args, 2 do
+    local first, last = tonumber(args[i]), tonumber(args[i + 1])
+    if room <= 0 or first <= done then return old, rest, parts, first end
+    local ranges, place = {}, nil
+    local at = first
+    if left and first <= left.last then
+      ranges[1], at = table.remove(rest), left.last + 1
+    end
+    if at <= last then
+      local found
+      found, place = find_ranges(G, at, last, room)
+      room = room - #found
+      for _, range in ipairs(found) do
+        old[#old + 1], ranges[#ranges + 1] = range, range
+      end
+    end
+    left = nil
+    for _, range in ipairs(ranges) do
+      local low, high = math.max(range.first, first), math.min(range.last, last)
+      if range.first < low then rest[#rest + 1] = part_of(range, range.first, low - 1) end
+      parts[#parts + 1] = part_of(range, low, high)
+      if high < range.last then
+        left = part_of(range, high + 1, range.last)
+        rest[#rest + 1] = left
+      end
+    end
+    if place then return old, rest, parts, place end
+    done = last
+  end
+  return old, rest, parts, -1
+end
+
+-- Ends what is pending of the offsets in args. Returns how many messages that were, and the offset to go
+-- on from or -1.
+local function end_ranges(G, group, args, from)
+  local before = group.pending
+  local old, rest, _, going_on = plan_cuts(G, args, from)
+  if old[1] then replace_ranges(G, group, old, rest) end
+  return before - group.pending, going_on
+end
+
+-- ── Opening a group ──────────────────────────────────────────────────────────────────────────────
+
+-- Returns nil when there is no such group; one of an earlier stream of this name is none.
+-- wish: what a waiter asked for, when the caller names one.
+local function load_group(G, stream, waiter)
+  local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
+    'w:' .. (waiter or ''), 'era', 'torn', 'seeking', 'burying', 'abandoned', 'format')
+  check_format(f[13])
+  if not f[1] or (f[8] or '') ~= stream.era then return nil end
+  return {
+    next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead_letters = f[4],
+    due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[7], torn = tonumber(f[9] or 0),
+    seeking = tonumber(f[10] or 0), burying = f[11] or '', abandoned = (f[12] or '') ~= '',
+  }
+end
+
+-- Makes pending ranges of what lies in boxes, and notes whose boxes these are. They are counted
+-- already; repeated when it stopped half-way.
+local function book_group(G, group)
+  if group.handed == '' then return end
+  local served = {}
+  for waiter, time, first, last, due, expire in string.gmatch(group.handed, HANDED) do
+    redis.call('ZADD', G .. ':pending', first, table.concat({ first, last, '1', expire }, ':'))
+    redis.call('ZADD', G .. ':due', due, first)
+    served[#served + 1], served[#served + 2] = time, waiter
+  end
+  redis.call('ZADD', G .. ':served', unpack(served))
+  change(group, 'handed', '')
+end
+
+-- Gives a deadline to ranges that have none: a call stopped before it could.
+local function add_deadlines(G, group)
+  local found = redis.call('ZRANGE', G .. ':pending', digits(group.torn), '+inf', 'BYSCORE',
+    'LIMIT', 0, STEP_RANGES)
+  local starts, lacking, doubled = {}, {}, {}
+  for i, member in ipairs(found) do starts[i] = string.match(member, '^%d+') end
+  if starts[1] then
+    local dues = redis.call('ZMSCORE', G .. ':due', unpack(starts))
+    local waiting = redis.call('ZMSCORE', G .. ':expired', unpack(starts))
+    for i, start in ipairs(starts) do
+      if not dues[i] and not waiting[i] then
+        lacking[#lacking + 1], lacking[#lacking + 2] = '1', start
+      elseif dues[i] and waiting[i] then
+        doubled[#doubled + 1] = start
+      end
+    end
+  end
+  if lacking[1] then redis.call('ZADD', G .. ':due', unpack(lacking)) end
+  if doubled[1] then redis.call('ZREM', G .. ':expired', unpack(doubled)) end
+  change(group, 'due', 0)
+  change(group, 'torn', #found == STEP_RANGES and tonumber(starts[#starts]) + 1 or 0)
+end
+
+-- All that was pending is forgotten, and the group stands at the offset that it seeks.
+local function finish_seek(G, group)
+  redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired')
+  change(group, 'next', group.seeking)
+  for _, field in ipairs({ 'pending', 'due', 'torn', 'seeking' }) do change(group, field, 0) end
+  for _, field in ipairs({ 'handed', 'burying' }) do change(group, field, '') end
+  save_group(G, group)
+end
+
+-- Opens a group for a call that changes it, and completes what an earlier one left; returns nil when
+-- there is no such group.
+local function open_group(G, stream, waiter)
+  local group = load_group(G, stream, waiter)
+  if not group then return nil end
+  if group.seeking > 0 then finish_seek(G, group) end
+  if group.torn > 0 then
+    book_group(G, group)
+    add_deadlines(G, group)
+    save_group(G, group)
+  end
+  return group
+end
+
+local function no_group()
+  return redis.error_reply('HW_NO_GROUP')
 end

@@ -1,0 +1,94 @@
+--[[
+  Who still needs what: retention stops before the slowest group and the slowest reader outside the log.
+
+    K:readers    zset  reader outside the log -> the next offset it needs
+    K:seen       zset  reader outside the log -> when it was noted last
+    K:groups     zset  group -> time of its creation
+    K:positions  zset  group -> an offset that it does not need anything below of; +inf: not waited for
+
+  Groups move forward with every ack. That is not noted: a position here is a lower bound, which is
+  compared with the group itself when it is in the way of an eviction, a few groups in one call. What
+  moves a group back lowers its bound first. A group without a bound counts as one that needs all.
+]]
+local POSITION_STEPS = 32
+
+-- The lowest offset that a group still needs: its first pending one, also in a box, or its next.
+local function group_position(G)
+  local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')
+  if oldest[2] then return tonumber(oldest[2]) end
+  local f = redis.call('HMGET', G, 'next', 'handed')
+  local _, _, boxed = string.match(f[2] or '', HANDED)
+  return tonumber(boxed or f[1] or nil)
+end
+
+-- For whatever makes a group need an offset again that it was past.
+local function lower_position(K, name, offset)
+  redis.call('ZADD', K .. ':positions', 'LT', digits(offset), name)
+end
+
+-- When somebody read in a group: the newest of its members, or of those that were forgotten.
+local function group_seen(G)
+  local newest = redis.call('ZRANGE', G .. ':members', -1, -1, 'WITHSCORES')[2]
+  local f = redis.call('HMGET', G, 'seen', 'created')
+  return math.max(tonumber(newest or 0), tonumber(f[1] or 0), tonumber(f[2] or 0))
+end
+
+-- How long a reader may be silent until retention waits for it no longer; nil for ever.
+local function most_idle_ms(K)
+  return tonumber(redis.call('HGET', K, 'max_idle_ms') or nil)
+end
+
+-- The lowest offset up to `limit` that a reader outside the log still needs, and which reader.
+local function slowest_outside(K, limit)
+  local found = redis.call('ZRANGE', K .. ':readers', '-inf', digits(limit), 'BYSCORE', 'LIMIT', 0,
+    POSITION_STEPS, 'WITHSCORES')
+  if not found[1] then return nil end
+  local idle_ms, now = most_idle_ms(K), server_ms()
+  for i = 1, #found, 2 do
+    if not idle_ms then return tonumber(found[i + 1]), found[i] end
+    local seen = redis.call('ZSCORE', K .. ':seen', found[i])
+    -- One that older functions noted is seen from now on.
+    if not seen then redis.call('ZADD', K .. ':seen', digits(now), found[i]) end
+    if not seen or tonumber(seen) + idle_ms >= now then return tonumber(found[i + 1]), found[i] end
+  end
+  return nil
+end
+
+-- Groups of older functions, or of a call that stopped half-way, have no bound yet.
+local function add_missing_positions(K)
+  if redis.call('ZCARD', K .. ':positions') == redis.call('ZCARD', K .. ':groups') then return end
+  redis.call('ZUNIONSTORE', K .. ':positions', 2, K .. ':groups', K .. ':positions', 'WEIGHTS', 0, 1,
+    'AGGREGATE', 'MAX')
+end
+
+-- A group that nobody reads is waited for no longer; its next read counts what it missed.
+local function abandon_if_idle(K, name, G)
+  local idle_ms = most_idle_ms(K)
+  if not idle_ms or group_seen(G) + idle_ms >= server_ms() then return false end
+  redis.call('HSET', G, 'abandoned', 1)
+  redis.call('ZADD', K .. ':positions', '+inf', name)
+  return true
+end
+
+-- Returns the lowest offset up to `limit` that somebody still needs, and who; nil when nobody does.
+-- The third is true when not all could be asked in one call: the offset is a lower bound then.
+local function slowest_reader(K, limit)
+  local position, who = slowest_outside(K, limit)
+  add_missing_positions(K)
+  for step = 1, POSITION_STEPS do
+    local name, bound = unpack(redis.call('ZRANGE', K .. ':positions', 0, 0, 'WITHSCORES'))
+    bound = tonumber(bound)
+    if not name or bound > (position or limit) then return position, who, false end
+    if step == POSITION_STEPS then return bound, name, true end
+    local G = group_key(K, name)
+    local at = group_position(G)
+    if not at then
+      redis.call('ZREM', K .. ':positions', name)
+      redis.call('ZREM', K .. ':groups', name)
+    elseif at > bound then
+      redis.call('ZADD', K .. ':positions', digits(at), name)
+    elseif not abandon_if_idle(K, name, G) then
+      return at, name, false
+    end
+  end
+end

@@ -1,0 +1,206 @@
+--[[
+  Blocked members of a group.
+
+  A member that finds nothing registers as a waiter and blocks on a list of its own, its box. The
+  call that makes messages available hands them to the waiter that has waited longest, in the same
+  atomic step, and puts the claim in its box; the server then wakes it. What lies in a box was
+  never seen by anyone: when its owner dies, it is taken back and handed to somebody else.
+
+    G:waiters        zset  who waits; score: its turn
+    G:served         zset  who may have something in its box; score: since when
+    G field w:<waiter>     "until:count:retry:expire:number of its read"
+    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length:checksum\n<tag><value>]" or "poke"
+]]
+local WAITER_GRACE_MS = 1000
+local BOX_GRACE_MS = 2000
+local INLINE_BYTES = 4096
+-- How many waiters one call looks at; the rest are served by those that follow.
+local SERVE_WAITERS = 64
+
+local function box_key(G, waiter)
+  return G .. ':box:' .. waiter
+end
+
+-- Returns 1 when it was known.
+local function forget_waiter(G, waiter)
+  redis.call('ZREM', G .. ':waiters', waiter)
+  redis.call('ZREM', G .. ':served', waiter)
+  return redis.call('HDEL', G, 'w:' .. waiter)
+end
+
+-- A claim as text; a lone small message travels with it, which saves its reader a round trip.
+local function claim_text(claims, retry, bag)
+  local parts = {}
+  for i = 1, #claims, 3 do
+    parts[#parts + 1] = table.concat(
+      { digits(claims[i]), digits(claims[i + 1]), digits(claims[i + 2]) }, ':')
+  end
+  local text = (retry and 'r' or 'n') .. table.concat(parts, ',') .. '\n'
+  local entry = bag.entries[1]
+  if #claims == 3 and claims[1] == claims[2] and #bag.nodes == 0 and bag.bytes <= INLINE_BYTES then
+    local tag = entry_field(entry, 'k')
+    if tag then
+      local check = entry_field(entry, 'c')
+      text = text .. entry_field(entry, 't') .. ':' .. #tag .. (check and ':' .. check or '') .. '\n'
+        .. tag .. entry_field(entry, 'v')
+    end
+  end
+  return text
+end
+
+-- Takes back claims that nobody has seen, as if they had never been handed out.
+local function return_claims(K, name, group, claims, retry, now)
+  local G = group_key(K, name)
+  book_group(G, group)
+  for i = 1, #claims, 3 do
+    local first, last, attempt = claims[i], claims[i + 1], claims[i + 2]
+    if retry then
+      local found = find_ranges(G, first, last, STEP_RANGES)
+      local old, new = {}, {}
+      for _, range in ipairs(found) do
+        -- It may have come due since, and be in other hands by now: then it is theirs.
+        if range.attempt == attempt and range.first >= first and range.last <= last and not range.waits then
+          local back = part_of(range, range.first, range.last)
+          back.attempt, back.due = attempt - 1, now
+          old[#old + 1], new[#new + 1] = range, back
+        end
+      end
+      if old[1] then replace_ranges(G, group, old, new) end
+    else
+      lower_position(K, name, first)
+      replace_ranges(G, group, {}, {
+        { first = first, last = last, attempt = attempt - 1, due = now, expire = NEVER },
+      })
+    end
+  end
+  save_group(G, group)
+end
+
+-- Takes the first in line out of it; who is not served then is put back in its place.
+local function next_in_line(G)
+  local found = redis.call('ZPOPMIN', G .. ':waiters')
+  return found[1], found[2]
+end
+
+-- Wakes a waiter before its time when something comes due earlier than it planned to look.
+local function poke(G, waiter, ends, wants)
+  local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+  if due and tonumber(due) < ends then
+    redis.call('HSET', G, 'w:' .. waiter, due .. wants)
+    redis.call('RPUSH', box_key(G, waiter), 'poke')
+  end
+end
+
+-- Forgets waiters whose time is over, of up to SERVE_WAITERS from a place in the line on. Those that
+-- died leave nobody else to do so, and live ones may stand before them.
+local function forget_expired_waiters(G, now, place)
+  local waiters = redis.call('ZRANGE', G .. ':waiters', place, place + SERVE_WAITERS - 1)
+  if #waiters == 0 then return end
+  local fields = {}
+  for i, waiter in ipairs(waiters) do fields[i] = 'w:' .. waiter end
+  for i, wish in ipairs(redis.call('HMGET', G, unpack(fields))) do
+    local ends = wish and tonumber(string.match(wish, '^%d+'))
+    if not ends or ends + WAITER_GRACE_MS < now then forget_waiter(G, waiters[i]) end
+  end
+end
+
+-- Hands messages to one waiter. Returns 'served', 'last' when there is nothing left for others, or
+-- 'nothing' when there was none for it.
+local function serve_waiter(K, name, stream, group, now, waiter, wish)
+  local G = group_key(K, name)
+  local ends, count, retry, expire = string.match(wish, '^(%d+):(%d+):(%d*):(%d*):')
+  local bag = new_bag(stream, 8388608, nil)
+  bag.waiter = waiter
+  local claims, more =
+    take(K, G, stream, group, now, tonumber(count), tonumber(retry), tonumber(expire), bag)
+  if #claims == 0 then
+    book_group(G, group)
+    save_group(G, group)
+    poke(G, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
+    return 'nothing'
+  end
+  local fault = refused(redis.pcall('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag)))
+  if fault then
+    return_claims(K, name, group, claims, retry ~= '', now)
+    error(fault)
+  end
+  if not bag.noted then redis.call('ZADD', G .. ':served', digits(now), waiter) end
+  return more and 'served' or 'last'
+end
+
+-- Serves the blocked members of one group in turn, as long as there is something to hand out.
+-- Returns how many of `room` waiters were not looked at.
+local function serve_group(K, name, stream, now, room)
+  local G = group_key(K, name)
+  local waiter, turn = next_in_line(G)
+  local group = waiter and open_group(G, stream, waiter)
+  while waiter and group do
+    room = room - 1
+    local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
+    group.wish = nil
+    local ends = wish and tonumber(string.match(wish, '^%d+'))
+    if not ends or ends + WAITER_GRACE_MS < now then
+      forget_waiter(G, waiter)
+    else
+      local served, outcome = pcall(serve_waiter, K, name, stream, group, now, waiter, wish)
+      if not served or outcome == 'nothing' then redis.call('ZADD', G .. ':waiters', turn, waiter) end
+      if not served then error(outcome) end
+      if outcome ~= 'served' then return room end
+    end
+    if room <= 0 then return room end
+    waiter, turn = next_in_line(G)
+  end
+  forget_waiting(K, stream, name)
+  return room
+end
+
+local function serve(K, name, stream, now)
+  if is_waiting(stream, name) then
+    afterwards(serve_group, K, name, stream, now or server_ms(), SERVE_WAITERS)
+  end
+end
+
+-- Those that are not reached in one call are woken by later ones, or look by themselves.
+local function serve_all(K, stream, now)
+  local room = SERVE_WAITERS
+  for name in string.gmatch(stream.waiting, '%S+') do
+    if room <= 0 then return end
+    room = afterwards(serve_group, K, name, stream, now, room) or room - 1
+  end
+end
+
+-- Takes back what lies unseen in a box, as if it had never been handed out; returns 1 when there was one.
+local function take_back(K, name, group, waiter, now)
+  local G = group_key(K, name)
+  local box = box_key(G, waiter)
+  book_group(G, group)
+  local texts = redis.call('LRANGE', box, 0, -1)
+  -- First of all: what is taken back must not be taken back again.
+  local boxed = redis.call('DEL', box)
+  for _, text in ipairs(texts) do
+    local mode, head = string.match(text, '^([rn])([^\n]*)\n')
+    local claims = {}
+    for number in string.gmatch(head or '', '%d+') do claims[#claims + 1] = tonumber(number) end
+    return_claims(K, name, group, claims, mode == 'r', now)
+  end
+  forget_waiter(G, waiter)
+  return boxed
+end
+
+-- Looks after waiters that were served a while ago and have not come back since.
+local function take_back_old_boxes(K, name, group, now)
+  local G = group_key(K, name)
+  local old = redis.call('ZRANGE', G .. ':served', '-inf', digits(now - BOX_GRACE_MS), 'BYSCORE',
+    'LIMIT', 0, 16)
+  for _, waiter in ipairs(old) do take_back(K, name, group, waiter, now) end
+end
+
+-- Drops boxes with what lies in them, so many in one call; returns whether all are gone.
+local function drop_boxes(G)
+  local served = redis.call('ZRANGE', G .. ':served', 0, STEP_RANGES - 1)
+  for _, waiter in ipairs(served) do
+    redis.call('DEL', box_key(G, waiter))
+    forget_waiter(G, waiter)
+  end
+  return #served < STEP_RANGES
+end
