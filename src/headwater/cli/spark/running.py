@@ -1,7 +1,9 @@
 """What the commands of a job share: their options, the Spark session, and the summary.
 
 A job is a function of headwater.spark.jobs; its command parses the options, opens a session by
-``JobFlags.session``, calls the job, and prints the summary that it returns.
+``JobFlags.session``, calls the job, and prints the summary that it returns. Spark itself starts
+with the first use that the job makes of the session, so that a job refuses before that what it
+cannot use: a name that is unknown, a store or a database that is not there.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
 import typer
 
 from headwater import views
 from headwater.cli import output
 from headwater.cli.option_groups import OptionGroup
-from headwater.cli.options import AsJson, StoreUrl
+from headwater.cli.options import AsJson, StoreUrl, connected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,22 +65,18 @@ class JobFlags(OptionGroup):
         A session that was there before stays.
         """
         given = _QUIET | settings(self.conf)
-        from headwater.spark import session
         from headwater.spark.engine.session import require_spark
 
         require_spark()
-        from pyspark.sql import SparkSession
-
         from headwater.spark.engine.failures import translating_errors
 
-        found = SparkSession.getActiveSession()
-        spark = found or session(self.master, app_name=f"headwater {job}", **given)
+        late = _LateSession(self.master, f"headwater {job}", given)
         try:
             with translating_errors():
-                yield spark
+                # It is none to isinstance, which no job asks.
+                yield cast("SparkSession", late)
         finally:
-            if found is None:
-                spark.stop()
+            late.end()
 
     def report(self) -> JobReport:
         """Return what shows the progress of the job on standard error; --json shows none."""
@@ -95,11 +93,43 @@ class JobFlags(OptionGroup):
         output.show_facts(summary.facts())
 
 
+class _LateSession:
+    """A session of Spark that starts with its first use, which takes many seconds."""
+
+    def __init__(self, master: str | None, app_name: str, conf: dict[str, str]) -> None:
+        self._how = (master, app_name, conf)
+        self._made: SparkSession | None = None
+        self._used: SparkSession | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._used is None:
+            from pyspark.sql import SparkSession
+
+            from headwater.spark import session
+
+            master, app_name, conf = self._how
+            self._used = SparkSession.getActiveSession()
+            if self._used is None:
+                self._used = self._made = session(master, app_name=app_name, **conf)
+        return getattr(self._used, name)
+
+    def end(self) -> None:
+        """Stop the session, unless it was there before, or never started."""
+        if self._made is not None:
+            self._made.stop()
+
+
 @dataclass(frozen=True)
 class StoreJobFlags(JobFlags):
     """The options of a job that uses a store."""
 
     store: StoreUrl = None
+
+    @contextmanager
+    def session(self, job: str) -> Iterator[SparkSession]:
+        """Open a session as JobFlags does; raises the error of a store that cannot be used."""
+        with connected(self.store), super().session(job) as spark:
+            yield spark
 
 
 class NamedLog(TypedDict):
@@ -121,6 +151,12 @@ class LogJobFlags(StoreJobFlags):
         """Return what the job works on."""
         stream, topic = (None, self.name) if self.topic else (self.name, None)
         return {"stream": stream, "topic": topic, "url": self.store}
+
+    def require_log(self, purpose: str) -> None:
+        """Raise UnknownStream or UnknownTopic unless what the job works on is there."""
+        from headwater.spark.log.target import named_target
+
+        named_target(**self.log(), purpose=purpose).require()
 
 
 def settings(words: list[str] | None) -> dict[str, str]:

@@ -109,6 +109,16 @@ class Directory:
         except FileNotFoundError:
             raise ArchiveDamaged(self.shown, name, "it is missing") from None
 
+    def prepare(self) -> None:
+        """Make the directory unless it is there; raises InvalidInput when that cannot be."""
+        try:
+            self._make_folder("any")
+        except OSError as error:
+            raise InvalidInput(
+                f"an archive cannot lie at {self.shown}: {error.strerror or error}; name a "
+                "directory that can be written, or a URI such as s3://bucket/folder"
+            ) from None
+
     def put(self, name: str, data: pa.Buffer) -> None:
         """Write a file atomically; replaces one of that name."""
         self._make_folder(name)

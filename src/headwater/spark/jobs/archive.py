@@ -74,7 +74,8 @@ def archive(
     ``to`` is the place of the archive: a directory, or a URI that pyarrow.fs opens; it may hold
     archives of many streams. ``evict`` evicts what is archived from the log, as far as no group
     and no other reader needs it. May be repeated after a crash at any moment, and as often as you
-    like. Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveTaken, ArchiveDamaged.
+    like. Raises UnknownStream, UnknownTopic, ArchiveMismatch, ArchiveTaken, ArchiveDamaged, and
+    InvalidInput for a place that cannot be written.
     """
     began = time.monotonic()
     target, place = named_target(url, stream, topic, "to archive"), absolute_place(to)
@@ -91,6 +92,8 @@ def archive(
     if dry_run:
         evicted = sum(each.would_evict(target.hw) for each in streams) if evict else 0
     else:
+        for each in streams:
+            each.archive.directory.prepare()
         found = _run(spark, archiver, found, report or JobReport())
         evicted = sum(each.evict(target.hw) for each in streams) if evict else 0
     return replace(found, evicted=evicted, seconds=time.monotonic() - began)

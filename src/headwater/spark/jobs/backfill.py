@@ -28,7 +28,9 @@ from headwater.spark.jobs.backfill_targets import (
     TimelineTarget,
 )
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
-from headwater.spark.timelines.target import absolute_farm
+from headwater.spark.tables.database import open_database
+from headwater.spark.timelines.target import FarmPlan, absolute_farm
+from headwater.sql.relations import Relation
 
 CHUNK_ROWS = 500_000
 
@@ -104,9 +106,11 @@ def backfill(
     names["timelines"] = timelines
     target = _target(absolute_url(url), names, tag, value, score)
     report = report or JobReport()
+    columns = {"tag": tag, "value": value, "score": score}
+    _require(target, db, Relation.of(table, query) if table or query else None, columns)
     with translating_errors():
         intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
-        _check_columns(intake.columns(), {"tag": tag, "value": value, "score": score})
+        _check_columns(intake.columns(), columns)
         journal = Journal(client(target.url), name)
         facts = intake.facts() | target.facts() | {"tag": tag, "value": value}
         plan = journal.read()
@@ -206,6 +210,20 @@ def _intake(
     if db is None:
         raise InvalidInput("name the database of the table by db, as sqlite:///file")
     return TableInput(spark, job, db, table, query, order_by)
+
+
+def _require(
+    target: BackfillTarget,
+    db: str | None,
+    relation: Relation | None,
+    columns: Mapping[str, str | None],
+) -> None:
+    """Raise what is wrong with store, farm and table, before Spark is asked for anything."""
+    client(target.url)
+    if isinstance(target, TimelineTarget):
+        FarmPlan(target.instances).require()
+    if db is not None and relation is not None:
+        _check_columns([one.name for one in open_database(db).columns(relation)], columns)
 
 
 def _check_columns(names: list[str], wanted: Mapping[str, str | None]) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ from pyspark.sql import types as t
 
 from headwater.errors import InputChanged, InvalidInput
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.tables.database import open_database
+from headwater.spark.tables.database import chosen_columns, open_database
 from headwater.sql.relations import Relation
 
 FORMATS = ("parquet", "csv", "json", "orc")
@@ -76,6 +77,8 @@ class TableInput:
 
     def __post_init__(self) -> None:
         database, relation = open_database(self.url), Relation.of(self.table, self.query)
+        if self.order_by is not None:
+            chosen_columns(database.columns(relation), [self.order_by], relation)
         key = self.order_by or database.key(relation)
         if key is None:
             raise InvalidInput(
@@ -162,7 +165,8 @@ class FilesInput:
     def __post_init__(self) -> None:
         if self.kind not in FORMATS:
             raise InvalidInput(f"files must be one of {', '.join(FORMATS)}, not {self.kind!r}")
-        self._files = self._list()
+        # Those of this machine first, without Spark.
+        self._files = self._list() if any(map(_may_exist, self.paths)) else []
         if not self._files:
             raise InvalidInput(f"there are no files at {', '.join(self.paths)}; check the paths")
         self._found = self._load(self.paths, self.schema).schema
@@ -307,6 +311,12 @@ def _checked_key(key: str, schema: t.StructType) -> str:
             "choose a column of whole numbers, decimals, texts, dates or times"
         )
     return key
+
+
+def _may_exist(path: str) -> bool:
+    """Return whether there may be files at a path; only a plain one of this machine tells."""
+    plain = path.removeprefix("file://") if path.startswith("file:///") else path
+    return "://" in plain or any(sign in plain for sign in "*?[{") or Path(plain).exists()
 
 
 def _quoted(name: str) -> str:

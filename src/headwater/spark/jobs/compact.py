@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 from headwater.log import compaction
-from headwater.log.compaction import MARKER_MS
+from headwater.log.compaction import MARKER_MS, Survey
 from headwater.log.extents import borders
 from headwater.log.handles import StreamHandle
 from headwater.spark.engine.connections import client
@@ -77,7 +77,8 @@ def compact(
     """
     began = time.monotonic()
     target = named_target(url, stream, topic, "to compact")
-    parts = _parts(target, marker_ms, tasks_at_once(spark), sealing=not dry_run)
+    surveyed = _survey(target, marker_ms, sealing=not dry_run)
+    parts = _parts(target, surveyed, tasks_at_once(spark)) if surveyed else []
     report = report or JobReport()
     found = Compacted(name=target.name, parts=len(parts), dry_run=dry_run)
     if parts:
@@ -91,24 +92,31 @@ def compact(
     return replace(found, seconds=time.monotonic() - began)
 
 
-def _parts(
-    target: StreamOrTopic, marker_ms: int, least: int, *, sealing: bool
-) -> list[CompactPart]:
-    """Survey every stream, and cut it where nodes end. Raises UnknownStream, UnknownTopic."""
+def _survey(
+    target: StreamOrTopic, marker_ms: int, *, sealing: bool
+) -> list[tuple[int, str, Survey]]:
+    """Return what can be compacted of every stream. Raises UnknownStream, UnknownTopic."""
     run = target.hw.store.run
-    parts: list[CompactPart] = []
     streams = target.streams()
-    known = 0
-    for place, stream in streams.items():
-        rule = run(compaction.survey(_handle(stream), marker_ms, sealing=sealing))
-        known += rule.created != b"0"
-        if rule.last < rule.first:
-            continue
-        ends = run(borders(stream, rule.first, rule.last + 1, TASK_NODES, least))
-        cuts = [rule.first - 1, *(end for end in ends if rule.first <= end < rule.last), rule.last]
-        parts += [CompactPart(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
+    found = [
+        (place, stream, run(compaction.survey(_handle(stream), marker_ms, sealing=sealing)))
+        for place, stream in streams.items()
+    ]
+    known = any(rule.created != b"0" for _, _, rule in found)
     if not known and not (target.is_topic and streams):
         raise target.unknown()
+    return [one for one in found if one[2].first <= one[2].last]
+
+
+def _parts(
+    target: StreamOrTopic, surveyed: list[tuple[int, str, Survey]], least: int
+) -> list[CompactPart]:
+    """Cut every stream where nodes end."""
+    parts: list[CompactPart] = []
+    for place, stream, rule in surveyed:
+        ends = target.hw.store.run(borders(stream, rule.first, rule.last + 1, TASK_NODES, least))
+        cuts = [rule.first - 1, *(end for end in ends if rule.first <= end < rule.last), rule.last]
+        parts += [CompactPart(place, stream, rule, low + 1, high) for low, high in pairwise(cuts)]
     return parts
 
 

@@ -26,9 +26,10 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from headwater.client import Headwater
-from headwater.errors import InvalidInput
+from headwater.errors import InvalidInput, UnknownArchive
 from headwater.outbox import write_reset
 from headwater.outbox.schema import outbox_table
+from headwater.spark.archives.place import safe_place
 from headwater.spark.engine.failures import translating_errors
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.accounts import (
@@ -50,7 +51,9 @@ from headwater.spark.jobs.row_matching import (
     some_keys,
 )
 from headwater.spark.log.target import StreamOrTopic, target_of
+from headwater.spark.tables.database import chosen_columns, open_database
 from headwater.sql.engines import open_engine
+from headwater.sql.relations import Relation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,12 +168,24 @@ def reconcile(
     sources = Sources(spark, said, db, streams, canon, partitions)
     comparison = Reconciliation(hw, sources, open_engine(db), report or JobReport())
     engine = open_engine(consumers_db) if consumers_db else comparison.database
+    _require(target, db, canon)
     with translating_errors():
         accounts = read_accounts(engine, streams, keeping, consumers)
         found = comparison.of(accounts)
     if fix or dry_run:
         found = _fixed(found, hw.stream(streams[0]), keeping, comparison.right, write=not dry_run)
     return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)
+
+
+def _require(target: StreamOrTopic, db: str, canon: Canon) -> None:
+    """Raise what is wrong with the archive and the table, which Spark would find out later."""
+    if target.archive is not None:
+        manifests = [target.manifest(stream) for stream in target.streams().values()]
+        if not any(manifests):
+            raise UnknownArchive(safe_place(target.archive), target.name)
+    relation = Relation.of(canon.table)
+    columns = open_database(db).columns(relation)
+    chosen_columns(columns, [canon.key, canon.per, canon.value], relation)
 
 
 def _streams(target: StreamOrTopic) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from headwater.timeline.farm.options import DEFAULT_TIMEOUT_MS
 from headwater.timeline.records import DEFAULT_SIZE
 from headwater.timeline.walker.positions import WalkPositions
 from headwater.timeline.walker.scanning import Scan
-from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, WalkPace, count_sets
+from headwater.timeline.walker.walker import AT_ONCE, MAX_RATE, WalkPace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def walk(
     began = time.monotonic()
     check_int(rate, "rate", 1, MAX_RATE)
     plan = FarmPlan(absolute_farm(instances), max_size, horizon, hash, timeout_ms, keep=keep)
-    asyncio.run(_check(plan))
+    plan.require()
     parts = shares(plan)
     each = max(1, rate // max(1, min(len(parts), tasks_at_once(spark))))
     report = report or JobReport()
@@ -103,13 +103,6 @@ def walk(
         unscanned=unscanned,
         **figures,
     )
-
-
-async def _check(plan: FarmPlan) -> None:
-    """Raise FarmUnreachable for a farm of which no instance serves."""
-    async with plan.open() as farm:
-        await farm.follow()
-        await count_sets(farm.source)
 
 
 @dataclass(frozen=True, slots=True)

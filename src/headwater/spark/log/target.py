@@ -41,6 +41,12 @@ class StreamOrTopic:
             partitions = archived_partitions(self.archive, self.name)
         return {place: f"{self.name}/{place}" for place in range(partitions)}
 
+    def require(self) -> None:
+        """Raise UnknownStream or UnknownTopic unless it is there."""
+        names = list(self.streams().values())
+        if not (self.is_topic and names) and not any(one.created for one in self.extents(names)):
+            raise self.unknown()
+
     def unknown(self) -> UnknownStream | UnknownTopic:
         """Return the error for a target that is not there."""
         return UnknownTopic(self.name) if self.is_topic else UnknownStream(self.name)

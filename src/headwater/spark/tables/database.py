@@ -69,3 +69,19 @@ def open_database(url: str, snapshot: str | None = None) -> TableDatabase:
     if snapshot is not None:
         raise InvalidInput("option 'snapshot' is for Postgres; SQLite has none to share")
     return SqliteTables(parsed)
+
+
+def chosen_columns(
+    columns: list[Column], wanted: Sequence[str], relation: Relation
+) -> list[Column]:
+    """Return columns by name, in the order asked for; all when none is named."""
+    names = [column.name for column in columns]
+    for name in wanted:
+        if name not in names:
+            raise no_column(name, names, relation)
+    return [columns[names.index(name)] for name in wanted] or columns
+
+
+def no_column(name: str, names: Sequence[str], relation: Relation) -> InvalidInput:
+    """Return the error for a column that is not there."""
+    return InvalidInput(f"{relation} has no column {name!r}; it has {', '.join(names)}")

@@ -11,7 +11,13 @@ from pyspark.sql.types import DataType, StructField, StructType
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.tables.database import Column, TableDatabase, open_database
+from headwater.spark.tables.database import (
+    Column,
+    TableDatabase,
+    chosen_columns,
+    no_column,
+    open_database,
+)
 from headwater.spark.tables.filters import Pushdown
 from headwater.spark.tables.fitting import arrow_type, fit
 from headwater.spark.tables.ranges import cut
@@ -48,7 +54,7 @@ class TableSource(DataSource):
         options = SourceOptions(self.options, OPTIONS)
         database = open_database(options.required("url"), options.text("snapshot"))
         relation = Relation.of(options.text("table"), options.text("query"))
-        columns = _chosen(database.columns(relation), options.words("columns"), relation)
+        columns = chosen_columns(database.columns(relation), options.words("columns"), relation)
         return StructType([StructField(column.name, column.type) for column in columns])
 
     @one_line()
@@ -118,31 +124,18 @@ class TableReader(DataSourceReader):
             ) from error
 
 
-def _chosen(columns: list[Column], wanted: list[str], relation: Relation) -> list[Column]:
-    """Return columns by name, in the order asked for; all when none is named."""
-    names = [column.name for column in columns]
-    for name in wanted:
-        if name not in names:
-            raise _no_column(name, names, relation)
-    return [columns[names.index(name)] for name in wanted] or columns
-
-
 def _matched(
     field: StructField, found: dict[str, Column], relation: Relation
 ) -> tuple[Column, DataType]:
     """Return the column of a field. Raises InvalidInput when it cannot be read as that type."""
     if field.name not in found:
-        raise _no_column(field.name, list(found), relation)
+        raise no_column(field.name, list(found), relation)
     if arrow_type(field.dataType) is None:
         raise InvalidInput(
             f"column {field.name!r} cannot be read as {field.dataType.simpleString()}; "
             "read it as a string, and take that apart with from_json or the like"
         )
     return found[field.name], field.dataType
-
-
-def _no_column(name: str, names: list[str], relation: Relation) -> InvalidInput:
-    return InvalidInput(f"{relation} has no column {name!r}; it has {', '.join(names)}")
 
 
 def _ranges(
@@ -164,5 +157,5 @@ def _ranges(
                 )
             return [""]
     if name not in found:
-        raise _no_column(name, list(found), relation)
+        raise no_column(name, list(found), relation)
     return cut(database, relation, found[name], count or DEFAULT_PARTITIONS, bounds)

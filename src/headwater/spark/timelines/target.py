@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from headwater.timeline.farm.options import (
 from headwater.timeline.naming import WRITE_ONLY, safe_farm
 from headwater.timeline.records import DEFAULT_SIZE, MAX_KEEP, MAX_SIZE
 from headwater.timeline.scores import read_score
+from headwater.timeline.walker.walker import count_sets
 
 INSTANCES_VARIABLE = "HEADWATER_INSTANCES"
 OPTIONS = ("instances", "maxSize", "keep", "horizon", "hash", "timeoutMs")
@@ -56,6 +58,16 @@ class FarmPlan:
     def open(self) -> AsyncFarm:
         """Open a farm for one event loop. Raises InvalidInput."""
         return AsyncFarm.open(self.instances, **self._words())
+
+    def require(self) -> None:
+        """Raise FarmUnreachable when no instance of the farm serves."""
+
+        async def look() -> None:
+            async with self.open() as farm:
+                await farm.follow()
+                await count_sets(farm.source)
+
+        asyncio.run(look())
 
     def farm(self) -> Farm:
         """Return this process's farm; a forked child gets its own. Raises InvalidInput."""
