@@ -199,6 +199,14 @@ def test_large_batches_go_in_bounded_calls(farm: Farm) -> None:
     big = [("big", i, bytes([i]) * 400_000) for i in range(8)]
     assert farm.insert(big).applied == 8
     assert len(farm.select(["big"])["big"]) == 8
+    pairs = [("k1", f"m{i}") for i in range(12_000)]
+    known = farm.score(pairs)
+    assert [pair for pair, state in known.items() if state] == [
+        p for p in pairs if int(p[1][1:]) % 3 == 1
+    ]
+    assert {
+        state.deleted for pair, state in known.items() if state and int(pair[1][1:]) < 9000
+    } == {True}
     many = [f"k{i}" for i in range(3000)]
     assert len(farm.select(many)) == 3000
 

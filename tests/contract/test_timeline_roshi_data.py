@@ -126,6 +126,19 @@ def test_a_key_shows_at_most_max_size_by_rank_and_by_cursor(
     assert farm.score([("k", "a3")])["k", "a3"] == State(3.0, False)
 
 
+def test_long_pages_by_cursor_are_read_in_steps_and_line_up(open_: OpenFarm) -> None:
+    farm = open_(max_size=4500)
+    farm.insert([("k", n // 7, f"m{n:05}") for n in range(5000)])
+    farm.insert([("j", 1, "m")])
+    newest = [f"m{n:05}" for n in reversed(range(5000))]
+    found = farm.select_range(["k", "j"], stop=(-1.0, ""), limit=4500)
+    assert [record.member for record in found["k"]] == newest[:4500]
+    assert [record.member for record in found["j"]] == ["m"]
+    middle = farm.select_range(["k"], found["k"][9], found["k"][4300], limit=4400)["k"]
+    assert [record.member for record in middle] == newest[10:4300]
+    assert farm.select_range(["none"], (1.0, "x"), limit=4400) == {"none": []}
+
+
 def test_a_key_far_over_its_size_is_trimmed_in_bounded_calls_until_nothing_is_left(
     open_: OpenFarm, three: list[Replica]
 ) -> None:

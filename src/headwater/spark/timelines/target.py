@@ -99,11 +99,10 @@ def absolute_farm(instances: str | None) -> str:
 
 def plan_of(options: SourceOptions) -> FarmPlan:
     """Find out which farm the options name. Raises InvalidInput."""
-    horizon = options.text("horizon")
     plan = FarmPlan(
         absolute_farm(options.text("instances")),
         options.number("maxSize", 1, MAX_SIZE) or DEFAULT_SIZE,
-        None if horizon is None else read_score(horizon),
+        _horizon(options.text("horizon")),
         options.text("hash", "murmur3") or "",
         options.number("timeoutMs", 1, MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS,
         options.text("quorum") or DEFAULT_QUORUM,
@@ -112,3 +111,10 @@ def plan_of(options: SourceOptions) -> FarmPlan:
     # Raises now if anything is wrong with it; nothing is sent yet.
     plan.open()
     return plan
+
+
+def _horizon(text: str | None) -> float | None:
+    try:
+        return None if text is None else read_score(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"option 'horizon': {error}") from None

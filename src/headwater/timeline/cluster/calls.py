@@ -20,10 +20,12 @@ from headwater.timeline.pool.instance import PackedCall
 from headwater.timeline.records import MAX_KEEP, Columns, Cursor, Row
 
 _read_numbers = msgspec.json.Decoder(list[float]).decode
-MOST_OPERATIONS: Final = 2000
+MOST_OPERATIONS: Final = 1000
 MOST_BYTES: Final = 1024 * 1024
 MOST_KEYS: Final = 1000
 MOST_ROWS: Final = 50_000
+# A page by cursor is read by a function, which makes every row anew.
+MOST_CURSOR_ROWS: Final = 2000
 # How many elements one call removes beside one for each operation; see hw_timeline_write.
 MOST_REMOVED: Final = 1000
 NO_LIMIT: Final = MAX_KEEP
@@ -126,6 +128,11 @@ class Known(NamedTuple):
     states: list[State | None]
     torn: tuple[int, ...] = ()
 
+    def plus(self, further: Known) -> Known:
+        """Return this and what is known of further members, asked for later, as one."""
+        torn = (*self.torn, *(len(self.states) + place for place in further.torn))
+        return Known(further.floor, self.states + further.states, torn)
+
 
 def sets_of(key: bytes) -> tuple[bytes, bytes]:
     """Return the names of the two sorted sets of a timeline: inserted, deleted."""
@@ -217,7 +224,8 @@ def _select_calls(sets: Sequence[bytes], window: Window, epoch: int) -> Iterator
     for place in (window.start, window.stop):
         args += ("", b"") if place is None else (repr(place.score), place.member)
     args.append(window.shown)
-    step = max(1, min(MOST_KEYS, MOST_ROWS // window.limit))
+    rows = MOST_CURSOR_ROWS if window.start or window.stop else MOST_ROWS
+    step = max(1, min(MOST_KEYS, rows // window.limit))
     for at in range(0, len(sets), step):
         part = sets[at : at + step]
         call = _call("hw_timeline_select", part, args, epoch, read_only=True)
@@ -263,10 +271,10 @@ def _pages(sets: Sequence[bytes], window: Window) -> Iterator[bytes]:
 def score_calls(
     asked: Mapping[bytes, Sequence[bytes]], keep: int, epoch: int
 ) -> Iterator[PackedCall]:
-    """Return the calls that ask what is known of members; a key is never cut in two."""
+    """Return the calls that ask what is known of members, in the order of member_parts."""
     keys: list[bytes] = []
     args: list[Argument] = [keep]
-    for key, members in asked.items():
+    for key, members in member_parts(asked):
         if keys and len(args) + len(members) > MOST_OPERATIONS:
             yield PackedCall.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
             keys, args = [], [keep]
@@ -274,6 +282,15 @@ def score_calls(
         args += (len(members), *members)
     if keys:
         yield PackedCall.of(_call("hw_timeline_score", keys, args, epoch, read_only=True))
+
+
+def member_parts(
+    asked: Mapping[bytes, Sequence[bytes]],
+) -> Iterator[tuple[bytes, Sequence[bytes]]]:
+    """Return members by key, so many at a time as one call asks for."""
+    for key, members in asked.items():
+        for at in range(0, max(1, len(members)), MOST_OPERATIONS):
+            yield key, members[at : at + MOST_OPERATIONS]
 
 
 def read_known(found: list[bytes]) -> Known:

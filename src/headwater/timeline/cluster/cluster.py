@@ -20,6 +20,7 @@ from headwater.timeline.cluster.calls import (
     ReadBatch,
     WriteBatch,
     layout_call,
+    member_parts,
     read_known,
     score_calls,
     sets_of,
@@ -94,8 +95,10 @@ class Cluster:
             if isinstance(replies, StoreError):
                 found.update(dict.fromkeys(keys, replies))
             else:
-                known = map(read_known, chain.from_iterable(replies))
-                found.update(zip(keys, known, strict=True))
+                parts = member_parts({key: asked[key] for key in keys})
+                for (key, _), reply in zip(parts, chain.from_iterable(replies), strict=True):
+                    known, before = read_known(reply), found.get(key)
+                    found[key] = before.plus(known) if isinstance(before, Known) else known
         return found
 
     async def _spread(

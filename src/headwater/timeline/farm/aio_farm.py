@@ -13,9 +13,10 @@ from typing import Final, Self, TypeVar
 from headwater.errors import TimelineError
 from headwater.inputs import check_int
 from headwater.instrument import Instrument
-from headwater.timeline.cluster.calls import NO_LIMIT, Window
+from headwater.timeline.cluster.calls import MOST_CURSOR_ROWS, NO_LIMIT, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
+from headwater.timeline.farm.disputes import Failures
 from headwater.timeline.farm.full_repair import (
     compare_whole,
     read_merged,
@@ -30,7 +31,9 @@ from headwater.timeline.law import State
 from headwater.timeline.layout import SETTLED, FarmLayout
 from headwater.timeline.records import (
     MAX_SIZE,
+    Columns,
     Compared,
+    Cursor,
     InstanceStatus,
     Key,
     Member,
@@ -184,9 +187,33 @@ class AsyncFarm(OpenedFarm):
         # A page by rank ends by its limit; where one by cursor ends, only the server knows.
         most = most if window.start or window.stop else NO_LIMIT
         window = window._replace(limit=limit, shown=most)
-        query = SelectQuery(asked, window, self._horizon())
-        work = self._by_layout(lambda active: active.reader.read(query))
+        long = most != NO_LIMIT and limit > MOST_CURSOR_ROWS
+        work = self._read_by_pages(asked, window) if long else self._read_page(asked, window)
         return await self._reports.operation("farm.select", work, Answer.elements)
+
+    async def _read_page(self, keys: list[bytes], window: Window) -> Answer:
+        query = SelectQuery(keys, window, self._horizon())
+        return await self._by_layout(lambda active: active.reader.read(query))
+
+    async def _read_by_pages(self, keys: list[bytes], window: Window) -> Answer:
+        """Read long windows by cursor in several steps, so that no server is blocked for long."""
+        found: dict[bytes, Columns] = {}
+        failures, blocked_s = Failures(), 0.0
+        for key in keys:
+            members, scores = found[key] = ([], [])
+            start, whole = window.start, False
+            while not whole:
+                limit = min(MOST_CURSOR_ROWS, window.limit - len(members))
+                answer = await self._read_page([key], window._replace(start=start, limit=limit))
+                more_members, more_scores = answer.columns.get(key, ([], []))
+                members += more_members
+                scores += more_scores
+                whole = len(more_members) < limit or len(members) >= window.limit
+                start = Cursor(scores[-1], members[-1]) if scores else None
+                for error in answer.failures.errors:
+                    failures.add(key, error)
+                blocked_s += answer.blocked_s
+        return Answer(found, failures, blocked_s)
 
     async def score(
         self, pairs: Iterable[tuple[Key, Member]]

@@ -61,7 +61,7 @@ class Farm(OpenedFarm):
         """Insert (key, score, member) tuples; returns when a quorum of clusters has them all.
 
         The other clusters are written in the background. Each key's part of a batch is one atomic
-        step on each cluster, up to 2000 operations or 1 MiB. Raises QuorumFailed, which may leave
+        step on each cluster, up to 1000 operations or 1 MiB. Raises QuorumFailed, which may leave
         some clusters with the batch, and InvalidInput. A repeat changes nothing.
         """
         return self._run(self._farm.insert(tuples))
@@ -89,8 +89,8 @@ class Farm(OpenedFarm):
         """Return records of each key behind ``start`` and before ``stop``, newest first.
 
         Both are excluded, and are places, not elements: a cursor or its text, a record, or
-        (score, member); None is either end. The next page starts at the last record of a page. See
-        select for what it raises.
+        (score, member); None is either end. The next page starts at the last record of a page.
+        More than 2000 records of a key are read in several steps. See select for what it raises.
         """
         return self._run(self._farm.select_range(keys, start, stop, limit))
 
