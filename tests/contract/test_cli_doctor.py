@@ -11,7 +11,8 @@ import pytest
 
 import headwater
 from headwater.store import doctor, rights
-from headwater.store.library import VERSION
+from headwater.store.library import FORMAT, VERSION
+from headwater.store.record import KEY
 from tests.support.commands import Answer, run
 from tests.support.doctor import examine, found, grant, use_everything, verdicts
 from tests.support.libraries import library_of
@@ -230,6 +231,17 @@ def test_doctor_says_which_release_the_functions_are_of() -> None:
         )
         headwater.connect(server.url).close()
         assert "the same as here" in found(examine(server.url)[1], "functions")
+
+
+def test_doctor_says_which_format_is_in_use() -> None:
+    with Server(fsync="always") as server, server.client() as admin:
+        assert "format" not in verdicts(examine(server.url)[1])
+        headwater.connect(server.url).close()
+        assert found(examine(server.url)[1], "format").startswith(f"{FORMAT}, the newest")
+        admin.hset(KEY, "format", FORMAT + 1)
+        code, report = examine(server.url)
+        assert (code, verdicts(report)["format"]) == (1, "fail")
+        assert "upgrade the headwater package" in found(report, "format")
 
 
 def test_a_url_that_cannot_be_meant_is_an_error() -> None:

@@ -232,5 +232,16 @@ def test_functions_write_the_format_in_use(
         library.cache_clear()
 
 
+def test_who_may_not_load_functions_goes_on_with_those_that_are_there(
+    server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, dial: Dial
+) -> None:
+    dial(server.url)
+    admin.execute_command("ACL", "SETUSER", "default", "-function|load")
+    monkeypatch.setattr("headwater.store.steps.NOTE", noting(NEWER))
+    admin.hset(KEY, "format", NEWER)
+    assert works(dial(server.url))
+    assert admin.fcall(name_in_server("hw_version"), 0).endswith(b":%d" % FORMAT)
+
+
 def noting(understood: int) -> Call:
     return Call("hw_store_note", KEY, ("999.0", VERSION, understood, COUNTS_MS))

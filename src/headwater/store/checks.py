@@ -13,7 +13,15 @@ import redis.exceptions
 from headwater.errors import StoreError, StoreTooOld
 from headwater.store import faults, rights
 from headwater.store.connections import ServerConnections
-from headwater.store.library import VERSION, library, name_in_server, needs_loading, release_of
+from headwater.store.library import (
+    FORMAT,
+    VERSION,
+    library,
+    name_in_server,
+    needs_loading,
+    release_of,
+)
+from headwater.store.record import KEY
 from headwater.store.steps import GREETING
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -257,6 +265,23 @@ def _functions(server: CheckedServer) -> Iterator[Finding]:
     yield Finding("functions", text, "ok")
 
 
+def _format(server: CheckedServer) -> Iterator[Finding]:
+    try:
+        found = server.ask("HGET", KEY, "format")
+    except redis.ResponseError:
+        # Another node of the cluster has the record; or the user lacks the right, as is said below.
+        return
+    in_use = int(found or 0)
+    if in_use > FORMAT:
+        text = f"{in_use}, and this client understands formats up to {FORMAT}"
+        yield Finding("format", text, "fail", "upgrade the headwater package on this machine")
+    elif in_use == FORMAT:
+        yield Finding("format", f"{in_use}, the newest", "ok")
+    elif in_use:
+        text = f"{in_use}, as long as clients are there that do not understand {FORMAT}"
+        yield Finding("format", text, "ok")
+
+
 def _rights(server: CheckedServer) -> Iterator[Finding]:
     try:
         user = server.ask("ACL", "WHOAMI").decode()
@@ -297,6 +322,7 @@ CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _memory,
     _replicas,
     _functions,
+    _format,
     _rights,
     _latency,
 )

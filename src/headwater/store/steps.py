@@ -6,6 +6,7 @@ makes it, the async store makes and awaits it, and either sends back what it ret
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import secrets
@@ -141,7 +142,9 @@ class StoreSteps:
         in_use = yield partial(self.connections.send, KEY, self._encode(NOTE), fresh=True)
         if in_use > self._writes:
             self._writes = in_use
-            yield from self._load_library()
+            # Who may not load functions goes on with those that are there.
+            with contextlib.suppress(redis.exceptions.NoPermissionError):
+                yield from self._load_library()
 
     def _note_again(self) -> Steps[None]:
         """Do so in the middle of work, which must not fail because of it.
