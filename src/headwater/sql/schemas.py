@@ -4,9 +4,9 @@
 in the order of their numbers. Each may be run again, so that whoever keeps migrations of their own
 may run the same files. Statements are separated by empty lines.
 
-The number of the last file is the version of the tables. From version 2 on, the files of a package
-note it in ``headwater_schemas`` (package, version), and none means 1. Whoever opens tables that a
-newer release has changed is refused before anything is done.
+A file that only adds leaves older programs at work. One that they cannot work with has to note its
+number in ``headwater_schemas`` (package, version), where none means 1: whoever opens the tables and
+has no file of that number is refused before anything is done.
 """
 
 from __future__ import annotations
