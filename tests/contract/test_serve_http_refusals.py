@@ -80,13 +80,13 @@ DEEP = {
     "lists": b"[" * 100_000 + b"]" * 100_000,
     "lists without an end": b"[" * 100_000,
     "objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    "mixed": b'[{"a":' * 33 + b"1" + b"}]" * 33,
+    "mixed": b'[{"a":' * 51 + b"1" + b"}]" * 51,
     "brackets in texts hide nothing": b'["]",' * 1000 + b"1" + b"]" * 1000,
     "escaped quotes hide nothing": b'["\\"]",' * 1000 + b"1" + b"]" * 1000,
-    "33": b"[" * 33 + b"]" * 33,
+    "101": b"[" * 101 + b"]" * 101,
 }
 FLAT = {
-    "32": b"[" * 32 + b"]" * 32,
+    "100": b"[" * 100 + b"]" * 100,
     "many": b"[" + b",".join([b'{"a":[]}'] * 10_000) + b"]",
     "brackets in texts": b'["' + b"[" * 1000 + b'", "' + b"{" * 1000 + b'"]',
     "quotes in texts": b"[" + b",".join([b'"\\"[[[\\\\"'] * 1000) + b"]",

@@ -12,7 +12,7 @@ import pytest
 
 from headwater.instrument import installed
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.messages import Admitted, Reply, Request
+from headwater.serve.http.messages import Reply, Request
 from headwater.serve.timeline.prometheus import ServerMetrics, shared_memory
 from headwater.serve.timeline.server import timeline_tokens
 from headwater.serve.timeline.service import Service
@@ -79,7 +79,7 @@ def test_an_answer_is_not_partial_for_the_key_of_a_neighbour(three: list[Replica
 
     def select(key: bytes) -> Request:
         query = f"key={b64(key)}"
-        return Request("GET", "/", query, Admitted("select", True), True, b"")
+        return Request("GET", "/", query, "select", True, b"")
 
     async def ask() -> tuple[list[Reply], Tally]:
         loop, tally = asyncio.get_running_loop(), Tally()
@@ -212,7 +212,7 @@ def test_a_fault_while_the_health_is_found_out_is_answered(
             service = Service(farm, ServerMetrics(shared_memory(1), 0), Tokens())
             farm.status = None  # type: ignore[assignment, method-assign]
             answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            request = Request("GET", "/health", "", Admitted("health", True), True, b"")
+            request = Request("GET", "/health", "", "health", True, b"")
             service.handle(request, answered.set_result)
             return await asyncio.wait_for(answered, 20)
 

@@ -149,9 +149,8 @@ class HttpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Parse on and begin the next request if it is there; then others have their turn."""
         parser = self._parser
-        for _ in range(_PIECES_AT_ONCE):
-            if self._request or self._full or self._transport is None:
-                return
+        pieces = 0
+        while not (self._request or self._full or self._transport is None):
             if parser.requests:
                 self._begin(parser.requests.popleft())
                 return
@@ -165,17 +164,20 @@ class HttpConnection(asyncio.Protocol):
                         self._written += len(_CONTINUE)
                         self._transport.write(_CONTINUE)
                 return
+            if pieces == _PIECES_AT_ONCE:
+                asyncio.get_running_loop().call_soon(self._go_on_reading)
+                return
+            pieces += 1
             size = parser.piece_bytes
             piece, self._ahead = self._ahead[:size], self._ahead[size:]
             parser.feed(piece)
-        asyncio.get_running_loop().call_soon(self._go_on_reading)
 
     def _begin(self, request: Request) -> None:
         self._begun_at = 0.0
         self._request = request
         answer = partial(self._answer, request)
-        if isinstance(request.admitted, Refused):
-            answer(self._handler.refuse(request.admitted))
+        if request.refused is not None:
+            answer(self._handler.refuse(request.refused))
             return
         try:
             self._handler.handle(request, answer)

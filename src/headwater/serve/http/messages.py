@@ -34,14 +34,15 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A whole request. ``admitted`` is what its handler decided when it saw the head."""
+    """A whole request. ``action`` or ``refused`` is what its handler decided by its head."""
 
     method: str
     path: str
     query: str
-    admitted: Admitted | Refused
+    action: str
     keep_alive: bool
     body: bytes | bytearray
+    refused: Refused | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

@@ -27,6 +27,9 @@ from headwater.serve.http.messages import Admitted, Refused, Request
 Admit: TypeAlias = Callable[[str, str, str], Admitted]
 
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", re.ASCII)
+_HEADERS: Final = frozenset(
+    (b"host", b"content-length", b"authorization", b"transfer-encoding", b"expect")
+)
 # How much is parsed at once. More than one request may be in it, and each costs memory.
 PIECE_BYTES: Final = 4096
 _BODY_PIECE_BYTES: Final = 64 * 1024
@@ -44,8 +47,8 @@ class RequestParser:
     """
 
     __slots__ = (
+        "_action",
         "_admit",
-        "_admitted",
         "_authorization",
         "_body",
         "_chunked",
@@ -62,7 +65,9 @@ class RequestParser:
         "_path",
         "_query",
         "_quiet_bytes",
+        "_refusal",
         "_size",
+        "_split_last",
         "_target",
         "begun",
         "in_body",
@@ -75,9 +80,10 @@ class RequestParser:
         self._admit = admit
         self._llhttp = httptools.HttpRequestParser(self)
         self._expects: bool
-        self._admitted: Admitted | Refused
-        # The last one that was accepted: clients repeat it with every request.
+        self._refusal: Refused | None
+        # The last ones that were accepted: clients repeat them with every request.
         self._host = b""
+        self._split_last = ("", b"")
         self._authorization: bytes | None
         self._body: bytes | bytearray
         self.requests: deque[Request] = deque()
@@ -169,11 +175,9 @@ class RequestParser:
         """Begin a request."""
         self.begun = True
         self.in_body = self._expects = self._chunked = False
-        self._target = b""
-        self._authorization = None
-        self._hosts = self._headers = self._head_bytes = self._framing_bytes = 0
-        self._length = self._size = 0
-        self._body = b""
+        self._target = self._body = b""
+        self._authorization = self._refusal = None
+        self._hosts = self._headers = self._head_bytes = self._length = self._size = 0
 
     def on_url(self, part: bytes) -> None:
         """Take the target of a request, or a part of it."""
@@ -189,6 +193,8 @@ class RequestParser:
                 raise self._too_many_headers()
             return
         name = name.lower()
+        if name not in _HEADERS:
+            return
         if name == b"host":
             self._hosts += 1
             if value != self._host:
@@ -205,7 +211,8 @@ class RequestParser:
             if value.strip().lower() != b"chunked":
                 raise Refused(400, "a body comes with its Content-Length, or chunked")
             self._chunked = True
-        elif name == b"expect":
+            self._framing_bytes = 0
+        else:
             self._expects = value.strip().lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
@@ -225,26 +232,28 @@ class RequestParser:
             self._expects = False
             if self._chunked:
                 raise Refused(400, "HTTP/1.0 has no chunked bodies; send a Content-Length")
-        self._method = self._llhttp.get_method().decode()
-        if self._method == "CONNECT":
+        self._method = method = self._llhttp.get_method().decode()
+        if method == "CONNECT":
             # Nothing says where its body ends, and we are no proxy.
             raise Refused(400, "this is no proxy; send the request itself")
-        self._path, self._query = _split(self._method, self._target)
+        if (method, self._target) != self._split_last:
+            self._path, self._query = _split(method, self._target)
+            self._split_last = method, self._target
         shown = self._authorization
         authorization = shown.strip().decode("latin-1") if shown else ""
         try:
-            admitted = self._admit(self._method, self._path, authorization)
+            admitted = self._admit(method, self._path, authorization)
         except Refused as refused:
             # Without a body it is known where the next request begins.
             if self._length or self._chunked or refused.close:
                 raise
-            self._admitted = refused.with_traceback(None)
+            self._action, self._refusal = "", refused.with_traceback(None)
         else:
             if not admitted.known and (self._length or self._chunked):
                 raise Refused(401, "a request with a body needs a token here")
             if self._length > limits.max_body:
                 raise self._body_too_large()
-            self._admitted = admitted
+            self._action = admitted.action
         self.in_body = True
 
     def on_body(self, piece: bytes) -> None:
@@ -272,9 +281,10 @@ class RequestParser:
                 self._method,
                 self._path,
                 self._query,
-                self._admitted,
+                self._action,
                 self._llhttp.should_keep_alive(),
                 body,
+                self._refusal,
             )
         )
 

@@ -85,8 +85,7 @@ class Service:
 
     def handle(self, request: Request, answer: Answered) -> None:
         """Answer a request that was admitted, at once or later."""
-        assert isinstance(request.admitted, Admitted)
-        action = request.admitted.action
+        action = request.action
         try:
             if action in _WRITES:
                 self._write(action, request, answer)
