@@ -23,8 +23,6 @@ def check_nesting(document: bytes | bytearray) -> None:
     """
     if len(document) <= MAX_NESTING:
         return
-    if document.count(b"[") + document.count(b"{") <= MAX_NESTING:
-        return
     if b"\\" in document:
         document = _ESCAPE.sub(b"", document)
     # Most texts are two quotes by now; only one that has brackets is more.
