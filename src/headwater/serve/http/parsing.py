@@ -11,22 +11,20 @@ A request is admitted or refused when its head is complete, before any of its bo
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 import httptools
 
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Request
+from headwater.serve.http.targets import check_host, split_target
 
 # Decides on a request by its method, its path and its Authorization header; raises Refused.
 Admit: TypeAlias = Callable[[str, str, str], Admitted]
 
-_HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%-]*(:\d*)?|\[[\w.:%]+\](:\d*)?", re.ASCII)
 _HEADERS: Final = frozenset(
     (b"host", b"content-length", b"authorization", b"transfer-encoding", b"expect")
 )
@@ -198,8 +196,7 @@ class RequestParser:
         if name == b"host":
             self._hosts += 1
             if value != self._host:
-                if not _HOST.fullmatch(value.strip()):
-                    raise Refused(400, "the Host header is not the name of a host")
+                check_host(value)
                 self._host = value
         elif name == b"content-length":
             self._length = int(value)
@@ -237,7 +234,7 @@ class RequestParser:
             # Nothing says where its body ends, and we are no proxy.
             raise Refused(400, "this is no proxy; send the request itself")
         if (method, self._target) != self._split_last:
-            self._path, self._query = _split(method, self._target)
+            self._path, self._query = split_target(method, self._target)
             self._split_last = method, self._target
         shown = self._authorization
         authorization = shown.strip().decode("latin-1") if shown else ""
@@ -329,26 +326,3 @@ class _BehindHead:
             self._in_head = False
         else:
             self._parser.on_headers_complete()
-
-
-def _split(method: str, target: bytes) -> tuple[str, str]:
-    """Return the path and the query of a target; raises Refused for one that is not allowed."""
-    if b"#" in target:
-        raise Refused(400, "the target of a request has no fragment; leave out what follows #")
-    if target.startswith(b"/"):
-        path, _, query = target.decode().partition("?")
-        return path, query
-    if target == b"*" and method == "OPTIONS":
-        return "*", ""
-    # The absolute form, which clients send that believe this is a proxy. A server has to accept it,
-    # and its host takes the place of that of the Host header, which means nothing here either.
-    try:
-        parts = urlsplit(target.decode())
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        known = False
-    if not known:
-        raise Refused(400, "the target of a request begins with / or is an address with http")
-    if parts.username is not None or parts.password is not None:
-        raise Refused(400, "the target of a request has no user and no password")
-    return parts.path or "/", parts.query
