@@ -6,14 +6,17 @@ operation, and the stream holds whole writes only, in order, each once, with all
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from headwater import Stream
+from headwater import StagingGone, Stream
+from headwater.log.keys import stream_key
 from tests.support.entries import entries, pairs
-from tests.support.failing_calls import FailingServer, Failure
+from tests.support.failing_calls import FailingServer, Failure, stopped
 from tests.support.recounting import assert_counts_are_right
 from tests.support.stagings import left_behind, table
 
@@ -118,6 +121,7 @@ def test_what_was_staged_is_published_once(failing: FailingServer) -> None:
         stream.write_many(FEW)
         for name, rows in (("x", NODE), ("y", FEW), ("z", NODE * 3)):
             stream.stage(table(rows), name)
+        stream.stage(table(NODE), "y", place=1)
         return stream
 
     def operate(stream: Stream) -> object:
@@ -129,7 +133,7 @@ def test_what_was_staged_is_published_once(failing: FailingServer) -> None:
         first = operate(stream)
         assert operate(stream) == first
         found = [row for row in rows_of(stream) if row != ("other", b"1")]
-        assert found == FEW + NODE + FEW + NODE * 3
+        assert found == FEW + NODE + FEW + NODE * 4
         assert left_behind(failing.hw, stream.name) == set()
         assert_counts_are_right(failing.server, stream)
 
@@ -160,3 +164,90 @@ def test_a_stage_is_repeated_and_always_has_an_end(failing: FailingServer) -> No
         assert left_behind(failing.hw, stream.name) == set()
 
     failing.fail_in_turn(prepare, drop, check_dropped)
+
+
+@pytest.mark.parametrize("place", ["15-append.lua XADD", "15-append.lua HSET"])
+@pytest.mark.parametrize("kind", ["a few messages", "several nodes"])
+@pytest.mark.parametrize("before", ["nothing", "a sealed node", "entries"])
+def test_a_completion_that_stops_is_completed(
+    failing: FailingServer, kind: str, place: str, before: str
+) -> None:
+    _, rows = WRITES[kind]
+    there, after = BEFORE[before], [("next", b"1")]
+
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        if there:
+            stream.write_many(there)
+        return stream
+
+    def write(stream: Stream) -> object:
+        return stream.write_many(rows, producer="p", sequence=1)
+
+    def check(stream: Stream, _: Failure) -> None:
+        found = rows_of(stream)
+        whole = there + rows if place.endswith("HSET") else there
+        assert found in (there, whole, whole + after)
+        stream.write("next", b"1")
+        assert rows_of(stream) in (whole + after, whole + after + after)
+        write(stream)
+        assert len(rows_of(stream)) - len(there) - len(rows) in (1, 2)
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(
+        lambda: stopped(failing, prepare, write, place),
+        lambda stream: stream.write("next", b"1"),
+        check,
+    )
+
+
+def test_a_publish_that_stops_twice_is_there_once(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.write_many(FEW)
+        for name, rows in (("x", FEW), ("y", NODE)):
+            stream.stage(table(rows), name)
+        return stream
+
+    def publish(stream: Stream) -> object:
+        return stream.publish("x", "y", producer="p", sequence=1)
+
+    def check(stream: Stream, _: Failure) -> None:
+        publish(stream)
+        assert rows_of(stream) == FEW + FEW + NODE
+        assert left_behind(failing.hw, stream.name) == set()
+        assert_counts_are_right(failing.server, stream)
+
+    for place in ("stream_publish.lua HSET", "stream_publish.lua PERSIST", "15-append.lua HSET"):
+        again = partial(stopped, failing, prepare, publish, place)
+        failing.fail_in_turn(again, publish, check)
+
+
+def test_a_publish_whose_staging_is_gone_before_it_is_marked_is_dropped(
+    failing: FailingServer,
+) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        for name in ("x", "y"):
+            stream.stage(table(FEW), name)
+        return stream
+
+    def publish(stream: Stream) -> object:
+        return stream.publish("x", "y", producer="p", sequence=1)
+
+    def lost() -> Stream:
+        stream = stopped(failing, prepare, publish, "stream_publish.lua PERSIST")
+        with failing.server.client() as raw:
+            raw.delete(f"{stream_key(stream.name)}:staged:y")
+        return stream
+
+    def operate(stream: Stream) -> None:
+        with contextlib.suppress(StagingGone):
+            publish(stream)
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        assert rows_of(stream) == []
+        assert left_behind(failing.hw, stream.name) == set()
+
+    failing.fail_in_turn(lost, operate, check)

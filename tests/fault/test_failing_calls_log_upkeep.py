@@ -17,7 +17,7 @@ from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
 from headwater.store.call import Call, Operation
 from tests.support.entries import entries, pairs
-from tests.support.failing_calls import FailingServer, Failure
+from tests.support.failing_calls import FailingServer, Failure, stopped
 from tests.support.recounting import assert_counts_are_right
 from tests.support.stagings import table
 
@@ -108,6 +108,8 @@ def test_retention_and_its_policy_are_set_together(failing: FailingServer) -> No
         for _ in range(3):
             stream.write_many(NODE)
         stream.write_many(BATCH)
+        stream.group("g").read(5000)
+        stream.register_reader("r", 1700)
         return stream
 
     def operate(stream: Stream) -> object:
@@ -130,6 +132,9 @@ def compactable(failing: FailingServer) -> Stream:
     return stream
 
 
+LAST = {f"tag-{n % 50}": b"%d" % n for n in range(600)}
+
+
 def last_of_tags(stream: Stream) -> dict[str, bytes]:
     return {m.tag: m.value for m in stream.read(1, 10_000) if m is not None}
 
@@ -139,17 +144,70 @@ def test_a_compaction_loses_no_tag_and_counts_right(failing: FailingServer) -> N
         return stream.compact()
 
     def check(stream: Stream, _: Failure) -> None:
-        wanted = {f"tag-{n % 50}": b"%d" % n for n in range(600)}
-        assert last_of_tags(stream) == wanted
-        assert last_of_tags(failing.hw.stream(stream.name)) == wanted
+        assert last_of_tags(stream) == LAST
+        assert last_of_tags(failing.hw.stream(stream.name)) == LAST
         operate(stream)
-        assert last_of_tags(stream) == wanted
+        assert last_of_tags(stream) == LAST
         assert stream.info().length == 50
         assert_counts_are_right(failing.server, stream)
         stream.evict(1_790)
         assert_counts_are_right(failing.server, stream)
 
     failing.fail_in_turn(lambda: compactable(failing), operate, check)
+
+
+def test_a_node_that_is_being_replaced_is_read_and_evicted(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        return stopped(
+            failing, lambda: compactable(failing), lambda s: s.compact(), "17-replace.lua HSET"
+        )
+
+    def operate(stream: Stream) -> object:
+        assert last_of_tags(failing.hw.stream(stream.name)) == LAST
+        return stream.evict(-20)
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        assert stream.info().length >= 20
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
+def test_an_eviction_by_count_knows_of_holes(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = compactable(failing)
+        stream.compact()
+        stream.write_many(NODE)
+        return stream
+
+    def check(stream: Stream, _: Failure) -> None:
+        stream.evict(-620)
+        assert stream.info().length >= 620
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, lambda stream: stream.evict(-620), check)
+
+
+def test_a_publish_of_an_older_release_is_finished(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.stage(table(FEW), "x")
+        key = stream_key(stream.name)
+        with failing.server.client() as raw:
+            raw.hset(f"{key}:staged:x", "begun", 1)
+            raw.rpush(f"{key}:publish:p", "x")
+            raw.hset(f"{key}:publishing", "p", "1:1:0:0:1700000000000")
+        return stream
+
+    def operate(stream: Stream) -> object:
+        return stream.publish(producer="p", sequence=1)
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        assert rows_of(stream) == FEW
+
+    failing.fail_in_turn(prepare, operate, check)
 
 
 def test_cooling_changes_no_message(failing: FailingServer) -> None:
@@ -200,14 +258,17 @@ def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
     def prepare() -> Stream:
         stream = compactable(failing)
         stream.write_many(FEW, producer="p", sequence=1)
+        stream.group("g").read(5000)
         return stream
 
     def operate(stream: Stream) -> object:
         stream.register_reader("r", 3)
+        stream.info()
         stream.forget_reader("r")
         stream.auto_compact()
         stream.offset_at(0)
         stream.newest_sequence("p")
+        stream.write_many(FEW, producer="p", sequence=1)
         handle = StreamHandle(stream.name, set())
         failing.hw.store.run(borders(stream.name, 1, 1800, 1, 2))
         failing.hw.store.run(retention.tidy(handle.key, 0, 0))

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Self, TypeVar
 
+import pytest
+
 import headwater
 from headwater.errors import HeadwaterError
 from headwater.store.library import library
@@ -148,8 +150,9 @@ class FailingServer:
         and ``check`` looks at it afterwards, when nothing fails any more. Of a site that is passed
         many times the first, the second and the last passing fail.
         """
+        fresh = prepare()
         with self.armed(None) as passed:
-            operate(prepare())
+            operate(fresh)
         places: dict[Site, list[int]] = {}
         for place, site in enumerate(passed, 1):
             places.setdefault(site, []).append(place)
@@ -175,3 +178,21 @@ class FailingServer:
                 raise
             failed.add(site)
         return failed
+
+
+def stopped(
+    failing: FailingServer,
+    prepare: Callable[[], T],
+    operate: Callable[[T], object],
+    place: str,
+) -> T:
+    """Return something whose operation stopped at the last call of a site, "file command"."""
+    fresh = prepare()
+    with failing.armed(None) as passed:
+        operate(fresh)
+    names = [f"{site.file} {site.command}" for site in passed]
+    at = len(names) - names[::-1].index(place)
+    fresh = prepare()
+    with failing.armed(Failure(at, lasting=False)), pytest.raises(HeadwaterError):
+        operate(fresh)
+    return fresh

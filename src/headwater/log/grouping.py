@@ -210,11 +210,10 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
     if inline:
         claim = claims[0]
         facts, _, body = inline.partition(b"\n")
-        time, length, *check = facts.split(b":")
+        time, _, length = facts.partition(b":")
         cut = int(length)
         # The form of an entry of the tail.
-        fields = [b"k", body[:cut], b"v", body[cut:], b"t", time]
-        entry = (b"0-%d" % claim.first, [*fields, b"c", *check] if check else fields)
+        entry = (b"0-%d" % claim.first, [b"k", body[:cut], b"v", body[cut:], b"t", time])
         return open_entries([entry], group.stream.name)[0].messages(claim.attempt)
     runs = yield from fetch(group.stream, [(claim.first, claim.last) for claim in claims])
     messages, holes = _deliver(claims, runs)

@@ -63,7 +63,7 @@ _COMPRESS_FROM = 1024
 
 
 # What the server adds to a CRC is taken modulo this prime; see lua/shared/05-checks.lua.
-_CHECK_PRIME = 4294967291
+CHECK_PRIME = 4294967291
 # Versions of nodes from here on are this number plus a checksum; smaller ones are of older writers.
 _CHECKED_VERSION = 1 << 32
 
@@ -75,7 +75,7 @@ def message_crc(tag: bytes, value: bytes) -> int:
 
 def checksum(crc: int, offset: int, time: int, count: int = 1) -> int:
     """Return the checksum at rest: of the content, and of its place, time and count."""
-    return (crc + time + 3 * offset + 5 * count) % _CHECK_PRIME
+    return (crc + time + 3 * offset + 5 * count) % CHECK_PRIME
 
 
 def crc_of(blob: bytes) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 import pyarrow as pa
@@ -22,9 +22,6 @@ from headwater.log.replies import ReadReply, SentNode
 from headwater.log.types import Message
 
 Look = TypeVar("Look")
-
-# How many fields an entry of the tail has that was written without a checksum.
-_UNCHECKED: Final = 6
 
 SCHEMA = pa.schema(
     [
@@ -230,33 +227,45 @@ def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
     """
     runs: list[Run] = []
     rows: list[tuple[int, str, bytes, int]] = []
-    for entry_id, fields in entries:
-        offset = int(entry_id[2:])
-        plain = fields[0] == b"k"
-        if rows and (not plain or offset != rows[-1][0] + 1):
-            runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
-            rows = []
-        try:
-            time = int(fields[5 if plain else 3])
-            if plain:
+    offset = 0
+    try:
+        for entry_id, fields in entries:
+            offset = int(entry_id[2:])
+            if fields[0] == b"k":
+                if rows and offset != rows[-1][0] + 1:
+                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+                    rows = []
                 tag, value = fields[1], fields[3]
-                rows.append((offset, tag.decode(), value, time))
-                crc, count = crc32(value, crc32(tag, len(tag))), 1
-            else:
-                count, blob = int(fields[1]), fields[5]
-                batch = node.unpack(blob)
-                if fields[0] != b"n" or batch.num_rows != count:
+                time_digits, _, check = fields[5].partition(b"-")
+                time = int(time_digits)
+                # The same as node.checksum, without a call for each message.
+                crc = crc32(value, crc32(tag, len(tag)))
+                if check and (crc + time + 3 * offset + 5 - int(check)) % node.CHECK_PRIME:
                     raise UnreadableNode(node.DAMAGED)
-                runs.append(PackedRun(offset - count + 1, offset, time, batch))
-                crc = node.crc_of(blob)
-            if len(fields) > _UNCHECKED and (
-                fields[6] != b"c" or int(fields[7]) != node.checksum(crc, offset, time, count)
-            ):
-                raise UnreadableNode(node.DAMAGED)
-        except (ValueError, IndexError):
-            raise UnreadableNode(node.DAMAGED, stream, offset) from None
-        except UnreadableNode as error:
-            raise UnreadableNode(error.why, stream, offset) from None
+                rows.append((offset, tag.decode(), value, time))
+            else:
+                if rows:
+                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+                    rows = []
+                runs.append(_open_packed(offset, fields))
+    except UnreadableNode as error:
+        raise UnreadableNode(error.why, stream, offset) from None
+    except (ValueError, IndexError):
+        raise UnreadableNode(node.DAMAGED, stream, offset) from None
     if rows:
         runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
     return runs
+
+
+def _open_packed(offset: int, fields: list[bytes]) -> PackedRun:
+    kind, digits, _, checked, _, blob = fields[:6]
+    count = int(digits)
+    time_digits, _, check = checked.partition(b"-")
+    time = int(time_digits)
+    batch = node.unpack(blob)
+    crc = node.crc_of(blob)
+    if kind != b"n" or batch.num_rows != count:
+        raise UnreadableNode(node.DAMAGED)
+    if check and int(check) != node.checksum(crc, offset, time, count):
+        raise UnreadableNode(node.DAMAGED)
+    return PackedRun(offset - count + 1, offset, time, batch)

@@ -117,7 +117,7 @@ def _check_beyond(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[Non
             continue
         facts = dict(zip(fields[::2], fields[1::2], strict=False))
         follow &= last - int(facts.get(b"n", 1)) == at
-        at, time = last, max(time, int(facts.get(b"t", 0)))
+        at, time = last, max(time, int(facts.get(b"t", b"0").partition(b"-")[0]))
     place, expected = "tail", f"no entry beyond last, {now.last}"
     if not follow:
         cure = "write no more to it; read what it has into another stream, and delete it"

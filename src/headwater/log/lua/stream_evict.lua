@@ -55,8 +55,8 @@ local function retention_limit(K, stream, policy)
   if too_old and #nodes < 2 * EVICT_NODES then
     local tail = redis.call('XRANGE', K .. ':tail', '0-' .. digits(stream.sealed + 1), '+', 'COUNT', 1024)
     for _, entry in ipairs(tail) do
-      local time = entry_field(entry, 't')
-      if not time or tonumber(time) >= too_old then return limit end
+      local time = time_of(entry_field(entry, 't') or '')
+      if not time or time >= too_old then return limit end
       limit = math.max(limit, tonumber(string.sub(entry[1], 3)))
     end
   end

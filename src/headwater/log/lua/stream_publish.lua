@@ -17,6 +17,14 @@ local function load_publish(K, producer)
   }
 end
 
+-- Returns the unfinished publish of a producer. One that has lost its list was about to be dropped.
+local function open_publish(K, producer)
+  local open = load_publish(K, producer)
+  if not open or redis.call('LLEN', publish_key(K, producer)) >= open.left then return open end
+  drop_publish(K, producer)
+  return nil
+end
+
 local function publish_state(open, now)
   return table.concat({ digits(open.sequence), digits(open.first), digits(open.last), digits(open.index),
     digits(now), digits(open.left), open.begun and '1' or '0' }, ':')
@@ -115,6 +123,7 @@ end
 local function move_nodes(K, producer, open, stream, now)
   local nodes, ended = next_nodes(K, producer, open, stream)
   if open.last < open.first then open.first, open.last = stream.last + 1, stream.last end
+  if nodes[1] then open.last = stream.last end
   for _, node in ipairs(nodes) do open.last = open.last + node.count end
   local mark = { 'q', producer, 's', publish_state(open, now) }
   for i, node in ipairs(nodes) do
@@ -170,7 +179,7 @@ redis.register_function{
     for i = 3, #args do names[i - 2] = args[i] end
     local now = server_ms()
     local stream = complete_stream(K)
-    local open = load_publish(K, producer)
+    local open = open_publish(K, producer)
     local ours, wait = open and open.sequence == sequence, false
     local missing = open and hold_stagings(K, producer, open)
     if missing then return redis.error_reply('HW_NO_STAGING ' .. missing) end

@@ -30,26 +30,21 @@ end
 
 local function write_plain(K, stream, args, now, mark, step)
   stream.time = math.max(stream.time, now)
-  local time, id, check = digits(now), nil, nil
+  local clock, id = digits(now), nil
+  local time = clock
   for i = 5, #args, step do
     local last = stream.last + 1
     local extra = MORE
     if i + step > #args then extra = mark end
     id = '0-' .. digits(last)
-    local added
-    if step == 3 then
-      check = digits(checksum(tonumber(args[i + 2]), last, now, 1))
-      added = add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time, 'c', check)
-    else
-      added = add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time)
-    end
-    if not added then return false end
+    if step == 3 then time = clock .. '-' .. digits(checksum(tonumber(args[i + 2]), last, now, 1)) end
+    if not add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time) then return false end
     stream.last = last
   end
   -- Whoever is blocked gets it from here.
   if id and stream.waiting ~= '' then
     local at = #args - step + 1
-    stream.newest = { id, { 'k', args[at], 'v', args[at + 1], 't', time, check and 'c', check } }
+    stream.newest = { id, { 'k', args[at], 'v', args[at + 1], 't', time } }
   end
   return true
 end

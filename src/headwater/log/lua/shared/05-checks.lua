@@ -12,6 +12,15 @@ local function checksum(crc, offset, time, count)
   return (crc + time % CHECK_PRIME + 3 * (offset % CHECK_PRIME) + 5 * (count % CHECK_PRIME)) % CHECK_PRIME
 end
 
+-- A time at rest with its checksum behind it: "time-checksum", or the time alone without one.
+local function checked_time(crc, offset, time, count)
+  return digits(time) .. '-' .. digits(checksum(crc, offset, time, count))
+end
+
+local function time_of(text)
+  return tonumber(string.match(text, '^%d+'))
+end
+
 -- Returns the CRC in the header of a node; 0 for a node of which nothing is left, which has no bytes.
 local function node_crc(blob)
   local a, b, c, d = string.byte(blob, 13, 16)

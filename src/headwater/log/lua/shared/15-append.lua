@@ -4,11 +4,11 @@
   Functions do not roll back, so a call may stop between any two of its changes. The tail says what was
   written; everything else is derived from it. An entry is one of
 
-    k <tag> v <value> t <time> c <checksum>                one message
-    n <count> t <newest time> d <node> c <checksum>        a packed batch
-    n <count> t <time> w <newest time> c <checksum>        a batch that is in the nodes already
+    k <tag> v <value> t <time>               one message
+    n <count> t <newest time> d <node>       a packed batch
+    n <count> t <time> w <newest time>       a batch that is in the nodes already
 
-  and the last entry of a write carries what else must be noted with it:
+  each with a checksum behind its time (05-checks.lua), and the last entry of a write carries what else must be noted with it:
 
     p <producer> s <sequence:first:digest>                 the answer of a producer
     q <producer> s <state>                                 how far a publish is (16-staging.lua)
@@ -91,9 +91,8 @@ local function append_packed(K, stream, now, count, time, newest, fit, blob, mar
     -- The first node must not take the place of one that nobody has noted yet.
     if not stream.index and tail_is_ahead(K, stream) then return false end
     redis.call('HSET', K .. ':nodes', digits(base), blob)
-    local check = digits(checksum(node_crc(blob), last, time, count))
-    local done, added =
-      pcall(add_entry, K, id, mark, 'n', count, 't', digits(time), 'w', digits(newest), 'c', check)
+    local checked = checked_time(node_crc(blob), last, time, count)
+    local done, added = pcall(add_entry, K, id, mark, 'n', count, 't', checked, 'w', digits(newest))
     if not done then
       redis.pcall('HDEL', K .. ':nodes', digits(base))
       error(added)
@@ -101,10 +100,8 @@ local function append_packed(K, stream, now, count, time, newest, fit, blob, mar
     if not added then return false end
     index_node(stream, base, last, count, time, blob)
   else
-    local check = digits(checksum(node_crc(blob), last, newest, count))
-    if not add_entry(K, id, mark, 'n', count, 't', digits(newest), 'd', blob, 'c', check) then
-      return false
-    end
+    local checked = checked_time(node_crc(blob), last, newest, count)
+    if not add_entry(K, id, mark, 'n', count, 't', checked, 'd', blob) then return false end
   end
   stream.last = last
   return true

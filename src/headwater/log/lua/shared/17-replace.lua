@@ -47,6 +47,6 @@ local function replacing_node(K, offset)
   if not change or offset < change.base or offset > change.last then return nil end
   local node = parse_node(change.member)
   node.last = change.last
-  node.blob = redis.call('HGET', K .. ':nodes', 'new') or redis.call('HGET', K .. ':nodes', digits(node.base))
+  node.blob = redis.call('HGET', K .. ':nodes', 'new')
   return node
 end

@@ -4,8 +4,8 @@
   A reply is a flat list that any client can walk:
     nodes    base, last, time, version, blob, base, last, ...
     entries  as XRANGE gives them: id 0-<last>, then the fields (15-append.lua)
-             k <tag> v <value> t <time> c <checksum>       one message
-             n <count> t <time> d <blob> c <checksum>      a packed batch
+             k <tag> v <value> t <time-checksum>        one message
+             n <count> t <time-checksum> d <blob>       a packed batch
   The blob is false for the node that the client said it still has.
 ]]
 -- What is not sealed yet takes; a tail that only keeps its newest entry takes nothing.
@@ -77,7 +77,7 @@ local function collect(K, stream, from, to, want, bag)
     local nodes = nodes_from(K, at, step)
     if #nodes == 0 then break end
     for _, node in ipairs(nodes) do
-      if at > to or got >= want or bag.bytes >= bag.limit then break end
+      if at > math.min(to, stream.sealed) or got >= want or bag.bytes >= bag.limit then break end
       local last = node.last
       bag_node(K, bag, node, last)
       if at == node.base and last <= to and node.count <= want - got then

@@ -51,7 +51,7 @@ local function complete_stream(K)
   end
   for _, entry in ipairs(entries) do
     local last, count = offset_of(entry), tonumber(entry_field(entry, 'n') or 1)
-    local time, newest = tonumber(entry_field(entry, 't')), tonumber(entry_field(entry, 'w'))
+    local time, newest = time_of(entry_field(entry, 't') or ''), tonumber(entry_field(entry, 'w'))
     stream.time = math.max(stream.time, newest or time or 0)
     if newest then
       local base = last - count + 1

@@ -9,7 +9,7 @@
     G:waiters        zset  who waits; score: its turn
     G:served         zset  who may have something in its box; score: since when
     G field w:<waiter>     "until:count:retry:expire:number of its read"
-    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time:tag length:checksum\n<tag><value>]" or "poke"
+    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time-checksum:tag length\n<tag><value>]" or "poke"
 ]]
 local WAITER_GRACE_MS = 1000
 local BOX_GRACE_MS = 2000
@@ -40,9 +40,7 @@ local function claim_text(claims, retry, bag)
   if #claims == 3 and claims[1] == claims[2] and #bag.nodes == 0 and bag.bytes <= INLINE_BYTES then
     local tag = entry_field(entry, 'k')
     if tag then
-      local check = entry_field(entry, 'c')
-      text = text .. entry_field(entry, 't') .. ':' .. #tag .. (check and ':' .. check or '') .. '\n'
-        .. tag .. entry_field(entry, 'v')
+      text = text .. entry_field(entry, 't') .. ':' .. #tag .. '\n' .. tag .. entry_field(entry, 'v')
     end
   end
   return text
