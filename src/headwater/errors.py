@@ -123,18 +123,24 @@ class FormatTooNew(HeadwaterError):
 
 
 class StoreError(HeadwaterError):
-    """The store cannot serve: it is away, too old, or refuses us."""
+    """The store cannot serve: it is away, too old, or refuses us.
+
+    ``lasting`` says that waiting does not help: somebody must do something about it first.
+    """
+
+    lasting = False
 
 
 class StoreUnreachable(StoreError, ConnectionError):
     """No connection to the store could be made; nothing was executed."""
 
-    def __init__(self, where: str, why: str) -> None:
+    def __init__(self, where: str, why: str, *, lasting: bool = False) -> None:
         super().__init__(
             f"cannot reach the store at {where}: {why}; "
             "check that the server runs and that the URL names its host and port"
         )
         self.where = where
+        self.lasting = lasting
 
 
 class TooManyClients(StoreError, ConnectionError):
@@ -151,6 +157,8 @@ class TooManyClients(StoreError, ConnectionError):
 class StoreTooOld(StoreError):
     """The server is older than the functions Headwater needs."""
 
+    lasting = True
+
     def __init__(self, where: str, found: str) -> None:
         super().__init__(
             f"the server at {where} is {found}; "
@@ -163,6 +171,8 @@ class StoreTooOld(StoreError):
 class AccessDenied(StoreError):
     """The password is wrong or the user lacks a right."""
 
+    lasting = True
+
     def __init__(self, where: str, why: str, cure: str) -> None:
         super().__init__(f"the store at {where} denies access: {why}; {cure}")
         self.where = where
@@ -170,6 +180,10 @@ class AccessDenied(StoreError):
 
 class EmbeddedServerFailed(StoreError):
     """The private server did not start or did not stay up."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 class OutcomeUnknown(StoreError):

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from headwater.errors import AccessDenied, StoreError, StoreTooOld
+from headwater.errors import StoreError
 
 FIRST_DELAY_S = 0.05
 LONGEST_DELAY_S = 2.0
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 def store_may_recover(error: StoreError) -> bool:
     """Return whether the store may serve by the next retry, without anybody doing anything."""
-    return not isinstance(error, AccessDenied | StoreTooOld)
+    return not error.lasting
 
 
 def delay_s(failures: int, first_s: float, longest_s: float) -> float:

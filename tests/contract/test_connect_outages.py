@@ -30,6 +30,8 @@ def test_a_server_that_restarts_is_waited_for(
 ) -> None:
     with Server(tcp=tcp) as server:
         server.kill()
+        # A server that ends by itself takes its socket along.
+        server.socket.unlink()
         connecting = pool.submit(dial, server.url)
         until(lambda: waits(caplog))
         server.restart()

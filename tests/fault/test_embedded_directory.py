@@ -246,3 +246,30 @@ def test_a_file_system_that_cannot_lock_is_refused(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(EmbeddedServerFailed, match="No locks available"):
         EmbeddedServer.open(directory)
+
+
+@linux_only
+@pytest.mark.parametrize("lose", [remove, restore])
+def test_a_worker_whose_directory_is_gone_ends_with_the_error(
+    lose: Callable[[Path], None], tmp_path: Path
+) -> None:
+    directory = tmp_path / "store"
+    handled = threading.Event()
+    with headwater.connect(f"embedded://{directory}") as hw:
+        hw.stream("s").write("a", b"before")
+        worker = headwater.Worker(hw.stream("s").group("g"), lambda _: handled.set())
+
+        def run() -> None:
+            with pytest.raises(EmbeddedServerFailed, match="removed, moved or replaced") as caught:
+                worker.run()
+            assert caught.value.lasting
+            ended.set()
+
+        ended = threading.Event()
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert handled.wait(20)
+        lose(directory)
+        assert ended.wait(40)
+        thread.join()
+    embedded.stop(directory, now=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 import redis
@@ -77,8 +78,35 @@ def test_a_server_that_takes_no_more_connections_is_said_at_once(request_: Call 
 def test_a_certificate_that_is_refused_is_not_tried_again() -> None:
     refused = redis.ConnectionError("Error 1 connecting to h:6379.")
     refused.__context__ = ssl.SSLCertVerificationError("certificate verify failed")
-    with pytest.raises(StoreUnreachable, match="TLS failed"):
+    with pytest.raises(StoreUnreachable, match="TLS failed") as caught:
         Recovery(LOOK, WHERE).next_step(unsent(refused))
+    assert caught.value.lasting
+
+
+def test_a_socket_that_is_missing_is_waited_for_and_a_file_of_certificates_is_not() -> None:
+    try:
+        try:
+            Path("/nonexistent").stat()
+        except OSError as error:
+            raise redis.ConnectionError(f"Error 2 connecting to /r.sock. {error}.")  # noqa: B904
+    except redis.ConnectionError as error:
+        missing = error
+    assert Recovery(LOOK, "unix:///r.sock").next_step(unsent(missing)) == "renew"
+    with pytest.raises(StoreUnreachable) as caught:
+        Recovery(LOOK, "rediss://h:6379").next_step(unsent(missing))
+    assert caught.value.lasting
+
+
+def test_a_server_of_another_kind_than_the_url_says_is_not_waited_for() -> None:
+    with pytest.raises(StoreError, match="use a redis:// URL") as caught:
+        Recovery(LOOK, WHERE).next_step(answer("ERR This instance has cluster support disabled"))
+    assert caught.value.lasting
+    with pytest.raises(StoreError, match=r"use a redis\+cluster:// URL") as caught:
+        faults.refuse_node({"redis_mode": "cluster"}, WHERE)
+    assert caught.value.lasting
+    with pytest.raises(StoreUnreachable) as away:
+        Recovery(LOOK, WHERE, patience_s=0).next_step(unsent(BROKEN))
+    assert not away.value.lasting
 
 
 def test_a_server_of_another_protocol_is_not_tried_again() -> None:

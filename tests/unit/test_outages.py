@@ -60,6 +60,8 @@ LASTING = [
     errors.AccessDenied("here", "no", "ask"),
     errors.StoreTooOld("here", "Redis 6"),
     errors.FormatTooNew("stream 's'", 2, 1),
+    errors.StoreUnreachable("here", "its certificate is refused", lasting=True),
+    errors.EmbeddedServerFailed("its directory is gone", lasting=True),
     errors.GapError("c", "s", 1, 2),
     *(
         psycopg.OperationalError(f"connection failed: connection to server failed: {words}")

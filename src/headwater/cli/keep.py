@@ -10,7 +10,8 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.errors import AccessDenied, StoreError, StoreTooOld
+from headwater.errors import StoreError
+from headwater.outages import store_may_recover
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -87,11 +88,9 @@ def keep(
                         if stop.is_set():
                             break
                         done &= kind.keep(name)
-            except (AccessDenied, StoreTooOld):
-                raise
             except StoreError as error:
                 # A store that is away may be back in the next round.
-                if once:
+                if once or not store_may_recover(error):
                     raise
                 output.warn(f"error: {error}")
             if once:

@@ -129,7 +129,8 @@ class EmbeddedServer:
                     f"the data directory {self.directory} was removed, moved or replaced while it "
                     "was in use, and its server was stopped, so that no write is acknowledged that "
                     "nobody could find again; put the directory back, or connect again to use what "
-                    "is there now"
+                    "is there now",
+                    lasting=True,
                 )
 
     def __enter__(self) -> Self:

@@ -156,10 +156,11 @@ class Recovery:
             if not request.repeatable:
                 self._refuse_to_guess(why, error)
         until = self._until if self._absent_until is None else self._absent_until
-        if self._clock() < until and not _is_lasting(error, sent):
+        lasting = _is_lasting(error, sent, self._where)
+        if self._clock() < until and not lasting:
             return "renew"
         self._refuse_to_guess(why, error)
-        raise StoreUnreachable(self._where, why) from error
+        raise StoreUnreachable(self._where, why, lasting=lasting) from error
 
     def _refuse_to_guess(self, why: str, error: BaseException) -> None:
         """Raise OutcomeUnknown if an attempt may have happened; a failed repeat proves nothing."""
@@ -219,7 +220,7 @@ def _is_disconnect(error: BaseException) -> bool:
     )
 
 
-def _is_lasting(error: BaseException, sent: bool) -> bool:
+def _is_lasting(error: BaseException, sent: bool, where: str) -> bool:
     """Return whether waiting does not help: nobody could connect by this URL as it is.
 
     Not so a host that is unknown: the name of a server that restarts may be missing meanwhile.
@@ -227,13 +228,11 @@ def _is_lasting(error: BaseException, sent: bool) -> bool:
     if isinstance(error, redis_errors.InvalidResponse):
         # The first answer on a connection was none of a Redis server.
         return not sent
-    return isinstance(error, ssl.SSLCertVerificationError) or _lacks_file(error)
-
-
-def _lacks_file(error: BaseException) -> bool:
-    """Return whether a file of certificates is missing, which TLS reads before it connects."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return True
     found = error.__context__ if isinstance(error, redis_errors.ConnectionError) else error
-    return isinstance(found, FileNotFoundError) and "unix socket" not in str(error)
+    # Of certificates; a socket that is missing is that of a server that restarts.
+    return isinstance(found, FileNotFoundError) and where.startswith("rediss")
 
 
 def _is_access(error: BaseException) -> bool:
@@ -262,10 +261,17 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
             f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"
         )
     if "cluster support disabled" in text:
-        return StoreError(f"the server at {where} is not a cluster; use a redis:// URL")
+        return _lasting(f"the server at {where} is not a cluster; use a redis:// URL")
     if isinstance(error, redis_errors.ResponseError):
         text = f"answered: {text}"
     return StoreError(f"the store at {where} {text}; run `headwater doctor`")
+
+
+def _lasting(text: str) -> StoreError:
+    """Return an error about which somebody must do something."""
+    error = StoreError(text)
+    error.lasting = True
+    return error
 
 
 def check_server(info: dict[str, str], where: str) -> str:
@@ -283,7 +289,7 @@ def check_server(info: dict[str, str], where: str) -> str:
 def refuse_node(info: dict[str, str], where: str) -> None:
     """Raise StoreError for a node of a cluster: it has not every key."""
     if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
-        raise StoreError(
+        raise _lasting(
             f"the server at {where} is one node of a cluster; use a redis+cluster:// URL"
         )
 
