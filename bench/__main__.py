@@ -58,7 +58,9 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
     if options.what in ("all", "timeline"):
         yield "timelines against sorted sets", timeline.run(options.rounds, options.seconds)
     if options.what in ("all", "calls"):
-        sizes = longest_calls.Sizes(options.fragments, options.groups)
+        sizes = longest_calls.Sizes(
+            options.fragments, options.groups, options.waiting, options.dirty // 10
+        )
         yield "the longest call of each kind against 5 ms", longest_calls.run(sizes)
     if options.what in ("all", "spark"):
         # Last: it brings a JVM, which the others need not share the machine with.

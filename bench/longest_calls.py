@@ -14,6 +14,7 @@ import redis
 import headwater
 from bench.events import events
 from bench.harness import Row, server, socket_url
+from bench.longest_calls_queues import Case, of_a_queue, of_dirty_lists
 from headwater.log import grouping
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import group_key
@@ -27,17 +28,15 @@ FAR_MS = 10**9
 
 
 class Sizes(NamedTuple):
-    """How large the objects are: pending ranges of a group, groups of a stream."""
+    """How large the objects are.
+
+    Pending ranges of a group, groups of a stream, messages of a queue, members of a dirty list.
+    """
 
     fragments: int
     groups: int
-
-
-class Case(NamedTuple):
-    """One kind of call: its row, and the operation that makes such calls."""
-
-    name: str
-    work: Callable[[], object]
+    messages: int
+    members: int
 
 
 def longest_us(native: redis.Redis, work: Callable[[], object]) -> int:
@@ -120,6 +119,8 @@ def run(sizes: Sizes) -> list[Row]:
         cases: list[tuple[str, Iterator[Case]]] = [
             (f"{sizes.fragments:,} pending ranges", of_a_group(hw, native, sizes.fragments)),
             (f"{sizes.groups:,} groups", of_many_groups(hw, sizes.groups)),
+            (f"queue of {sizes.messages:,}", of_a_queue(hw, native, sizes.messages)),
+            (f"{sizes.members:,} members", of_dirty_lists(hw, sizes.members)),
         ]
         for size, kinds in cases:
             for kind in kinds:

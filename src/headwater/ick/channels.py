@@ -21,6 +21,7 @@ from headwater.ick.limits import (
     decode,
     encode,
     spell_pairs,
+    steps_of,
 )
 from headwater.ick.replies import (
     Reply,
@@ -64,15 +65,16 @@ def add(
     while words:
         refused: list[Argument] = []
         for shard, some in _spread(words, view.shards).items():
-            try:
-                reply = yield from handle.on_shard(
-                    "hw_channel_add", view.epoch, shard, (when, *some), len(some) // 2
-                )
-                added = Added(*reply)
-            except Closed:
-                refused += some
-            else:
-                new, lowered = new + added.new, lowered + added.lowered
+            for part in steps_of(some, 2):
+                try:
+                    reply = yield from handle.on_shard(
+                        "hw_channel_add", view.epoch, shard, (when, *part), len(part) // 2
+                    )
+                    added = Added(*reply)
+                except Closed:
+                    refused += part
+                else:
+                    new, lowered = new + added.new, lowered + added.lowered
         words = refused
         if words:
             view = yield from patience.again()
@@ -115,18 +117,50 @@ def _reserve_in_turn(handle: ChannelHandle, view: SeenLayout, n: int) -> Operati
     first = (handle.turn + 1) % view.shards
     args = (handle.consumer, handle.lease_ms, n)
     for shard in (*range(first, view.shards), *range(first)):
-        found = yield from handle.on_shard(
-            "hw_channel_reserve", view.epoch, shard, args, _members_reserved
-        )
-        reply = ReserveReply(*found)
+        to_do = 1
+        while to_do == 1:
+            found = yield from handle.on_shard(
+                "hw_channel_reserve", view.epoch, shard, args, _members_reserved
+            )
+            reply = ReserveReply(*found)
+            to_do = reply.to_do
         if reply.token:
             handle.turn = shard
-            pairs = zip(pairs_of(reply.rows), reply.generations, strict=True)
-            reserved = tuple(
-                Reserved(member, score, int(generation)) for (member, score), generation in pairs
+            reserved = _reserved_of(reply.rows, reply.generations)
+            if to_do:
+                reserved = yield from _read_reserved(handle, view.epoch, shard, reply.token, n)
+            return Batch(
+                handle.name, view.epoch, shard, reply.token, reply.until_ms, tuple(reserved)
             )
-            return Batch(handle.name, view.epoch, shard, reply.token, reply.until_ms, reserved)
     return None
+
+
+def _reserved_of(rows: Reply, generations: Reply) -> list[Reserved]:
+    pairs = zip(pairs_of(rows), generations, strict=True)
+    return [Reserved(member, score, int(generation)) for (member, score), generation in pairs]
+
+
+def _read_reserved(
+    handle: ChannelHandle, epoch: int, shard: int, token: int, n: int
+) -> Operation[list[Reserved]]:
+    """Read what is reserved, more than one reply holds; nobody else changes it under the lease."""
+    reserved: list[Reserved] = []
+    key = handle.shard_key(epoch, shard)
+    while len(reserved) < n:
+        args = (token, len(reserved), n - len(reserved))
+        call = Call("hw_channel_held", key, args, read_only=True, messages=_members_held)
+        try:
+            rows, generations = yield call
+        except Refusal as refusal:
+            raise _lease_lost(handle, shard, token, refusal) from None
+        if not rows:
+            break
+        reserved += _reserved_of(rows, generations)
+    return reserved
+
+
+def _members_held(_: Call, reply: Reply) -> int:
+    return len(reply[1])
 
 
 def _members_reserved(_: Call, reply: Reply) -> int:
@@ -136,8 +170,11 @@ def _members_reserved(_: Call, reply: Reply) -> int:
 def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Operation[int]:
     """Mark members of a batch as clean; return how many are so, and not dirty again."""
     _check_batch(handle, batch)
-    args = (batch.token, handle.lease_ms, *_named(batch, members))
-    done: int = yield from _on_batch(handle, "hw_channel_commit", batch, args, _as_replied)
+    head = (batch.token, handle.lease_ms)
+    done = 0
+    for part in steps_of(_named(batch, members), 2):
+        args = (*head, *part)
+        done += yield from _on_batch(handle, "hw_channel_commit", batch, args, _as_replied)
     return done
 
 
@@ -147,8 +184,11 @@ def release(
     """Give members of a batch back undone; return how many were reserved until now."""
     _check_batch(handle, batch)
     delay = check_ms(delay_ms, "delay_ms")
-    args = (batch.token, handle.lease_ms, delay, *_named(batch, members))
-    given: int = yield from _on_batch(handle, "hw_channel_release", batch, args, _as_replied)
+    head = (batch.token, handle.lease_ms, delay)
+    given = 0
+    for part in steps_of(_named(batch, members), 2):
+        args = (*head, *part)
+        given += yield from _on_batch(handle, "hw_channel_release", batch, args, _as_replied)
     return given
 
 
@@ -193,8 +233,12 @@ def _on_batch(
     try:
         return (yield from handle.on_shard(function, batch.epoch, batch.shard, args, members))
     except Refusal as refusal:
-        holder = refusal.words[1] if len(refusal.words) > 1 else None
-        raise LeaseLost(handle.name, batch.shard, batch.token, holder) from None
+        raise _lease_lost(handle, batch.shard, batch.token, refusal) from None
+
+
+def _lease_lost(handle: ChannelHandle, shard: int, token: int, refusal: Refusal) -> LeaseLost:
+    holder = refusal.words[1] if len(refusal.words) > 1 else None
+    return LeaseLost(handle.name, shard, token, holder)
 
 
 def stats(handle: ChannelHandle) -> Operation[ChannelStats | None]:

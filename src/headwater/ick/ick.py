@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Ick:
     """A write-folding dirty list for one consumer, shared with redis-ick 0.1.4 by its keys.
 
-    Members are str or bytes; they come back as str where they are UTF-8, else as bytes. Every call
-    is atomic, one round trip, and takes any number of members. All raise NotAnIck when something
-    else lies under one of the keys.
+    Members are str or bytes; they come back as str where they are UTF-8, else as bytes. Methods
+    take any number of them: 1000 in one atomic round trip, more in steps of these. All raise
+    NotAnIck when something else lies under one of the keys.
     """
 
     def __init__(self, store: Store, handle: IckHandle) -> None:

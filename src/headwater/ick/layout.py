@@ -157,7 +157,10 @@ def _reached(handle: ChannelHandle, view: SeenLayout, phase: str) -> Operation[N
 def _close_all(handle: ChannelHandle, view: SeenLayout) -> Operation[int]:
     leased = 0
     for shard in range(view.old_shards):
-        leased += bool((yield from handle.on_shard("hw_channel_close", view.old_epoch, shard)))
+        until_ms = -1
+        while until_ms < 0:
+            until_ms = yield from handle.on_shard("hw_channel_close", view.old_epoch, shard)
+        leased += bool(until_ms)
     return leased
 
 

@@ -7,13 +7,15 @@ is UTF-8, and else the bytes, so that whatever comes back can be given again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from headwater import inputs
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.store.call import Argument
+
+_Word = TypeVar("_Word")
 
 Member: TypeAlias = "str | bytes"
 Scores: TypeAlias = "Mapping[str, float] | Mapping[bytes, float] | Mapping[Member, float]"
@@ -24,7 +26,9 @@ MAX_RESERVE: Final = 1_000_000
 MAX_SHARDS: Final = 1024
 
 SCAN_MEMBERS: Final = 1000
-MOVE_MEMBERS: Final = 500
+# So many members one call adds, reserves or commits; a larger request goes in steps of these.
+STEP_MEMBERS: Final = 1000
+MOVE_MEMBERS: Final = 250
 
 # What goes along with each member: its score, and how long both are.
 _BESIDES: Final = 40
@@ -109,6 +113,12 @@ def spell_members(members: Iterable[Member]) -> list[bytes]:
     found = [encode(member) for member in members]
     _check_size(sum(map(len, found)) + _BESIDES * len(found))
     return found
+
+
+def steps_of(words: Sequence[_Word], each: int) -> list[Sequence[_Word]]:
+    """Divide words, of which so many belong to a member, into what one call takes."""
+    step = STEP_MEMBERS * each
+    return [words[at : at + step] for at in range(0, len(words), step)]
 
 
 def _check_size(size: int) -> None:

@@ -16,10 +16,14 @@ Reply: TypeAlias = Sequence[Any]
 
 
 class ExchangeReply(NamedTuple):
-    """hw_ick_exchange. ``rows`` are member, score, ... of what is reserved."""
+    """hw_ick_exchange. ``rows`` are member, score, ... of what is reserved.
+
+    ``more``: there are steps left to do, and rows are read when these are done.
+    """
 
     committed: int
     rows: list[bytes]
+    more: int
 
 
 class ScanReply(NamedTuple):
@@ -51,13 +55,17 @@ class SeenLayout(NamedTuple):
 
 
 class ReserveReply(NamedTuple):
-    """hw_channel_reserve. Without a token there is nothing, or another consumer has the shard."""
+    """hw_channel_reserve. Without a token there is nothing, or another consumer has the shard.
+
+    ``to_do``: 0 nothing, 1 call again, 2 read the rows by hw_channel_held.
+    """
 
     token: int
     until_ms: int
     rows: list[bytes]
     generations: list[bytes]
     due_ms: int
+    to_do: int
 
 
 class MovedRow(NamedTuple):

@@ -9,11 +9,13 @@ from headwater.errors import NotAnIck
 from headwater.ick.keys import ick_keys
 from headwater.ick.limits import (
     SCAN_MEMBERS,
+    STEP_MEMBERS,
     Member,
     Scores,
     check_reserve,
     spell_members,
     spell_pairs,
+    steps_of,
 )
 from headwater.ick.replies import (
     ExchangeReply,
@@ -63,30 +65,69 @@ class IckHandle:
 
 def add(ick: IckHandle, scores: Scores) -> Operation[Added]:
     """Mark members as dirty; one that is in the producer set takes the lower score."""
-    args = spell_pairs(scores)
+    words = spell_pairs(scores)
+    new = lowered = 0
     # Sent twice, it does no more than make dirty again what was cleaned in between.
-    reply = yield from ick.call("hw_ick_add", args, repeatable=True, members=len(args) // 2)
-    return Added(*reply)
+    for part in steps_of(words, 2) or [words]:
+        count = len(part) // 2
+        reply = yield from ick.call("hw_ick_add", part, repeatable=True, members=count)
+        added = Added(*reply)
+        new, lowered = new + added.new, lowered + added.lowered
+    return Added(new, lowered)
 
 
 def exchange(
     ick: IckHandle, n: int, members: Iterable[Member], backwash: bool
 ) -> Operation[tuple[int, list[tuple[Member, float]]]]:
     """Commit, then reserve; return how many were committed, and what is reserved."""
-    done = spell_members(members)
-    args = (check_reserve(n), "1" if backwash else "0", *done)
+    check_reserve(n)
+    *before, done = steps_of(spell_members(members), 1) or [[]]
+    committed = 0
+    for part in before:
+        reply = yield from _exchange(ick, (0, "0", *part), repeatable=True)
+        committed += reply.committed
     # A repeat of both could commit what the first reserved. Each alone may be sent again.
-    repeatable = not (n and done)
+    args = (n, "1" if backwash else "0", *done)
+    reply = yield from _exchange(ick, args, repeatable=not (n and done))
+    committed += reply.committed
+    if not reply.more:
+        return committed, pairs_of(reply.rows)
+    return committed, (yield from _reserve_in_steps(ick, n, backwash))
+
+
+def _exchange(
+    ick: IckHandle, args: tuple[Argument, ...], repeatable: bool
+) -> Operation[ExchangeReply]:
     found = yield from ick.call(
         "hw_ick_exchange", args, repeatable=repeatable, members=_members_exchanged
     )
-    reply = ExchangeReply(*found)
-    return reply.committed, pairs_of(reply.rows)
+    return ExchangeReply(*found)
+
+
+def _reserve_in_steps(
+    ick: IckHandle, n: int, backwash: bool
+) -> Operation[list[tuple[Member, float]]]:
+    """Reserve more than one call does. The consumer set changes by its one consumer only."""
+    for most in ([""] if backwash else []) + ([n] if n else []):
+        while (yield from ick.call("hw_ick_fold", (most,), repeatable=True)):
+            pass
+    found: list[tuple[Member, float]] = []
+    while len(found) < n:
+        args = (len(found), min(n - len(found), STEP_MEMBERS))
+        rows = yield from ick.call("hw_ick_page", args, read_only=True, members=_members_on_page)
+        found += pairs_of(rows)
+        if not rows:
+            break
+    return found
+
+
+def _members_on_page(_: Call, reply: Reply) -> int:
+    return len(reply) // 2
 
 
 def _members_exchanged(_: Call, reply: Reply) -> int:
-    committed, rows = ExchangeReply(*reply)
-    return committed + len(rows) // 2
+    found = ExchangeReply(*reply)
+    return found.committed + len(found.rows) // 2
 
 
 def stats(ick: IckHandle) -> Operation[dict[str, Any] | None]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from headwater.errors import InvalidInput
 from headwater.inputs import check_ms
 from headwater.queue.handles import QueueHandle
+from headwater.queue.replies import Reply, SettleReply
 from headwater.queue.types import Delivery
 from headwater.store.call import Call, Operation
 
@@ -48,19 +49,18 @@ def _settle(
     deliveries: Iterable[Delivery],
 ) -> Operation[int]:
     words = by_bundle(_receipt(delivery) for delivery in deliveries)
-    total = 0
-    for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
-        part = words[start : start + 2 * BUNDLES_PER_CALL]
+    total = start = 0
+    while start < len(words):
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
-        args = (action, ms, *part)
-        total += yield Call(
-            "hw_queue_settle", queue.key, args, repeatable=True, messages=_messages_settled
-        )
+        args = (action, ms, *words[start : start + 2 * BUNDLES_PER_CALL])
+        call = Call("hw_queue_settle", queue.key, args, repeatable=True, messages=_messages_settled)
+        reply = SettleReply(*(yield call))
+        total, start = total + reply.messages, start + 2 * reply.bundles
     return total
 
 
-def _messages_settled(_: Call, reply: int) -> int:
-    return reply
+def _messages_settled(_: Call, reply: Reply) -> int:
+    return SettleReply(*reply).messages
 
 
 def _receipt(delivery: Any) -> str:

@@ -24,7 +24,7 @@ log = logging.getLogger("headwater.queue")
 # A waiter shows itself this often, so that the store knows who lives.
 WAIT_SLICE_MS = 1000
 # What one call takes at most; the server is not held up for longer by one consumer.
-CALL_MESSAGES = 4096
+CALL_MESSAGES = 1000
 
 
 def pop(

@@ -105,7 +105,7 @@ class Queue(Generic[D]):
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
         higher ``attempt`` (at least once). Without, it is gone when it is handed out (at most
         once). ``block_ms`` waits for a first message; who waits longest is served first. One round
-        trip for up to 4096 messages or 4 MiB.
+        trip for up to 1000 messages or 4 MiB.
         """
         found = self._run(popping.pop(self._handle, count, ack_ms, block_ms))
         return self._handle.decoded(found)

@@ -96,11 +96,22 @@ class DueReply(NamedTuple):
     rank: int
 
 
+class SettleReply(NamedTuple):
+    """hw_queue_settle. ``bundles`` were looked at; the others have to be named again."""
+
+    messages: int
+    bundles: int
+
+
 class LettersReply(NamedTuple):
-    """hw_queue_redrive and hw_queue_discard. ``more``: another call has more to do."""
+    """hw_queue_redrive and hw_queue_discard. ``more``: another call has more to do.
+
+    ``bundles`` of those named were looked at.
+    """
 
     messages: int
     more: int
+    bundles: int
 
 
 class PurgeReply(NamedTuple):

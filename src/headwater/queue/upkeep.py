@@ -78,11 +78,13 @@ def _end_letters(
     total = 0
     if letters is not None:
         words = by_bundle(_place(letter) for letter in letters)
-        for start in range(0, len(words), 2 * BUNDLES_PER_CALL):
+        start = 0
+        while start < len(words):
             part = words[start : start + 2 * BUNDLES_PER_CALL]
             args: tuple[Argument, ...] = (count - total, *part)
             call = Call(function, queue.key, args, repeatable=True, messages=_messages_gone)
-            total += LettersReply(*(yield call)).messages
+            reply = LettersReply(*(yield call))
+            total, start = total + reply.messages, start + 2 * reply.bundles
         return total
     yield from keep(queue)
     while total < count:

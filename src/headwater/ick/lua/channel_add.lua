@@ -23,10 +23,10 @@ local function add_rows(S, args, first, not_before, since)
 end
 
 redis.register_function('hw_channel_add', function(keys, args)
-  local S, not_before, now = keys[1], tonumber(args[1]), server_ms()
-  if is_closed(S) then return channel_closed() end
+  local not_before, now = tonumber(args[1]), server_ms()
+  if is_closed(keys[1]) then return channel_closed() end
   if not_before and not_before <= now then not_before = nil end
-  return add_rows(S, args, 2, not_before, now)
+  return on_shard(keys[1], add_rows, args, 2, not_before, now)
 end)
 
 --[[
@@ -37,17 +37,21 @@ end)
   Reply  how many were not here
          error HW_CLOSED
 ]]
+local function put_rows(S, args)
+  local before = channel_size(S)
+  for i = 1, #args, 4 do
+    local member, score, not_before, since = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3]
+    local row = { score, member }
+    if not_before > 0 then add_later(S, row, not_before) else add_ready(S, row, since) end
+  end
+  return channel_size(S) - before
+end
+
 redis.register_function{
   function_name = 'hw_channel_put',
   callback = function(keys, args)
-    local S, before = keys[1], channel_size(keys[1])
-    if is_closed(S) then return channel_closed() end
-    for i = 1, #args, 4 do
-      local member, score, not_before, since = args[i], args[i + 1], tonumber(args[i + 2]), args[i + 3]
-      local row = { score, member }
-      if not_before > 0 then add_later(S, row, not_before) else add_ready(S, row, since) end
-    end
-    return channel_size(S) - before
+    if is_closed(keys[1]) then return channel_closed() end
+    return on_shard(keys[1], put_rows, args)
   end,
   flags = { 'allow-oom' },
 }

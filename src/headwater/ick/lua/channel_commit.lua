@@ -6,22 +6,33 @@
   Reply  how many were reserved under that generation until now
          error HW_LEASE <token> <holder> when another token is in force; nothing is changed then
 ]]
--- Takes members out of what is reserved, where the generation is the one named; returns score, member,
--- score, member, ... of those.
-local function take_reserved(S, args, first)
-  local rows, gone, made = {}, {}, made_of(S, args, first)
+-- Finds members among what is reserved, where the generation is the one named; returns score, member,
+-- score, member, ... of those, and the members.
+local function find_reserved(S, args, first)
+  local rows, found, made = {}, {}, made_of(S, args, first)
+  local meant = {}
   for i, generation in ipairs(made) do
-    if generation == args[first + 2 * i - 1] then gone[#gone + 1] = args[first + 2 * i - 2] end
+    if generation == args[first + 2 * i - 1] then meant[#meant + 1] = args[first + 2 * i - 2] end
   end
-  for i = 1, #gone, ICK_ROWS do
-    local some = { unpack(gone, i, math.min(i + ICK_ROWS - 1, #gone)) }
+  for i = 1, #meant, ICK_ROWS do
+    local some = { unpack(meant, i, math.min(i + ICK_ROWS - 1, #meant)) }
     for j, score in ipairs(redis.call('ZMSCORE', S .. ':held', unpack(some))) do
-      rows[#rows + 1], rows[#rows + 2] = score, some[j]
+      if score then
+        rows[#rows + 1], rows[#rows + 2] = score, some[j]
+        found[#found + 1] = some[j]
+      end
     end
-    redis.call('ZREM', S .. ':held', unpack(some))
-    redis.call('HDEL', S .. ':made', unpack(some))
   end
-  return rows
+  return rows, found
+end
+
+local function drop_reserved(S, members)
+  note_moved(members, 1, 1)
+  for i = 1, #members, ICK_ROWS do
+    local last = math.min(i + ICK_ROWS - 1, #members)
+    redis.call('ZREM', S .. ':held', unpack(members, i, last))
+    redis.call('HDEL', S .. ':made', unpack(members, i, last))
+  end
 end
 
 -- Whoever commits or releases is alive: the lease goes on for what is left, and ends with the last.
@@ -30,15 +41,20 @@ local function renew_lease(S, token, till)
   end_lease_if_idle(S, token)
 end
 
+local function commit_members(S, args, token, lease_ms)
+  local _, members = find_reserved(S, args, 3)
+  drop_reserved(S, members)
+  renew_lease(S, token, server_ms() + lease_ms)
+  return #members
+end
+
 redis.register_function{
   function_name = 'hw_channel_commit',
   callback = function(keys, args)
-    local S, token, lease_ms = keys[1], tonumber(args[1]), tonumber(args[2])
-    local shard, fault = check_token(S, token)
+    local token, lease_ms = tonumber(args[1]), tonumber(args[2])
+    local shard, fault = check_token(keys[1], token)
     if not shard then return fault or 0 end
-    local rows = take_reserved(S, args, 3)
-    renew_lease(S, token, server_ms() + lease_ms)
-    return #rows / 2
+    return on_shard(keys[1], commit_members, args, token, lease_ms)
   end,
   flags = { 'allow-oom' },
 }
@@ -50,23 +66,26 @@ redis.register_function{
          3 ms after which they may be handed out   4.. member, generation, ...
   Reply  as hw_channel_commit
 ]]
+local function release_members(S, args, token, lease_ms, delay_ms)
+  local now = server_ms()
+  local rows, members = find_reserved(S, args, 4)
+  if #rows > 0 and delay_ms > 0 then
+    add_rows(S, rows, 1, now + delay_ms)
+  elseif #rows > 0 then
+    add_rows(S, rows, 1, nil, now)
+  end
+  drop_reserved(S, members)
+  renew_lease(S, token, now + lease_ms)
+  return #members
+end
+
 redis.register_function{
   function_name = 'hw_channel_release',
   callback = function(keys, args)
-    local S, token, lease_ms, delay_ms = keys[1], tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-    local now = server_ms()
-    local shard, fault = check_token(S, token)
+    local token, lease_ms, delay_ms = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+    local shard, fault = check_token(keys[1], token)
     if not shard then return fault or 0 end
-    local rows = take_reserved(S, args, 4)
-    if #rows > 0 then
-      if delay_ms > 0 then
-        add_rows(S, rows, 1, now + delay_ms)
-      else
-        add_rows(S, rows, 1, nil, now)
-      end
-    end
-    renew_lease(S, token, now + lease_ms)
-    return #rows / 2
+    return on_shard(keys[1], release_members, args, token, lease_ms, delay_ms)
   end,
   flags = { 'allow-oom' },
 }

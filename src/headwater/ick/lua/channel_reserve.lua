@@ -3,33 +3,46 @@
   What is reserved and not committed comes first, again; then dirty members follow until `count`
   are reserved, one place in FAIR for who has waited longest. The holder may ask again, and gets
   the same members, so that a lost answer does no harm. A lease that has run out is taken over,
-  with a higher token. An empty shard is not leased.
+  with a higher token. An empty shard is not leased. One call reserves 1000 members more at most.
   KEYS   1 the shard
   ARGV   1 consumer   2 how long the lease lasts, in ms   3 count
   Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the next
-           member's time has come or -1 }, with token 0 when there is nothing, or when another consumer
-         holds the shard: until then is how long
+           member's time has come or -1, what is left to do }, with token 0 when there is nothing, or
+         when another consumer holds the shard: until then is how long. To do: 0 nothing; 1 call again,
+         to reserve the rest; 2 all are reserved, and hw_channel_held shows them, who are more than 1000
          error HW_CLOSED
   Cost   O(count · log size)
 ]]
-local function take_oldest(S, count, rows)
-  if count == 0 then return 0 end
-  local members = redis.call('ZRANGE', S .. ':since', 0, count - 1)
-  if #members == 0 then return 0 end
-  local scores = redis.call('ZMSCORE', S .. ':ready', unpack(members))
-  for i, member in ipairs(members) do rows[2 * i - 1], rows[2 * i] = member, scores[i] end
-  redis.call('ZREM', S .. ':ready', unpack(members))
-  return #members
+-- Chooses up to `room` members to reserve: those that have waited longest, then the lowest. Returns
+-- member, score, ..., and whether these are simply the lowest of all.
+local function choose(S, shard, room)
+  local rows, taken = {}, {}
+  local oldest = math.floor((shard.turn + room) / FAIR)
+  if oldest > 0 then
+    local members = redis.call('ZRANGE', S .. ':since', 0, oldest - 1)
+    local scores = #members > 0 and redis.call('ZMSCORE', S .. ':ready', unpack(members)) or {}
+    for i, member in ipairs(members) do
+      if scores[i] then
+        rows[#rows + 1], rows[#rows + 2] = member, scores[i]
+        taken[member] = true
+      end
+    end
+  end
+  local lowest, among = redis.call('ZRANGE', S .. ':ready', 0, room - 1, 'WITHSCORES'), 0
+  oldest = #rows / 2
+  for i = 1, #lowest, 2 do
+    if taken[lowest[i]] then
+      among = among + 1
+    elseif #rows < 2 * room then
+      rows[#rows + 1], rows[#rows + 2] = lowest[i], lowest[i + 1]
+    end
+  end
+  return rows, among == oldest
 end
 
 -- Reserve up to `room` more members under a new generation; returns how many were taken.
 local function reserve_some(S, shard, room)
-  local rows = {}
-  local oldest = take_oldest(S, math.floor((shard.turn + room) / FAIR), rows)
-  if room > oldest then
-    local lowest = redis.call('ZPOPMIN', S .. ':ready', room - oldest)
-    for i = 1, #lowest do rows[2 * oldest + i] = lowest[i] end
-  end
+  local rows, lowest_of_all = choose(S, shard, room)
   if #rows == 0 then return 0 end
   local members, made = {}, {}
   for i = 1, #rows, 2 do
@@ -37,41 +50,78 @@ local function reserve_some(S, shard, room)
     made[i], made[i + 1] = rows[i], shard.generation
   end
   shard.turn = (shard.turn + #members) % FAIR
-  redis.call('ZREM', S .. ':since', unpack(members))
+  note_moved(members, 1, 1)
   redis.call('HSET', S .. ':made', unpack(made))
   redis.call('ZADD', S .. ':held', 'LT', unpack(ick_swap(rows)))
+  if lowest_of_all then
+    redis.call('ZREMRANGEBYRANK', S .. ':ready', 0, #members - 1)
+  else
+    redis.call('ZREM', S .. ':ready', unpack(members))
+  end
+  redis.call('ZREM', S .. ':since', unpack(members))
   return #members
 end
 
+-- Reserves until `count` are, or the call has done enough; returns how many are, and whether that is all.
 local function reserve_up_to(S, shard, count)
   shard.generation = shard.generation + 1
+  local left = ICK_ROWS
   while true do
-    local room = math.min(count - redis.call('ZCARD', S .. ':held'), ICK_ROWS)
-    if room <= 0 or reserve_some(S, shard, room) == 0 then return end
+    local size = redis.call('ZCARD', S .. ':held')
+    local room = math.min(count - size, left)
+    if room <= 0 then return size, size >= count end
+    local taken = reserve_some(S, shard, room)
+    if taken == 0 then return size, true end
+    left = left - taken
   end
+end
+
+local function reserve_members(S, shard, now, consumer, lease_ms, count)
+  ripen(S, now)
+  local size, all = reserve_up_to(S, shard, count)
+  local next_due = redis.call('ZRANGE', S .. ':later', 0, 0, 'WITHSCORES')[2]
+  local due_ms = next_due and math.max(0, tonumber(next_due) - now) or -1
+  if size == 0 or count == 0 then return { 0, 0, {}, {}, due_ms, 0 } end
+  if shard.holder ~= consumer then shard.token = shard.token + 1 end
+  local till = now + lease_ms
+  redis.call('HSET', S, 'token', shard.token, 'holder', consumer, 'until', till,
+    'generation', shard.generation, 'turn', shard.turn)
+  if not all then return { shard.token, till, {}, {}, due_ms, 1 } end
+  if math.min(count, size) > ICK_ROWS then return { shard.token, till, {}, {}, due_ms, 2 } end
+  local rows = redis.call('ZRANGE', S .. ':held', 0, count - 1, 'WITHSCORES')
+  return { shard.token, till, rows, made_of(S, rows, 1), due_ms, 0 }
 end
 
 redis.register_function{
   function_name = 'hw_channel_reserve',
   callback = function(keys, args)
-    local S, consumer, lease_ms, count = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
-    local shard, now = load_shard(S), server_ms()
+    local consumer, lease_ms, count = args[1], tonumber(args[2]), tonumber(args[3])
+    local shard, now = load_shard(keys[1]), server_ms()
     if shard.closed then return channel_closed() end
     if shard.holder ~= '' and shard.holder ~= consumer and shard.till > now then
-      return { 0, shard.till, {}, {}, -1 }
+      return { 0, shard.till, {}, {}, -1, 0 }
     end
-    ripen(S, now)
-    reserve_up_to(S, shard, count)
-    local rows = {}
-    if count > 0 then rows = redis.call('ZRANGE', S .. ':held', 0, count - 1, 'WITHSCORES') end
-    local next_due = redis.call('ZRANGE', S .. ':later', 0, 0, 'WITHSCORES')[2]
-    local due_ms = next_due and math.max(0, tonumber(next_due) - now) or -1
-    if #rows == 0 then return { 0, 0, {}, {}, due_ms } end
-    if shard.holder ~= consumer then shard.token = shard.token + 1 end
-    local till = now + lease_ms
-    redis.call('HSET', S, 'token', shard.token, 'holder', consumer, 'until', till,
-      'generation', shard.generation, 'turn', shard.turn)
-    return { shard.token, till, rows, made_of(S, rows, 1), due_ms }
+    return on_shard(keys[1], reserve_members, shard, now, consumer, lease_ms, count)
   end,
   flags = { 'allow-oom' },
+}
+
+--[[
+  hw_channel_held: some of what is reserved, by score and then by member, without changing anything.
+  KEYS   1 the shard
+  ARGV   1 token of the lease   2 rank to begin at   3 how many, 1000 at most
+  Reply  { { member, score, ... }, { generation, ... } }
+         error HW_LEASE <token> <holder> when another token is in force
+]]
+redis.register_function{
+  function_name = 'hw_channel_held',
+  callback = function(keys, args)
+    local token, first, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+    local shard, fault = check_token(keys[1], token)
+    if not shard then return fault or { {}, {} } end
+    local last = first + math.min(count, ICK_ROWS) - 1
+    local rows = redis.call('ZRANGE', keys[1] .. ':held', first, last, 'WITHSCORES')
+    return { rows, made_of(keys[1], rows, 1) }
+  end,
+  flags = { 'no-writes' },
 }

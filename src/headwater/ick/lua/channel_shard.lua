@@ -40,22 +40,25 @@ redis.register_function{
 
 --[[
   hw_channel_close: a shard takes nothing more; once its lease is over, what was reserved is dirty
-  again, and the token of that lease is of no use.
+  again, a step at a time, and the token of that lease is of no use.
   KEYS   1 the shard
-  Reply  the ms until which its lease lasts, or 0 when it has none
+  Reply  the ms until which its lease lasts, 0 when it has none, -1 when this is to be called again
 ]]
+local function close_shard(S, shard, now)
+  redis.call('HSET', S, 'closed', 1)
+  if shard.holder ~= '' and shard.till > now then return shard.till end
+  if redis.call('EXISTS', S .. ':held') == 1 then
+    if give_back(S, now) then return -1 end
+    redis.call('HSET', S, 'token', shard.token + 1, 'holder', '', 'until', 0)
+  end
+  return 0
+end
+
 redis.register_function{
   function_name = 'hw_channel_close',
   callback = function(keys)
-    local S, now = keys[1], server_ms()
-    local shard = load_shard(S)
-    redis.call('HSET', S, 'closed', 1)
-    if shard.holder ~= '' and shard.till > now then return shard.till end
-    if redis.call('EXISTS', S .. ':held') == 1 then
-      give_back_all(S, now)
-      redis.call('HSET', S, 'token', shard.token + 1, 'holder', '', 'until', 0)
-    end
-    return 0
+    local shard = load_shard(keys[1])
+    return on_shard(keys[1], close_shard, shard, server_ms())
   end,
   flags = { 'allow-oom' },
 }
@@ -96,13 +99,17 @@ redis.register_function{
   ARGV   1.. members
   Reply  how many members are left
 ]]
+local function forget_members(S, members)
+  note_moved(members, 1, 1)
+  for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, members, 1) end
+  return channel_size(S)
+end
+
 redis.register_function{
   function_name = 'hw_channel_forget',
   callback = function(keys, members)
-    local S = keys[1]
-    if not is_closed(S) then return channel_size(S) end
-    for _, set in ipairs({ ':ready', ':since', ':later', ':wish' }) do ick_remove(S .. set, members, 1) end
-    return channel_size(S)
+    if not is_closed(keys[1]) then return channel_size(keys[1]) end
+    return on_shard(keys[1], forget_members, members)
   end,
   flags = { 'allow-oom' },
 }
@@ -117,10 +124,11 @@ redis.register_function{
   callback = function(keys)
     local S = keys[1]
     local size = channel_size(S) + redis.call('ZCARD', S .. ':held')
-    redis.call('UNLINK', S, S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held',
-      S .. ':made')
+    -- Closed first, and all of it in one step: the server frees what is large beside its work.
     redis.call('HSET', S, 'closed', 1)
     redis.call('PEXPIRE', S, MARK_MS)
+    redis.call('UNLINK', S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held', S .. ':made')
+    redis.call('HDEL', S, 'token', 'holder', 'until', 'generation', 'turn', 'done')
     return size
   end,
   flags = { 'allow-oom' },

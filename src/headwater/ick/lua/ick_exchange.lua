@@ -2,12 +2,15 @@
   hw_ick_exchange: commit, then reserve. Without members it is a plain reserve, and with 0 as the
   size a plain commit. A backwash between the two folds the whole consumer set back into the
   producer set, so that what is reserved is the lowest of all.
+  A call takes 1000 members, reserves 1000 and folds 1000 back; more go in steps: commit some by calls
+  that reserve nothing; fold back and fill by hw_ick_fold; read what is reserved by hw_ick_page.
   KEYS   1 the Ick   2 its pset   3 its cset
   ARGV   1 how many to reserve   2 '1' for a backwash   3.. members to commit
-  Reply  { how many of the members were in the consumer set, { member, score, ... } }, where the
-         second are the lowest of the consumer set, ties by member
+  Reply  { how many of the members were in the consumer set, { member, score, ... }, 1 when steps of
+           hw_ick_fold are left to do }, where the second are the lowest of the consumer set, ties by
+         member, and none when something is left to do
          error HW_ICK <part> <found>
-  Cost   O((members + reserved) · log size); with backwash O(consumer set · log size) more
+  Cost   O((members + reserved) · log size)
 ]]
 redis.register_function{
   function_name = 'hw_ick_exchange',
@@ -17,10 +20,56 @@ redis.register_function{
     if fault then return fault end
     ick_begin(keys, ick)
     local committed = ick_remove(keys[3], args, 3)
-    if backwash == '1' then ick_fold(keys[3], keys[2], math.huge) end
-    if most == 0 then return { committed, {} } end
-    local known = ick_fold(keys[2], keys[3], most)
-    return { committed, known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES') }
+    if backwash == '1' then
+      local more = ick_fold(keys[3], keys[2], math.huge, ICK_ROWS)
+      if more then return { committed, {}, 1 } end
+    end
+    if most == 0 then return { committed, {}, 0 } end
+    local more, known = ick_fold(keys[2], keys[3], most, ICK_ROWS)
+    if more or most > ICK_ROWS then return { committed, {}, 1 } end
+    return { committed, known or redis.call('ZRANGE', keys[3], 0, most - 1, 'WITHSCORES'), 0 }
   end,
   flags = { 'allow-oom' },
+}
+
+--[[
+  hw_ick_fold: fold some of the consumer set back, or fill it, a step at a time.
+  KEYS   1 the Ick   2 its pset   3 its cset
+  ARGV   1 how many the consumer set shall have; '' folds it back
+  Reply  1 when there is more to do
+         error HW_ICK <part> <found>
+]]
+redis.register_function{
+  function_name = 'hw_ick_fold',
+  callback = function(keys, args)
+    local most = tonumber(args[1])
+    local _, fault = ick_look(keys)
+    if fault then return fault end
+    local more
+    if most then
+      more = ick_fold(keys[2], keys[3], most, ICK_ROWS)
+    else
+      more = ick_fold(keys[3], keys[2], math.huge, ICK_ROWS)
+    end
+    return more and 1 or 0
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_ick_page: some of what is reserved, by score and then by member, without changing anything.
+  KEYS   1 the Ick   2 its pset   3 its cset
+  ARGV   1 rank to begin at   2 how many, 1000 at most
+  Reply  { member, score, member, score, ... }
+         error HW_ICK <part> <found>
+]]
+redis.register_function{
+  function_name = 'hw_ick_page',
+  callback = function(keys, args)
+    local first, count = tonumber(args[1]), tonumber(args[2])
+    local _, fault = ick_look(keys)
+    if fault then return fault end
+    return redis.call('ZRANGE', keys[3], first, first + math.min(count, ICK_ROWS) - 1, 'WITHSCORES')
+  end,
+  flags = { 'no-writes' },
 }

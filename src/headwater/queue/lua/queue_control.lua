@@ -98,7 +98,7 @@ redis.register_function{
   ARGV   1 the generation
   Reply  1 when there is more
 ]]
-local FREE_STEPS = 1000
+local FREE_STEPS = 200
 
 redis.register_function{
   function_name = 'hw_queue_free',

@@ -6,14 +6,15 @@
   ARGV   1 messages at most
          2.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...;
              none: the oldest bundles
-  Reply  { messages, 1 when there are more to do }
+  Reply  { messages, 1 when there are more to do, how many of the bundles named were looked at }
 ]]
-local DEAD_STEPS = 64
+local DEAD_STEPS, DEAD_BUNDLES = 600, 64
 
--- Takes letters out of a bundle, and back to where consumers find them if they are redriven.
+-- Takes letters out of a bundle, and back to where consumers find them if they are redriven. Returns
+-- how many, and how many steps that took.
 local function take_letters(queue, name, numbers, most, redrive)
   local bundle, time, messages = find_bundle(queue, 'dead', name)
-  if not bundle then return 0 end
+  if not bundle then return 0, 1 end
   local is_meant, left = chooser(numbers, 0), most
   local letters = take_out(queue, bundle, messages, nil, time, function(...)
     if left <= 0 or not is_meant(...) then return false end
@@ -24,24 +25,27 @@ local function take_letters(queue, name, numbers, most, redrive)
     use_priority(queue, bundle.priority)
     add_bundle(queue, 'delayed', bundle.priority, 0, join_bundles(letters), #letters, queue.now)
   end
-  return #letters
+  return #letters, OPEN_STEPS + #messages
 end
 
 local function end_letters(queue, most, words, redrive)
-  local left, more = most, false
-  for i = 2, #words, 2 do
-    left = left - take_letters(queue, words[i], words[i + 1], left, redrive)
+  local left, steps, at, named = most, DEAD_STEPS, 2, #words > 1
+  local oldest = named and {} or redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_BUNDLES - 1, 'WITHSCORES')
+  local function take_some(name, numbers)
+    local count, took = take_letters(queue, name, numbers, left, redrive)
+    left, steps = left - count, steps - took
   end
-  if #words == 1 then
-    local oldest = redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_STEPS - 1, 'WITHSCORES')
-    for i = 1, #oldest, 2 do
-      if left > 0 and bundle_at(queue, 'dead', '', oldest[i], oldest[i + 1]) then
-        left = left - take_letters(queue, oldest[i], '*', left, redrive)
-      end
-    end
-    more = left > 0 and #oldest == 2 * DEAD_STEPS
+  while at < #words and steps > 0 do
+    take_some(words[at], words[at + 1])
+    at = at + 2
   end
-  return { most - left, more and 1 or 0 }
+  local place = 1
+  while place < #oldest and steps > 0 and left > 0 do
+    if bundle_at(queue, 'dead', '', oldest[place], oldest[place + 1]) then take_some(oldest[place], '*') end
+    place = place + 2
+  end
+  local more = at < #words or (left > 0 and (place < #oldest or #oldest == 2 * DEAD_BUNDLES))
+  return { most - left, more and 1 or 0, (at - 2) / 2 }
 end
 
 local function redrive_letters(queue, most, words)
@@ -63,7 +67,7 @@ end)
   KEYS   1 the queue
   ARGV   1 messages at most
          2.. name of a bundle, numbers of its messages, name, ...; none: the oldest bundles
-  Reply  { messages, 1 when there are more to do }
+  Reply  { messages, 1 when there are more to do, how many of the bundles named were looked at }
 ]]
 redis.register_function{
   function_name = 'hw_queue_discard',

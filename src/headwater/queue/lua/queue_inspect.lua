@@ -172,7 +172,7 @@ redis.register_function{
          4 rank to go on from
   Reply  { messages, of them those that are given up, of them those that rest, rank to go on from or -1 }
 ]]
-local DUE_STEPS = 5000
+local DUE_STEPS = 1000
 
 -- Counts the messages of a bundle whose own time has come, and of them those that rest.
 local function count_due(queue, bundle, time, now, rest)
@@ -192,16 +192,22 @@ redis.register_function{
   callback = function(keys, args)
     local queue, priority, set = load_queue(keys[1]), args[1], args[2]
     local now, start = tonumber(args[3]), tonumber(args[4])
-    local found = redis.call('ZRANGE', set_key(queue, set, priority), '-inf', now, 'BYSCORE',
-      'LIMIT', start, DUE_STEPS, 'WITHSCORES')
-    local total, given_up, resting = 0, 0, 0
+    local found = redis.call('ZRANGE', set_key(queue, set, priority), start, start + DUE_STEPS - 1, 'WITHSCORES')
+    local total, given_up, resting, steps, rests_of = 0, 0, 0, DUE_STEPS, {}
     for i = 1, #found, 2 do
+      local time = tonumber(found[i + 1])
+      if time > now then return { total, given_up, resting, -1 } end
+      if steps <= 0 then return { total, given_up, resting, start + (i - 1) / 2 } end
       local bundle, rest = parse_name(set, found[i]), 0
       if bundle then
-        if set == 'unacked' then rest = rest_ms(queue, bundle.attempt) end
-        local due, rests = count_due(queue, bundle, tonumber(found[i + 1]), now, rest or 0)
+        if set == 'unacked' then
+          if rests_of[bundle.attempt] == nil then rests_of[bundle.attempt] = rest_ms(queue, bundle.attempt) or false end
+          rest = rests_of[bundle.attempt]
+        end
+        local due, rests = count_due(queue, bundle, time, now, rest or 0)
         total, resting = total + due, resting + rests
         if not rest then given_up = given_up + due end
+        steps = steps - (bundle.varied and OPEN_STEPS + bundle.count or 1)
       end
     end
     return { total, given_up, resting, #found == 2 * DUE_STEPS and start + DUE_STEPS or -1 }

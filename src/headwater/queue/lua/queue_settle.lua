@@ -10,8 +10,12 @@
            'extend': its deadline is 2 ms from now
          2 ms
          3.. name of a bundle, numbers of its messages ("17...1,17...5", "*" for all), name, ...
-  Reply  how many messages that concerned
+  Reply  { how many messages that concerned, how many bundles were looked at }
+         When these are not all, the call has had enough to do: name the others again.
 ]]
+-- How much one call does: a bundle that is settled as it was handed out is one step, and one that has
+-- to be opened is as many as it has messages.
+local SETTLE_STEPS = 600
 -- Returns where messages go that are given back: set, attempt and time.
 local function destination(queue, action, ms, attempt)
   if action == 'release' then return 'retry', math.max(attempt - 1, 0), queue.now end
@@ -51,39 +55,43 @@ end
 
 local function settle_some(queue, action, ms, name, numbers)
   local bundle, time, messages, deadlines = find_bundle(queue, 'unacked', name)
-  if not bundle then return 0 end
+  if not bundle then return 0, 1 end
+  local steps = OPEN_STEPS + #messages
   local is_meant = chooser(numbers, queue.now)
   if action == 'extend' then
-    return extend_some(queue, bundle, messages, deadlines, time, queue.now + ms, is_meant)
+    return extend_some(queue, bundle, messages, deadlines, time, queue.now + ms, is_meant), steps
   end
   local taken = take_out(queue, bundle, messages, deadlines, time, is_meant)
   if #taken > 0 and action ~= 'ack' then
     local set, attempt, at = destination(queue, action, ms, bundle.attempt)
     add_bundle(queue, set, bundle.priority, attempt, join_bundles(taken), #taken, at)
   end
-  return #taken
+  return #taken, steps
 end
 
+-- Returns how many messages were settled, and how many steps that took.
 local function settle(queue, action, ms, name, numbers)
   local bundle = numbers == '*' and parse_name('unacked', name)
   local time = bundle and tonumber(redis.call('ZSCORE', set_key(queue, 'unacked', bundle.priority), name) or nil)
   if not time then return settle_some(queue, action, ms, name, numbers) end
-  return time > queue.now and settle_whole(queue, action, ms, bundle, time) or 0
+  return time > queue.now and settle_whole(queue, action, ms, bundle, time) or 0, 1
 end
 
 local function settle_all(queue, action, ms, words)
-  local total = 0
-  for i = 3, #words, 2 do
-    total = total + settle(queue, action, ms, words[i], words[i + 1])
+  local total, left, at = 0, SETTLE_STEPS, 3
+  while at < #words and left > 0 do
+    local count, steps = settle(queue, action, ms, words[at], words[at + 1])
+    total, left, at = total + count, left - steps, at + 2
   end
+  local reply = { total, (at - 3) / 2 }
   if action == 'ack' then
     queue.acked = queue.acked + total
   elseif total > 0 and action ~= 'extend' and queue.waited >= queue.now then
-    commit(queue, total)
+    commit(queue, reply)
     serve_waiters(queue)
     poke_waiter(queue, queue.now + ms)
   end
-  return total
+  return reply
 end
 
 redis.register_function{

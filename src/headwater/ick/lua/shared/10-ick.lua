@@ -9,8 +9,8 @@
   Scores travel as the server spells them and never become numbers of Lua, which would cut digits.
 ]]
 local ICK_VERSION = 'ick.v1'
--- Lua unpacks fewer than 8000 values; each row is a score and a member.
-local ICK_ROWS = 3500
+-- How many members one call moves; larger requests go in steps. Lua unpacks fewer than 8000 values.
+local ICK_ROWS = 1000
 
 local function ick_fault(part, found)
   return nil, redis.error_reply('HW_ICK ' .. part .. ' ' .. found)
@@ -19,6 +19,7 @@ end
 -- What lies under a key when a command found it to be of another kind; nil when it did not.
 local function ick_wrong_type(reply, key)
   if type(reply) ~= 'table' or not reply.err then return nil end
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply) end
   return redis.call('TYPE', key).ok
 end
 
@@ -59,21 +60,23 @@ local function ick_swap(rows)
 end
 
 --[[
-  Move the lowest of one set into the other until that has `most` members, or there are no more.
-  A member that is there already takes the lower score and uses no place. Returns member, score, ...
-  of what is now in the other set if it is known without looking: it was empty, and one step did.
+  Move the lowest of one set into the other until that has `most` members, `step` of them at most. A
+  member that is there already takes the lower score and uses no place. It goes in before it goes out:
+  when a call fails in between it is in both, which is what a member is that became dirty again.
+  Returns whether there may be more to move; and member, score, ... of what is now in the other set, if
+  that is known without looking: it was empty, and one step did.
 ]]
-local function ick_fold(from, into, most)
-  local size, known = redis.call('ZCARD', into), nil
-  local empty = size == 0
-  while size < most do
-    local rows = redis.call('ZPOPMIN', from, math.min(most - size, ICK_ROWS))
-    if #rows == 0 then return known end
+local function ick_fold(from, into, most, step)
+  local size, left, known = redis.call('ZCARD', into), step, nil
+  while size < most and left > 0 do
+    local rows = redis.call('ZRANGE', from, 0, math.min(most - size, left) - 1, 'WITHSCORES')
+    if #rows == 0 then return false, known end
     redis.call('ZADD', into, 'LT', unpack(ick_swap(rows)))
-    known, empty = empty and rows or nil, false
-    size = redis.call('ZCARD', into)
+    redis.call('ZREMRANGEBYRANK', from, 0, #rows / 2 - 1)
+    known = size == 0 and rows or nil
+    left, size = left - #rows / 2, known and #rows / 2 or redis.call('ZCARD', into)
   end
-  return known
+  return size < most, known
 end
 
 -- Remove members from a set, as many as there are from args[first] on; returns how many were there.

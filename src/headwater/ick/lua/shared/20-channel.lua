@@ -23,7 +23,7 @@
 ]]
 -- Of so many places one goes to the member that has waited longest, whatever the scores.
 local FAIR = 8
-local DUE_STEP = 1000
+local DUE_STEP = 500
 local MARK_MS = 7 * 24 * 3600 * 1000
 
 local function channel_closed()
@@ -52,8 +52,8 @@ local function channel_size(S)
   return redis.call('ZCARD', S .. ':ready') + redis.call('ZCARD', S .. ':later')
 end
 
--- What is in `later` among some members, as score, member, ...; takes it out.
-local function take_later(S, members)
+-- What waits for a later time among some members: score, member, ..., and those members.
+local function waiting_for_later(S, members)
   local rows, found = {}, {}
   local scores = redis.call('ZMSCORE', S .. ':wish', unpack(members))
   for i, score in ipairs(scores) do
@@ -62,18 +62,21 @@ local function take_later(S, members)
       rows[#rows + 1], rows[#rows + 2] = score, members[i]
     end
   end
-  if #found > 0 then
-    redis.call('ZREM', S .. ':later', unpack(found))
-    redis.call('ZREM', S .. ':wish', unpack(found))
-  end
-  return rows
+  return rows, found
+end
+
+local function wait_no_longer(S, members)
+  redis.call('ZREM', S .. ':later', unpack(members))
+  redis.call('ZREM', S .. ':wish', unpack(members))
 end
 
 local function ready_rows(S, rows, since)
   local ages = {}
   for i = 1, #rows, 2 do ages[i], ages[i + 1] = since, rows[i + 1] end
+  note_moved(rows, 2, 2)
+  local changed = redis.call('ZADD', S .. ':ready', 'LT', 'CH', unpack(rows))
   redis.call('ZADD', S .. ':since', 'LT', unpack(ages))
-  return redis.call('ZADD', S .. ':ready', 'LT', 'CH', unpack(rows))
+  return changed
 end
 
 --[[
@@ -82,13 +85,16 @@ end
   dirty. Returns how many were new or had their score lowered.
 ]]
 local function add_ready(S, rows, since)
+  local found = {}
   if redis.call('EXISTS', S .. ':later') == 1 then
-    local members = {}
+    local members, waited = {}, nil
     for i = 2, #rows, 2 do members[#members + 1] = rows[i] end
-    local waited = take_later(S, members)
+    waited, found = waiting_for_later(S, members)
     if #waited > 0 then ready_rows(S, waited, since) end
   end
-  return ready_rows(S, rows, since)
+  local changed = ready_rows(S, rows, since)
+  if #found > 0 then wait_no_longer(S, found) end
+  return changed
 end
 
 --[[
@@ -110,6 +116,7 @@ local function add_later(S, rows, not_before)
   local changed = 0
   if #ready > 0 then changed = redis.call('ZADD', S .. ':ready', 'LT', 'CH', unpack(ready)) end
   if #wish > 0 then
+    note_moved(wish, 2, 2)
     redis.call('ZADD', S .. ':later', 'LT', unpack(later))
     changed = changed + redis.call('ZADD', S .. ':wish', 'LT', 'CH', unpack(wish))
   end
@@ -119,17 +126,22 @@ end
 -- Let those whose time has come be handed out, a bounded number of them.
 local function ripen(S, now)
   local due = redis.call('ZRANGEBYSCORE', S .. ':later', '-inf', now, 'LIMIT', 0, DUE_STEP)
-  if #due > 0 then ready_rows(S, take_later(S, due), now) end
+  if #due == 0 then return end
+  local rows = waiting_for_later(S, due)
+  if #rows > 0 then ready_rows(S, rows, now) end
+  wait_no_longer(S, due)
 end
 
--- Put everything that is reserved back among the dirty.
-local function give_back_all(S, now)
-  while true do
-    local rows = redis.call('ZPOPMIN', S .. ':held', ICK_ROWS)
-    if #rows == 0 then break end
-    add_ready(S, ick_swap(rows), now)
-  end
-  redis.call('UNLINK', S .. ':made')
+-- Put some of what is reserved back among the dirty; returns whether there is more.
+local function give_back(S, now)
+  local rows = redis.call('ZRANGE', S .. ':held', 0, DUE_STEP - 1, 'WITHSCORES')
+  if #rows == 0 then return false end
+  local members = {}
+  for i = 1, #rows, 2 do members[#members + 1] = rows[i] end
+  add_ready(S, ick_swap(rows), now)
+  redis.call('ZREM', S .. ':held', unpack(members))
+  redis.call('HDEL', S .. ':made', unpack(members))
+  return #members == DUE_STEP
 end
 
 -- The lease ends when nothing is reserved any more; the token stays, and the next one is higher.

@@ -6,6 +6,9 @@
   Here a bundle is a table: its `set` ('delayed', 'unacked', 'retry' or 'dead'), its `name`, and what
   the name says: `number`, `priority`, `attempt`, `count`, and `varied` when deadlines vary.
 ]]
+-- What it costs to open a bundle, beside its messages, in steps of those that are moved whole.
+local OPEN_STEPS = 10
+
 local function name_of(number, priority, attempt, count, varied)
   return number .. ':' .. priority .. ':' .. attempt .. ':' .. count .. (varied and ':v' or '')
 end

@@ -7,8 +7,8 @@
   and `attempt`: they become one bundle together. What is handed out follows in the table: for each
   bundle its name, or '' when there is nothing to acknowledge, its attempt and its texts.
 ]]
-local WADE_STEPS = 4096
-local TAKE_STEPS = 256
+local WADE_STEPS = 2000
+local TAKE_STEPS = 100
 local RESERVE_MS = 2000
 
 local function new_pop(room, ack_ms, reserve)

@@ -23,7 +23,7 @@ local WAITER_GRACE_MS = 1000
 local BOX_MS = 10000
 -- How many waiters are served by one call, with how many messages, and how many are forgotten.
 local SERVE_STEPS = 64
-local SERVE_MESSAGES = 4096
+local SERVE_MESSAGES = 1000
 local SILENT_STEPS = 500
 local HEAD_STEPS = 16
 
