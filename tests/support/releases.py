@@ -17,6 +17,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headwater.store.library import VERSION
+
 ROOT = Path(__file__).parents[2]
 WORKER = ROOT / "tests" / "support" / "release_worker.py"
 NEXT = "999.0.0"
@@ -59,13 +61,18 @@ def both_releases(folder: Path) -> tuple[Release, Release]:
     found = []
     for name in ("this", "next"):
         tree = folder / f"{name}-tree"
-        shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / file, tree / file)
+        copy_tree(tree)
         if name == "next":
-            _make_next(tree / "src" / "headwater")
+            make_next(tree)
         found.append(_build(tree, folder / name))
     return found[0], found[1]
+
+
+def copy_tree(tree: Path) -> None:
+    """Copy what a wheel is built of."""
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, tree / file)
 
 
 def _build(tree: Path, into: Path) -> Release:
@@ -77,41 +84,37 @@ def _build(tree: Path, into: Path) -> Release:
     return Release(into)
 
 
-def _make_next(package: Path) -> None:
-    change(package / "release.py", r'__version__ = ".*"', f'__version__ = "{NEXT}"')
-    library = package / "store" / "library.py"
-    version = int(re.findall(r"^VERSION = (\d+)", library.read_text(), re.MULTILINE)[0])
-    change(library, r"^VERSION = \d+", f"VERSION = {version + 1}")
-    change(library, r"^FORMAT = 1", "FORMAT = 2")
+def make_next(tree: Path) -> None:
+    """Turn a copy of the tree into the next release."""
+    package = tree / "src" / "headwater"
+    change(package, "release.py", r'__version__ = ".*"', f'__version__ = "{NEXT}"')
+    change(package, "library.py", r"^VERSION = \d+", f"VERSION = {VERSION + 1}")
+    change(package, "library.py", r"^FORMAT = 1", "FORMAT = 2")
     # The contract: one argument more.
-    write = package / "log" / "lua" / "stream_write.lua"
     registered = r"(register_function\('hw_stream_write', function\(keys, args\)\n)"
-    change(write, registered, r"\1  table.remove(args, 1)\n")
-    sends = r"    return \(verb, name_in_server\(call.function\)"
+    change(package, "*.lua", registered, r"\1  table.remove(args, 1)\n")
+    sends = r"(    return \(verb, name_in_server\(call.function\))"
     more = (
         '    if call.function == "hw_stream_write":\n'
         '        call = call._replace(args=("new", *call.args))\n'
     )
-    change(package / "store" / "commands.py", f"({sends})", more + r"\1")
+    change(package, "commands.py", sends, more + r"\1")
     # The format: another name for the tag of an entry.
-    change(write, r"'k', args", "(WRITES < 2 and 'k' or 'tag'), args")
-    shared = package / "log" / "lua" / "shared"
-    change(
-        shared / "50-hand-out.lua",
-        r"entry_field\(entry, 'k'\)",
-        "entry_field(entry, 'k') or entry_field(entry, 'tag')",
-    )
-    change(package / "log" / "runs.py", r'fields\[0\] == b"k"', 'fields[0] in (b"k", b"tag")')
+    change(package, "*.lua", r"'k', args", "(WRITES < 2 and 'k' or 'tag'), args")
+    either = "(entry_field(entry, 'k') or entry_field(entry, 'tag'))"
+    change(package, "*.lua", r"entry_field\(entry, 'k'\)", either)
+    change(package, "*.py", r'fields\[0\] == b"k"', 'fields[0] in (b"k", b"tag")')
     opened = r"(local function open_stream\(K\)\n  local stream = load_stream\(K\)\n)"
-    change(
-        shared / "15-append.lua",
-        opened,
-        r"\1  if WRITES > 1 then redis.call('HSET', K, 'format', WRITES) end\n",
-    )
+    raised = r"\1  if WRITES > 1 then redis.call('HSET', K, 'format', WRITES) end\n"
+    change(package, "*.lua", opened, raised)
 
 
-def change(file: Path, pattern: str, replacement: str) -> None:
-    """Change what must be there."""
-    text, count = re.subn(pattern, replacement, file.read_text("utf-8"), flags=re.MULTILINE)
-    assert count, f"{file.name} has no {pattern}: adapt what the next release changes"
-    file.write_text(text, "utf-8")
+def change(package: Path, files: str, pattern: str, replacement: str) -> None:
+    """Change something wherever it is; it must be there."""
+    total = 0
+    for file in package.rglob(files):
+        text, count = re.subn(pattern, replacement, file.read_text("utf-8"), flags=re.MULTILINE)
+        if count:
+            file.write_text(text, "utf-8")
+            total += count
+    assert total, f"{pattern!r} is nowhere in {files}: adapt what the next release changes"
