@@ -19,6 +19,7 @@ from headwater.log import grouping
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.keys import group_key
 from headwater.store.many import together
+from headwater.timeline import Farm
 
 BOUND_US = 5000
 # More than any case makes calls: the slow log keeps the newest.
@@ -30,7 +31,8 @@ FAR_MS = 10**9
 class Sizes(NamedTuple):
     """How large the objects are.
 
-    Pending ranges of a group, groups of a stream, messages of a queue, members of a dirty list.
+    Pending ranges of a group, groups of a stream, messages of a queue, members of a dirty list
+    and of a timeline.
     """
 
     fragments: int
@@ -110,6 +112,26 @@ def of_many_groups(hw: headwater.Headwater, count: int) -> Iterator[Case]:
     yield Case("delete of the stream", stream.delete)
 
 
+def of_a_timeline(native: redis.Redis, count: int) -> Iterator[Case]:
+    """Calls on a full timeline: ``count`` members are inserted, as many deleted."""
+    for at in range(0, count, CHUNK):
+        numbers = range(at, min(at + CHUNK, count))
+        native.zadd("k+", {f"a{n}": n for n in numbers})
+        native.zadd("k-", {f"d{n}": n for n in numbers})
+    batch = range(2 * CHUNK)
+    with Farm.open(socket_url(native), max_size=count, timeout_ms=60_000) as farm:
+        yield Case("insert", lambda: farm.insert([("k", count + n, f"i{n}") for n in batch]))
+        yield Case(
+            "insert what is too old", lambda: farm.insert([("k", -1 - n, f"o{n}") for n in batch])
+        )
+        yield Case("delete", lambda: farm.delete([("k", 2 * count + n, f"i{n}") for n in batch]))
+        yield Case("score", lambda: farm.score([("k", f"a{n}") for n in range(count)]))
+        yield Case("select by cursor", lambda: farm.select_range(["k"], (count, ""), limit=count))
+        yield Case("repair", lambda: farm.repair(["k"]))
+    with Farm.open(socket_url(native), max_size=count // 10, timeout_ms=60_000) as farm:
+        yield Case("repair of a key far over its size", lambda: farm.repair(["k"]))
+
+
 def run(sizes: Sizes) -> list[Row]:
     """Measure all kinds on one server without fsync."""
     rows = []
@@ -121,6 +143,7 @@ def run(sizes: Sizes) -> list[Row]:
             (f"{sizes.groups:,} groups", of_many_groups(hw, sizes.groups)),
             (f"queue of {sizes.messages:,}", of_a_queue(hw, native, sizes.messages)),
             (f"{sizes.members:,} members", of_dirty_lists(hw, sizes.members)),
+            (f"timeline of {sizes.members:,}", of_a_timeline(native, sizes.members)),
         ]
         for size, kinds in cases:
             for kind in kinds:

@@ -62,11 +62,15 @@ def held_one_by_one(
 def of_a_queue(hw: headwater.Headwater, native: redis.Redis, count: int) -> Iterator[Case]:
     """Calls on a queue with many messages; some are of the largest size that one call has."""
     queue = filled(hw, "large", count)
-    many = [VALUE] * CHUNK
+    many, most = [VALUE] * CHUNK, min(10_000, count // 10)
     yield Case("push of 1,000", lambda: queue.push_many(many))
-    yield Case("pop", lambda: queue.pop(10_000))
-    taken = list(itertools.chain.from_iterable(queue.pop(50, ack_ms=FAR_MS) for _ in range(600)))
-    yield Case("pop with deadlines", lambda: queue.pop(10_000, ack_ms=FAR_MS))
+    yield Case("pop", lambda: queue.pop(most))
+    taken = list(
+        itertools.chain.from_iterable(
+            queue.pop(50, ack_ms=FAR_MS) for _ in range(min(600, count // 100))
+        )
+    )
+    yield Case("pop with deadlines", lambda: queue.pop(most, ack_ms=FAR_MS))
     yield Case("extend", lambda: queue.extend(*taken, ack_ms=FAR_MS))
     yield Case("extend every second", lambda: queue.extend(*taken[::2], ack_ms=FAR_MS))
     yield Case("ack every third", lambda: queue.ack(*taken[::3]))
