@@ -18,6 +18,7 @@
     │   ├── UnknownTopic          the topic was never opened
     │   ├── UnknownGroup          the group has never read
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
+    │   ├── ReusedSequence        a producer's repeat has other content than the first time
     │   ├── StagingGone           what was staged is gone, or its publish has begun
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
@@ -266,6 +267,25 @@ class StaleSequence(LogError):
         self.producer = producer
         self.sequence = sequence
         self.newest = newest
+
+
+class ReusedSequence(LogError):
+    """A producer used a sequence again, with other content; nothing was written.
+
+    ``first`` and ``last`` are what the first content was given: offsets, or numbers of a queue.
+    """
+
+    def __init__(self, stream: str, producer: str, sequence: int, first: int, last: int) -> None:
+        super().__init__(
+            f"producer {producer!r} sent sequence {sequence} to {stream!r} with other content than "
+            f"before, which is at {first} to {last}; give new content a new sequence, and repeat "
+            "a write only as it was"
+        )
+        self.stream = stream
+        self.producer = producer
+        self.sequence = sequence
+        self.first = first
+        self.last = last
 
 
 class StagingGone(LogError):

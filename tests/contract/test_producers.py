@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headwater import Headwater, InvalidInput, StaleSequence, Stream
+from headwater import Headwater, InvalidInput, ReusedSequence, StaleSequence, Stream
 from tests.support.entries import entries, pairs
 
 REMEMBERED = 128
@@ -18,8 +18,6 @@ def test_a_repeat_changes_nothing_and_has_the_first_answer(stream: Stream, size:
     assert first == range(4, 4 + size)
     stream.write_many(entries(2))
     assert stream.write_many(entries(size), producer="p", sequence=1) == first
-    other = pa.table({"tag": ["x"], "value": [b"y"]})
-    assert stream.append(other, producer="p", sequence=1) == first
     assert stream.info().last == size + 5
     assert pairs(stream.read(4, size)) == entries(size)
 
@@ -98,3 +96,37 @@ def test_a_producer_that_starts_again_is_told_where_it_stands(stream: Stream) ->
     assert stream.newest_sequence("q") is None
     with pytest.raises(InvalidInput):
         stream.newest_sequence("")
+
+
+def test_a_sequence_with_other_content_is_refused_and_writes_nothing(stream: Stream) -> None:
+    first = stream.write_many(entries(5), producer="p", sequence=1)
+    for other in (entries(4), entries(5, 2), [*entries(4), ("tag-5", b"value-6")], entries(600)):
+        with pytest.raises(ReusedSequence) as caught:
+            stream.write_many(other, producer="p", sequence=1)
+        found = caught.value
+        assert (found.stream, found.producer, found.sequence) == (stream.name, "p", 1)
+        assert range(found.first, found.last + 1) == first
+    assert stream.write_many(entries(5), producer="p", sequence=1) == first
+    assert stream.info().last == 5
+
+
+def test_a_repeat_is_recognised_however_it_is_cut_and_packed(stream: Stream) -> None:
+    rows = pa.table(
+        {"tag": [f"t{n}" for n in range(3000)], "value": [b"%d" % n for n in range(3000)]}
+    )
+    offsets = stream.append(rows, producer="p", sequence=1)
+    chunks = pa.concat_tables([rows.slice(0, 7), rows.slice(7, 1200), rows.slice(1207)])
+    assert stream.append(chunks, producer="p", sequence=1) == offsets
+    pairs_ = list(zip(rows["tag"].to_pylist(), rows["value"].to_pylist(), strict=True))
+    assert stream.write_many(pairs_, producer="p", sequence=1) == offsets
+
+
+def test_a_boundary_between_messages_is_content(stream: Stream) -> None:
+    stream.write_many([("a", b"bc"), ("d", b"")], producer="p", sequence=1)
+    for other in (
+        [("ab", b"c"), ("d", b"")],
+        [("a", b"b"), ("d", b"c")],
+        [("a", b"bc"), ("", b"d")],
+    ):
+        with pytest.raises(ReusedSequence):
+            stream.write_many(other, producer="p", sequence=1)

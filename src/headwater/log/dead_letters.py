@@ -10,7 +10,7 @@ from headwater.log.group_replies import BuryReply, DeadRange, DeadReply, ExpireR
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
-from headwater.log.writing import write_many
+from headwater.log.writing import append, batch_of_entries
 from headwater.store.call import Call, Operation
 from headwater.store.faults import Refusal
 
@@ -61,7 +61,11 @@ def bury(group: GroupHandle) -> Operation[int]:
         ]
         target = StreamHandle(batch.stream, group.stream.registered)
         entries = [(letter.tag, letter.value) for letter in letters]
-        offsets = yield from write_many(target, entries, None, _producer(group), batch.number)
+        # A letter may have been evicted since the first try: that one counts.
+        letters_batch = batch_of_entries(entries)
+        offsets = yield from append(
+            target, letters_batch, None, _producer(group), batch.number, compare=False
+        )
         done, at = str(batch.number), offsets.start
 
 

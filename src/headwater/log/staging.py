@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headwater.errors import InvalidInput, StagingGone, StaleSequence
+from headwater.errors import InvalidInput, StagingGone
 from headwater.log import counts, node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
@@ -81,8 +81,7 @@ def publish(
         except Refusal as refusal:
             if refusal.code == "NO_STAGING":
                 raise StagingGone(stream.name, refusal.words[0]) from None
-            newest = int(refusal.words[0])
-            raise StaleSequence(stream.name, producer, sequence, newest) from None
+            raise refusal.of_sequence(stream.name, producer, sequence) from None
         if reply.noted:
             names = ()
         if reply.done:

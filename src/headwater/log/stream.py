@@ -71,7 +71,8 @@ class Stream(Generic[D]):
 
         With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
         returns the offsets of the first time; the last 128 sequences of a producer are remembered.
-        Raises StaleSequence for an older one. One round trip.
+        Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
+        round trip.
         """
         return self._run(
             writing.write_many(

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from headwater.errors import InvalidInput, LogError, StaleSequence, StoreError
+from headwater.errors import InvalidInput, LogError, StoreError
 from headwater.log import node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_name
@@ -105,15 +105,21 @@ def append(
     backlog: int | None,
     producer: str | None,
     sequence: int | None,
+    *,
+    compare: bool = True,
 ) -> Operation[range]:
     """Append a batch of a node's shape and return its offsets.
 
     A repeat of (producer, sequence) changes nothing and returns the offsets of the first time.
+    Raises ReusedSequence when it has other content, unless the contents are not to be compared,
+    and StaleSequence.
     """
     node.check_batch(batch)
     head = _head(backlog, producer, sequence)
     if not batch.num_rows:
         return range(0)
+    if producer is not None and compare:
+        head = (head[0], f"{sequence}:{node.digest(batch)}", head[2])
     call = Call(
         "hw_stream_write",
         stream.key,
@@ -124,9 +130,7 @@ def append(
     try:
         reply = WriteReply(*(yield call))
     except Refusal as refusal:
-        raise StaleSequence(
-            stream.name, str(producer), int(sequence or 0), int(refusal.words[0])
-        ) from None
+        raise refusal.of_sequence(stream.name, producer, sequence) from None
     stream.hot = reply.hot
     note_new(stream, reply.first)
     # A batch that could have been a node met leftovers in the tail: clear them away, so that

@@ -23,6 +23,7 @@ from headwater.errors import (
     OutboxError,
     PoisonedBatch,
     PositionLost,
+    ReusedSequence,
     StaleSequence,
     TransactionEnded,
 )
@@ -319,8 +320,9 @@ class Turn:
         letter, producer = [(message.tag, message.value)], self.position.reader
         try:
             yield Ask(write_many(self._dead_letters, letter, None, producer, message.offset))
-        except StaleSequence:
-            # The consumer was moved back to before what it buried long ago: it is a new letter.
+        except (StaleSequence, ReusedSequence):
+            # The consumer was moved back to before what it buried long ago, or its stream is
+            # another one since: it is a new letter.
             yield Ask(write_many(self._dead_letters, letter, None, None, None))
         yield Step("buried")
         if not (yield Transact(self.position.move(batch.at, batch.after))):

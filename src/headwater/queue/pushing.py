@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
-from headwater.errors import InvalidInput, StaleSequence, StoreError
+from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_ms
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
@@ -58,6 +59,8 @@ def push_many(
     _check_size(words)
     size = len(words)
     source = check_source(producer, sequence)
+    if source[0]:
+        source = (source[0], f"{source[1]}:{_digest(words)}")
     head: tuple[Argument, ...] = (
         check_ms(delay_ms, "delay_ms"),
         check_priority(priority),
@@ -77,9 +80,7 @@ def push_many(
     try:
         reply = PushReply.of((yield call))
     except Refusal as refusal:
-        raise StaleSequence(
-            queue.name, str(producer), int(sequence or 0), int(refusal.words[0])
-        ) from None
+        raise refusal.of_sequence(queue.name, producer, sequence) from None
     if reply.new:
         # A queue that begins, be it the second one of its name.
         queue.registered.discard(queue.key)
@@ -91,6 +92,14 @@ def push_many(
         return [number.decode() for number in reply.numbers]
     first, last = map(int, reply.numbers)
     return [str(number) for number in range(first, last + 1)]
+
+
+def _digest(values: list[bytes]) -> str:
+    """Return a digest of values: a CRC-32 of their lengths and bytes, and a size."""
+    crc = 0
+    for value in values:
+        crc = crc32(value, crc32(len(value).to_bytes(4, "little"), crc))
+    return f"{crc:08x}{sum(map(len, values)):x}"
 
 
 def _check_size(values: list[bytes]) -> None:

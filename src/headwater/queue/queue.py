@@ -80,8 +80,8 @@ class Queue(Generic[D]):
 
         ``dedupe`` names a key for each value. With ``producer`` and ``sequence`` (increasing per
         producer) a repeat changes nothing and returns the ids of the first time; the last 128
-        sequences of a producer are remembered. Raises StaleSequence for an older one. One round
-        trip.
+        sequences of a producer are remembered. Raises StaleSequence for an older one, and
+        ReusedSequence for one with other content. One round trip.
         """
         return self._run(
             pushing.push_many(

@@ -18,7 +18,10 @@ from headwater import instrument
 from headwater.errors import (
     AccessDenied,
     FormatTooNew,
+    LogError,
     OutcomeUnknown,
+    ReusedSequence,
+    StaleSequence,
     StoreError,
     StoreTooOld,
     StoreUnreachable,
@@ -54,6 +57,12 @@ class Refusal(Exception):
         super().__init__(code, *words)
         self.code = code
         self.words = words
+
+    def of_sequence(self, name: str, producer: str | None, sequence: int | None) -> LogError:
+        """Return the error of an object that refused the sequence of a producer."""
+        numbers = [int(word) for word in self.words]
+        kind = ReusedSequence if self.code == "REUSED" else StaleSequence
+        return kind(name, str(producer), int(sequence or 0), *numbers)
 
 
 class Unsent(redis_errors.ConnectionError):

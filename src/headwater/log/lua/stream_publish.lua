@@ -129,7 +129,7 @@ local function move_nodes(K, producer, open, stream, now)
   for i, node in ipairs(nodes) do
     local fits = append_packed(K, stream, now, node.count, node.time, node.newest, node.fit, node.blob,
       i == #nodes and mark or MORE)
-    if not fits then error({ err = 'HW_TAIL the tail of the stream goes beyond its end' }) end
+    if not fits then error({ err = 'ERR the tail of the stream goes beyond its end' }) end
   end
   save_publish(K, producer, open, now)
   if nodes[1] then

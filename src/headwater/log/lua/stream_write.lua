@@ -53,8 +53,7 @@ end
 local function write(K, producer, numbered, form, args, now, again)
   local sequence, digest
   if producer ~= '' then
-    sequence, digest = string.match(numbered, '^(%d+):?(%x*)$')
-    sequence = tonumber(sequence)
+    sequence, digest = sequence_and_digest(numbered)
     local first, last = remembered_answer(K, producer, sequence, digest)
     if first then
       if last > tonumber(redis.call('HGET', K, 'last') or 0) then complete_stream(K) end
@@ -75,7 +74,7 @@ local function write(K, producer, numbered, form, args, now, again)
   end
   if not whole then
     -- A call before this one stopped half-way: complete it, and begin anew behind it.
-    if again then return redis.error_reply('HW_TAIL the tail of the stream goes beyond its end') end
+    if again then return redis.error_reply('ERR the tail of the stream goes beyond its end') end
     complete_stream(K)
     return write(K, producer, numbered, form, args, now, true)
   end

@@ -4,12 +4,14 @@
   as the first time; so is a message whose dedupe key was pushed within its window.
 
   KEYS   1 the queue
-  ARGV   1 delay ms   2 priority   3 ms to live or ''   4 producer or ''   5 its sequence
+  ARGV   1 delay ms   2 priority   3 ms to live or ''   4 producer or ''
+         5 its sequence and, after a colon, a digest of the content if it has one
          6 ms for which dedupe keys are remembered, or '' when there are none
          then values; or, with dedupe keys: key, value, key, value, ...
   Reply  { 1 when the queue is new, first number, last number }
          with dedupe keys { 1 when the queue is new, number of each message }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
+         error HW_REUSED <first> <last> when the sequence was pushed with other content
 ]]
 local PUSH_ARGS = 6
 local KEY_STEPS = 1000
@@ -113,7 +115,7 @@ local function push_once(queue, window_ms, args)
 end
 
 -- Stores what is not known yet; returns the reply.
-local function push_new(queue, args, delay, priority, ttl, producer, sequence, window_ms)
+local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms)
   -- Keys of a queue of the same name that was deleted are not this one's.
   if queue.new then queue.generation = queue.us end
   local values, answer, first = {}, nil, nil
@@ -132,7 +134,7 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, w
     -- The answer is last: what was not stored is not remembered, and a repeat stores it.
     note_saved(queue)
     save_queue(queue)
-    local fine, fault = pcall(remember_answer, queue.key, producer, sequence, first, last, queue.now)
+    local fine, fault = pcall(remember_answer, queue.key, producer, sequence, first, last, queue.now, digest)
     if not fine and not remembered_answer(queue.key, producer, sequence) then error(fault) end
   end
   if queue.waited >= queue.now then
@@ -144,11 +146,12 @@ end
 
 redis.register_function('hw_queue_push', function(keys, args)
   local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
-  local sequence, window_ms = tonumber(args[5]), args[6]
+  local numbered, window_ms = args[5], args[6]
+  local sequence, digest = sequence_and_digest(numbered)
   if producer ~= '' then
-    local first, last = remembered_answer(K, producer, sequence)
+    local first, last = remembered_answer(K, producer, sequence, digest)
     if first then return { 0, digits(first), digits(last) } end
     if last then return last end
   end
-  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, window_ms)
+  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, digest, window_ms)
 end)

@@ -7,12 +7,13 @@ log deduplicates it.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
 
 from headwater.client import Headwater
-from headwater.errors import FormatTooNew, InputChanged, JobForgotten
+from headwater.errors import FormatTooNew, InputChanged, JobForgotten, ReusedSequence
 from headwater.log.retention import PRODUCER_MS
 from headwater.spark.jobs.backfill_inputs import Chunk
 
@@ -69,7 +70,8 @@ class Journal:
     def begin(self, plan: BackfillPlan) -> BackfillPlan:
         """Record a plan; returns the one that counts, which is another's if that was faster."""
         entry = (_PLAN, msgspec.json.encode(plan))
-        self.stream.write_many([entry], producer=_PLAN, sequence=1)
+        with contextlib.suppress(ReusedSequence):
+            self.stream.write_many([entry], producer=_PLAN, sequence=1)
         kept = self.read()
         assert kept is not None
         return kept

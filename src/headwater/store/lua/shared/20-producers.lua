@@ -13,6 +13,12 @@
 -- How many of a producer's latest writes are remembered with their answers.
 local ANSWERS = 128
 
+-- Reads a sequence as writers send it: "sequence" or "sequence:digest".
+local function sequence_and_digest(text)
+  local sequence, digest = string.match(text, '^(%d+):?(%x*)$')
+  return tonumber(sequence), digest
+end
+
 -- Returns first and last when it is a repeat, nil and an error when it is too old to be known or has
 -- other content. Either digest may be missing, as '' or nil: then the contents are not compared.
 local function remembered_answer(K, producer, sequence, digest)
