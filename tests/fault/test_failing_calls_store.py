@@ -1,0 +1,86 @@
+"""The record of a store and the registries, while any call of their functions fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headwater.store.call import Call
+from headwater.store.library import FORMAT, VERSION
+from headwater.store.record import COUNTS_MS, KEY, read_record
+from tests.support.failing_calls import FailingServer, Failure, Site
+
+pytestmark = pytest.mark.fault
+
+NOW, LONG_AGO = "1.0.0:1:1", "0.9.0:1:1"
+REGISTRY = "hw:{streams}"
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[FailingServer]:
+    with FailingServer() as server:
+        yield server
+
+
+def fail_in_turn(
+    failing: FailingServer, call: Call, check: Callable[[], None], prepare: Callable[[], None]
+) -> set[Site]:
+    """Fail a call in every place; then repeat it without a failure, and look."""
+
+    def look(_: None, __: Failure) -> None:
+        failing.hw.store.ask(call)
+        check()
+
+    return failing.fail_in_turn(prepare, lambda _: failing.hw.store.ask(call), look)
+
+
+def test_every_call_of_the_functions_of_a_store_may_fail(failing: FailingServer) -> None:
+    store = failing.hw.store
+    admin = failing.server.client()
+
+    def a_record() -> None:
+        now = store.run(read_record()).now_ms
+        admin.delete(KEY)
+        admin.hset(KEY, mapping={"format": FORMAT, NOW: now, LONG_AGO: now - COUNTS_MS - 1})
+
+    def noted() -> None:
+        record = store.run(read_record())
+        assert record.format == FORMAT, "an older client is still there"
+        assert sorted(kind.release for kind in record.seen) == ["1.0.0", "2.0.0"]
+
+    def raised() -> None:
+        assert store.run(read_record()).format == FORMAT + 1
+
+    def names() -> None:
+        admin.delete(REGISTRY)
+        admin.sadd(REGISTRY, "a", "b")
+
+    def holds(*found: str) -> Callable[[], None]:
+        def look() -> None:
+            listed = store.ask(Call("hw_registry_list", REGISTRY, read_only=True))
+            assert sorted(name.decode() for name in listed) == [*found]
+
+        return look
+
+    note = Call("hw_store_note", KEY, ("2.0.0", VERSION + 1, FORMAT + 1, COUNTS_MS))
+    failed = fail_in_turn(failing, note, noted, a_record)
+    failed |= fail_in_turn(failing, Call("hw_store_raise", KEY, (FORMAT + 1, 0)), raised, a_record)
+    failed |= fail_in_turn(
+        failing, Call("hw_store_record", KEY, read_only=True), a_record, a_record
+    )
+    failed |= fail_in_turn(
+        failing,
+        Call("hw_registry_add", REGISTRY, ("b", "c", "d")),
+        holds("a", "b", "c", "d"),
+        names,
+    )
+    failed |= fail_in_turn(
+        failing, Call("hw_registry_remove", REGISTRY, ("a", "x")), holds("b"), names
+    )
+    failed |= fail_in_turn(
+        failing, Call("hw_registry_list", REGISTRY, read_only=True), holds("a", "b"), names
+    )
+    admin.close()
+    left = failing.sites("store", files="record|registry") - failed
+    assert sorted(map(str, left)) == []
