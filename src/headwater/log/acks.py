@@ -38,7 +38,7 @@ def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: int) -> Ope
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
     """Acknowledge offsets that compaction emptied, whether or not they were handed out."""
-    yield from _in_steps(group, "hw_group_skip", (created,), holes)
+    yield from _in_steps(group, "hw_group_skip", (created,), ranges_of(holes))
 
 
 def _on_ranges(

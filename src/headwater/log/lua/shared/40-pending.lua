@@ -194,16 +194,18 @@ end
 
 -- Cuts the offsets in args out of what is pending; args are first, last, first, last, ... from a place on.
 -- Returns the ranges that go, what is left of them, the parts in between, and the offset to go on from
--- or -1. In order, an offset may lie in what the one before it left; else whoever comes first is done.
+-- or -1. They ascend, so that an offset may lie in what the one before it left.
 local function plan_cuts(G, args, from)
   local old, rest, parts, room = {}, {}, {}, STEP_RANGES
-  local done, left = 0, nil
+  local done, left, lowest = 0, nil, 0
   for i = from, #args, 2 do
     local first, last = tonumber(args[i]), tonumber(args[i + 1])
-    if room <= 0 or first <= done then return old, rest, parts, first end
+    if first < lowest then error({ err = 'ERR ranges of offsets must ascend' }) end
+    lowest, first = first, math.max(first, done + 1)
+    if room <= 0 then return old, rest, parts, first end
     local ranges, place = {}, nil
     local at = first
-    if left and first <= left.last then
+    if left and first <= left.last and first <= last then
       ranges[1], at = table.remove(rest), left.last + 1
     end
     if at <= last then
@@ -214,7 +216,7 @@ local function plan_cuts(G, args, from)
         old[#old + 1], ranges[#ranges + 1] = range, range
       end
     end
-    left = nil
+    if ranges[1] then left = nil end
     for _, range in ipairs(ranges) do
       local low, high = math.max(range.first, first), math.min(range.last, last)
       if range.first < low then rest[#rest + 1] = part_of(range, range.first, low - 1) end
@@ -225,7 +227,7 @@ local function plan_cuts(G, args, from)
       end
     end
     if place then return old, rest, parts, place end
-    done = last
+    done = math.max(done, last)
   end
   return old, rest, parts, -1
 end

@@ -65,7 +65,6 @@ local function return_claims(K, name, group, claims, retry, now)
       end
       if old[1] then replace_ranges(G, group, old, new) end
     else
-      lower_position(K, name, first)
       replace_ranges(G, group, {}, {
         { first = first, last = last, attempt = attempt - 1, due = now, expire = NEVER },
       })
@@ -119,6 +118,7 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
   end
   local fault = refused(redis.pcall('RPUSH', box_key(G, waiter), claim_text(claims, retry ~= '', bag)))
   if fault then
+    afterwards(lower_position, K, name, claims[1])
     return_claims(K, name, group, claims, retry ~= '', now)
     error(fault)
   end
@@ -172,15 +172,19 @@ local function take_back(K, name, group, waiter, now)
   local G = group_key(K, name)
   local box = box_key(G, waiter)
   book_group(G, group)
-  local texts = redis.call('LRANGE', box, 0, -1)
-  -- First of all: what is taken back must not be taken back again.
-  local boxed = redis.call('DEL', box)
-  for _, text in ipairs(texts) do
+  local found = {}
+  for _, text in ipairs(redis.call('LRANGE', box, 0, -1)) do
     local mode, head = string.match(text, '^([rn])([^\n]*)\n')
-    local claims = {}
+    local claims = { mode = mode }
     for number in string.gmatch(head or '', '%d+') do claims[#claims + 1] = tonumber(number) end
-    return_claims(K, name, group, claims, mode == 'r', now)
+    if claims[1] then
+      lower_position(K, name, claims[1])
+      found[#found + 1] = claims
+    end
   end
+  -- What is taken back must not be taken back again.
+  local boxed = redis.call('DEL', box)
+  for _, claims in ipairs(found) do return_claims(K, name, group, claims, claims.mode == 'r', now) end
   forget_waiter(G, waiter)
   return boxed
 end
