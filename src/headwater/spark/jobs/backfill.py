@@ -18,7 +18,12 @@ from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import translating_errors
-from headwater.spark.jobs.backfill_inputs import BackfillInput, FilesInput, TableInput
+from headwater.spark.jobs.backfill_inputs import (
+    BackfillInput,
+    FilesInput,
+    TableInput,
+    key_and_columns,
+)
 from headwater.spark.jobs.backfill_journal import BackfillPlan, Journal
 from headwater.spark.jobs.backfill_targets import (
     BackfillTarget,
@@ -28,9 +33,7 @@ from headwater.spark.jobs.backfill_targets import (
     TimelineTarget,
 )
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
-from headwater.spark.tables.database import open_database
 from headwater.spark.timelines.target import FarmPlan, absolute_farm
-from headwater.sql.relations import Relation
 
 CHUNK_ROWS = 500_000
 
@@ -107,7 +110,12 @@ def backfill(
     target = _target(absolute_url(url), names, tag, value, score)
     report = report or JobReport()
     columns = {"tag": tag, "value": value, "score": score}
-    _require(target, db, Relation.of(table, query) if table or query else None, columns)
+    client(target.url)
+    if isinstance(target, TimelineTarget):
+        FarmPlan(target.instances).require()
+    if db is not None and not paths and (table or query):
+        # Before Spark is asked for anything, which may have to start first.
+        _check_columns(key_and_columns(db, table, query, order_by)[1], columns)
     with translating_errors():
         intake = _intake(spark, name, db, table, query, paths, format, schema, options, order_by)
         _check_columns(intake.columns(), columns)
@@ -210,20 +218,6 @@ def _intake(
     if db is None:
         raise InvalidInput("name the database of the table by db, as sqlite:///file")
     return TableInput(spark, job, db, table, query, order_by)
-
-
-def _require(
-    target: BackfillTarget,
-    db: str | None,
-    relation: Relation | None,
-    columns: Mapping[str, str | None],
-) -> None:
-    """Raise what is wrong with store, farm and table, before Spark is asked for anything."""
-    client(target.url)
-    if isinstance(target, TimelineTarget):
-        FarmPlan(target.instances).require()
-    if db is not None and relation is not None:
-        _check_columns([one.name for one in open_database(db).columns(relation)], columns)
 
 
 def _check_columns(names: list[str], wanted: Mapping[str, str | None]) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import types as t
 
 from headwater.errors import InputChanged, InvalidInput
 from headwater.spark.jobs.tasks import tasks_at_once
-from headwater.spark.tables.database import chosen_columns, open_database
+from headwater.spark.tables.database import open_database
 from headwater.sql.relations import Relation
 
 FORMATS = ("parquet", "csv", "json", "orc")
@@ -76,17 +76,8 @@ class TableInput:
     _key: str = field(init=False)
 
     def __post_init__(self) -> None:
-        database, relation = open_database(self.url), Relation.of(self.table, self.query)
-        if self.order_by is not None:
-            chosen_columns(database.columns(relation), [self.order_by], relation)
-        key = self.order_by or database.key(relation)
-        if key is None:
-            raise InvalidInput(
-                f"{relation} has no primary key of one column; name a column by order_by, which "
-                "its rows are cut and ordered by"
-            )
+        self._key, _ = key_and_columns(self.url, self.table, self.query, self.order_by)
         self._schema = self._load().schema
-        self._key = _checked_key(key, self._schema)
 
     def describe(self) -> str:
         """See BackfillInput."""
@@ -146,6 +137,25 @@ class TableInput:
         return {"partitionColumn": self._key, "numPartitions": tasks} | {
             name: str(bound) for name, bound in known.items()
         }
+
+
+def key_and_columns(
+    url: str, table: str | None, query: str | None, order_by: str | None
+) -> tuple[str, list[str]]:
+    """Return the column that a table is cut and ordered by, and all its columns, without Spark.
+
+    Raises InvalidInput, QueryRefused, DatabaseUnreachable.
+    """
+    database, relation = open_database(url), Relation.of(table, query)
+    columns = database.columns(relation)
+    key = order_by or database.key(relation)
+    if key is None:
+        raise InvalidInput(
+            f"{relation} has no primary key of one column; name a column by order_by, which "
+            "its rows are cut and ordered by"
+        )
+    schema = t.StructType([t.StructField(column.name, column.type) for column in columns])
+    return _checked_key(key, schema), schema.names
 
 
 @dataclass(slots=True)
