@@ -71,7 +71,7 @@ format: setup ## format the code, and fix what lint can fix
 	@$(RUN) ruff check --fix $(CODE)
 	@$(RUN) ruff format --quiet $(CODE)
 
-contracts: setup ## after a change of a server function's header: renew its page and the recorded digest
+contracts: setup ## after a change of a server function's header: renew the pages; after a release: record the contracts
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
 
 bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark against their peers, and the longest calls

@@ -11,10 +11,12 @@ import redis
 import headwater
 from headwater.errors import FormatTooNew
 from headwater.log.node import batch_of
+from headwater.queue.acks import delivery_of
 from headwater.store.library import FORMAT
 from tests.support.servers import Server
 
 NEWER = FORMAT + 1
+DELIVERY = delivery_of("1733000000000123:0:1:1.1733000000000001")
 Dial = Callable[[str | None], headwater.Headwater]
 Work = Callable[[headwater.Headwater], Any]
 
@@ -56,6 +58,10 @@ def work_of(name: str) -> dict[str, tuple[str, str, Work]]:
         "group read": (group, "stream", lambda hw: hw.stream(name).group("g").read(1)),
         "ack": (group, "stream", lambda hw: hw.stream(name).group("g").ack(1)),
         "nack": (group, "stream", lambda hw: hw.stream(name).group("g").nack(1)),
+        "seek": (group, "stream", lambda hw: hw.stream(name).group("g").seek(1)),
+        "delete of a stream": (stream, "stream", lambda hw: hw.stream(name).delete()),
+        "retain": (stream, "stream", lambda hw: hw.stream(name).retain(max_count=1)),
+        "compact": (stream, "stream", lambda hw: hw.stream(name).compact()),
         "stage": (
             f"{stream}:staged:st-{name}",
             "stream",
@@ -63,9 +69,14 @@ def work_of(name: str) -> dict[str, tuple[str, str, Work]]:
         ),
         "push": (queue, "queue", lambda hw: hw.queue(name).push(b"2")),
         "pop": (queue, "queue", lambda hw: hw.queue(name).pop(ack_ms=60_000)),
+        "settle": (queue, "queue", lambda hw: hw.queue(name).ack(DELIVERY)),
+        "purge": (queue, "queue", lambda hw: hw.queue(name).purge()),
+        "delete of a queue": (queue, "queue", lambda hw: hw.queue(name).delete()),
+        "stats": (queue, "queue", lambda hw: hw.queue(name).stats()),
         "topic": (f"hw:t:{{{name}}}", "topic", lambda hw: hw.topic(name).write("t", b"2")),
         "open": (channel, "channel", lambda hw: hw.ick_channel(name).add({"c": 3.0})),
         "add": (shard, "channel", lambda hw: hw.ick_channel(name).add({"c": 3.0})),
+        "delete of a channel": (channel, "channel", lambda hw: hw.ick_channel(name).delete()),
         "reserve": (shard, "channel", lambda hw: hw.ick_channel(name).reserve(1)),
     }
 
