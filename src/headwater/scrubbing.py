@@ -102,8 +102,7 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
 
 _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels"), "set"),
-    "timelines": "hash",
-    "scrub": "hash",
+    **dict.fromkeys(("store", "timelines", "scrub"), "hash"),
 }
 _KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] = {
     "": _check_global,
@@ -252,15 +251,16 @@ class ScrubRun:
 
     def _repair(self, found: _Object) -> Checks[None]:
         """Repair an object until nothing more can be; what is left is noted."""
-        ledger = ScrubLedger()
+        tried: dict[Defect, None] = {}
         for _ in range(ROUNDS):
             ledger = ScrubLedger()
             yield from found.check(ledger)
             changed = False
             for defect in ledger.defects:
                 if defect.repair is not None and (yield apply(defect.repair)):
-                    self._repaired.append(defect)
-                    changed = True
+                    changed = changed or defect not in tried
+                    tried[defect] = None
             if not changed:
                 break
+        self._repaired += [defect for defect in tried if defect not in ledger.defects]
         self.ledger.add(ledger)

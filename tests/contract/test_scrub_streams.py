@@ -66,7 +66,7 @@ STREAM: dict[str, Break[Keys]] = {
         "stream",
         "node at 77",
         "a row of the index",
-        "4 bytes",
+        "none",
     ),
     "the count of bytes": Break(
         lambda raw, at: raw.hincrby(at.stream, "bytes", 5), "stream", "field bytes", "", ""

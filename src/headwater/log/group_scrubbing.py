@@ -305,7 +305,9 @@ def _sweep_dead(key: str, group: str, ledger: ScrubLedger) -> Checks[tuple[Sweep
 
 def _check_grave(key: str, group: str, highest: int, ledger: ScrubLedger) -> Checks[None]:
     """Check that the stream of the dead letters reaches to the newest of them; it only grows."""
-    (grave,) = yield read(ledger, key, ("HGET", group, "grave"))
+    grave, letters = yield read(ledger, key, ("HGET", group, "grave"), ("ZCARD", f"{group}:dead"))
+    if not letters:
+        return
     if grave is None or isinstance(grave, Exception):
         ledger.found("field grave", "the stream of the dead letters", "none", "discard them")
         return

@@ -40,7 +40,10 @@ def check_stream_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check one key under the name of a stream."""
     key, part = stream_key(found.name), found.part
     ledger.kind, ledger.name = "stream", found.name
-    if part in _TYPES:
+    if part == b":remade":
+        # It is there only while one call makes it.
+        report_orphan(key, found.key, "nothing: it is left of a call", (), ledger)
+    elif part in _TYPES:
         right = yield from check_type(key, found.key, _TYPES[part], ledger)
         if right and part == b"":
             yield from _check_known(key, found.name, ledger)

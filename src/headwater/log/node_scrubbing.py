@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from headwater.errors import UnreadableNode
-from headwater.log import node
-from headwater.log.keys import index_key, nodes_key
-from headwater.log.replies import IndexedNode
+from headwater.log.keys import index_key, nodes_key, stream_key
+from headwater.log.replies import IndexedNode, SentNode
+from headwater.log.runs import open_node
 from headwater.log.stream_fields import COUNTERS, StreamHead, head_command, stream_head
 from headwater.store.scrubbing import (
     EVICT,
@@ -24,6 +24,7 @@ from headwater.store.scrubbing import (
     Sweep,
     read,
     settled,
+    shown,
 )
 
 # How many bytes of messages are read by one call.
@@ -56,8 +57,9 @@ def rows_of(reply: list[bytes], ledger: ScrubLedger | None = None) -> list[Index
     return rows
 
 
-def check_nodes(key: str, ledger: ScrubLedger) -> Checks[None]:
+def check_nodes(stream: str, ledger: ScrubLedger) -> Checks[None]:
     """Check all nodes of a stream, their index, and the counters of both."""
+    key = stream_key(stream)
     judge = True
 
     def sweep() -> Checks[Sweep | None]:
@@ -93,7 +95,7 @@ def _sweep_index(key: str, ledger: ScrubLedger, judge: bool) -> Checks[Sweep | N
         if head is None:
             return None
         for row in rows:
-            if row.member != seen:
+            if row.member != seen and head.freed < row.last <= head.sealed:
                 total["bytes"] += row.facts.size
                 total["holes"] += row.last - row.facts.base + 1 - row.facts.messages
         if judge:
@@ -169,9 +171,9 @@ def _fault_of(facts: IndexedNode, last: int, blob: bytes | None) -> tuple[str, s
     if not blob:
         return None if not facts.messages else (f"{facts.messages} messages", "none")
     try:
-        batch = node.unpack(blob)
+        batch = open_node(SentNode(facts.base, last, facts.time, facts.version, blob), "")
     except UnreadableNode as error:
-        return "a node that can be read", str(error)
+        return "a node that can be read", error.why
     if batch.num_rows != facts.messages:
         return f"{facts.messages} messages", f"{batch.num_rows}"
     offsets: list[Any] = (
@@ -191,13 +193,21 @@ def check_stray_nodes(key: str, ledger: ScrubLedger) -> Checks[None]:
     while True:
         ((cursor, found),) = yield read(ledger, key, ("HSCAN", nodes_key(key), cursor, "COUNT", 10))
         for base in found[::2]:
+            if not base.isdigit():
+                _report_stray(key, base, ((("HGET", key, "replacing"), None),), ledger)
+                continue
             where: Command = ("ZRANGE", index_key(key), base, "+inf", "BYSCORE", "LIMIT", 0, 1)
             row, kept = yield read(ledger, key, where, ("HSTRLEN", nodes_key(key), base))
             if kept and not (row and row[0].startswith(base + b":")):
                 expected = ((where, row), (("HSTRLEN", nodes_key(key), base), kept))
-                changes: tuple[Command, ...] = (("HDEL", nodes_key(key), base),)
-                repair = Repair("drops it: nobody can read it", key, expected, changes)
-                said = f"{kept} bytes"
-                ledger.found(f"node at {base.decode()}", "a row of the index", said, repair=repair)
+                _report_stray(key, base, expected, ledger)
         if cursor == b"0":
             return
+
+
+def _report_stray(
+    key: str, base: bytes, expected: tuple[tuple[Command, Any], ...], ledger: ScrubLedger
+) -> None:
+    changes: tuple[Command, ...] = (("HDEL", nodes_key(key), base),)
+    repair = Repair("drops it: nobody can read it", key, expected, changes)
+    ledger.found(f"node at {shown(base)}", "a row of the index", "none", repair=repair)

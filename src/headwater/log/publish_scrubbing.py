@@ -6,7 +6,7 @@ import re
 
 from headwater.store.scrubbing import PAGE, Checks, Command, ScrubLedger, read, shown
 
-_PUBLISH = re.compile(rb"(\d+):(\d+):(\d+):(\d+):(\d+)(?::.*)?", re.DOTALL)
+_PUBLISH = re.compile(rb"\d+:\d+:\d+:\d+:\d+(?::(\d+):([01]))?")
 _GONE = "publish it again under another sequence, from where it came from"
 
 
@@ -32,7 +32,7 @@ def check_publishes(key: str, ledger: ScrubLedger) -> Checks[None]:
 def _check_stagings(key: str, producer: bytes, ledger: ScrubLedger) -> Checks[None]:
     """Check that what a publish has still to move is there.
 
-    Stagings leave the list as they are moved, so what is not there is looked at again.
+    Those in front may have been moved already. A publish that is not begun yet holds none.
     """
     names = f"{key}:publish:".encode() + producer
     start = 0
@@ -40,13 +40,24 @@ def _check_stagings(key: str, producer: bytes, ledger: ScrubLedger) -> Checks[No
         (page,) = yield read(ledger, key, ("LRANGE", names, start, start + PAGE - 1))
         for staging in [] if isinstance(page, Exception) else page:
             staged = f"{key}:staged:".encode() + staging
-            listed, nodes = yield read(
-                ledger, key, ("LPOS", names, staging), ("HMGET", staged, "n", "begun")
+            state, listed, length, nodes = yield read(
+                ledger,
+                key,
+                ("HGET", f"{key}:publishing", producer),
+                ("LPOS", names, staging),
+                ("LLEN", names),
+                ("HMGET", staged, "n", "begun"),
             )
-            if listed is not None and (isinstance(nodes, Exception) or None in nodes):
-                name = shown(producer)
-                text = shown(staging)
-                ledger.found(f"publish of {name!r}", f"the staging {text!r}, begun", "none", _GONE)
+            found = _PUBLISH.fullmatch(state or b"")
+            if listed is None or found is None or found[2] == b"0":
+                continue
+            moved = length - int(found[1]) if found[1] else 0
+            if listed >= moved and (isinstance(nodes, Exception) or None in nodes):
+                place, expected = (
+                    f"publish of {shown(producer)!r}",
+                    f"the staging {shown(staging)!r}",
+                )
+                ledger.found(place, expected, "none", _GONE)
         if isinstance(page, Exception) or len(page) < PAGE:
             return
         start += PAGE

@@ -13,9 +13,11 @@ from headwater.errors import UnreadableNode
 from headwater.log import group_scrubbing, node_scrubbing, publish_scrubbing
 from headwater.log.keys import index_key, nodes_key, stream_key, tail_key
 from headwater.log.node_scrubbing import CALL_BYTES, rows_command, rows_of
-from headwater.log.runs import PackedRun, open_entries
+from headwater.log.retention import MEMBER_MS, PRODUCER_MS
+from headwater.log.runs import open_entries
 from headwater.log.stream_fields import FIELDS, StreamHead, head_command, stream_head
 from headwater.store.answers_scrubbing import check_answers
+from headwater.store.call import Call
 from headwater.store.scrubbing import (
     EVICT,
     PAGE,
@@ -35,7 +37,8 @@ def check_stream(name: str, ledger: ScrubLedger) -> Checks[None]:
     head = yield from _check_head(key, ledger)
     if head is None:
         return
-    yield from node_scrubbing.check_nodes(key, ledger)
+    if not head.replacing:
+        yield from node_scrubbing.check_nodes(name, ledger)
     yield from _check_tail(key, head, ledger)
     yield from check_answers(key, ledger, ("HGET", key, "last"), number)
     yield from publish_scrubbing.check_publishes(key, ledger)
@@ -60,18 +63,20 @@ def _check_head(key: str, ledger: ScrubLedger) -> Checks[StreamHead | None]:
     values, newest, indexed, kept, end = replies
     head = stream_head(values)
     if head is None:
-        said = ", ".join(f"{f}={v!r}" for f, v in zip(FIELDS, values, strict=True))
+        said = ", ".join(f"{f}={v!r}" for f, v in zip(FIELDS, values, strict=True) if v)
         ledger.found("fields", "numbers", said, "restore the stream from a backup")
         return None
     if newest and not head.created:
         ledger.found("field created", "the time of the first write", "none", EVICT)
     _check_bounds(key, head, ledger)
+    tail_end = int(newest[0][0][2:]) if newest else 0
+    if tail_end > head.last or head.replacing:
+        # What a call left half done is completed first: until then nodes may not be listed.
+        yield from _check_unfinished(key, head, ledger)
+        return head
     if indexed != kept:
         yield from node_scrubbing.check_stray_nodes(key, ledger)
-    tail_end = int(newest[0][0][2:]) if newest else 0
-    if tail_end > head.last:
-        yield from _check_beyond(key, head, ledger)
-    elif tail_end < head.last:
+    if tail_end < head.last:
         missing = f"{max(tail_end, head.sealed) + 1}-{head.last}"
         what = missing if max(tail_end, head.sealed) < head.last else "only its newest entry"
         ledger.found("tail", f"entries up to {head.last}", f"{what} is missing", EVICT)
@@ -97,36 +102,34 @@ def _check_bounds(key: str, head: StreamHead, ledger: ScrubLedger) -> None:
         ledger.found("field cold", f"at most sealed, {head.sealed}", head.cold, repair=repair)
 
 
-def _check_beyond(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[None]:
-    """Entries lie in the tail that `last` does not know: a write that stopped half-way.
+def _check_unfinished(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[None]:
+    """Report a write, or a change of nodes, that stopped half-way.
 
-    Nobody was told that they were written. They follow what is there, so they are kept.
+    The next call that writes completes it, or drops what is not whole; nobody was told that it was
+    written. The functions of the stream do so when they are asked to tidy it.
     """
-    commands: tuple[Command, ...] = (
-        head_command(key),
-        ("XRANGE", tail_key(key), f"(0-{head.last}", "+", "COUNT", PAGE),
-    )
-    values, entries = yield read(ledger, key, *commands)
+    entries: Command = ("XRANGE", tail_key(key), f"(0-{head.last}", "+", "COUNT", PAGE)
+    values, beyond = yield read(ledger, key, head_command(key), entries)
     now = stream_head(values)
-    if now is None or not entries or int(entries[-1][0][2:]) <= now.last:
+    if now is None:
         return
-    at, time, follow = now.last, now.time, True
-    for entry_id, fields in entries:
-        last = int(entry_id[2:])
-        if last <= now.last:
+    tidy = Call("hw_stream_tidy", key, (PRODUCER_MS, MEMBER_MS), repeatable=True)
+    if now.replacing:
+        repair = Repair("finishes it", key, call=tidy)
+        ledger.found("field replacing", "no change that is not finished", "one", repair=repair)
+    at, follow = now.last, True
+    for entry_id, fields in beyond:
+        if int(entry_id[2:]) <= now.last:
             continue
         facts = dict(zip(fields[::2], fields[1::2], strict=False))
-        follow &= last - int(facts.get(b"n", 1)) == at
-        at, time = last, max(time, int(facts.get(b"t", b"0").partition(b"-")[0]))
-    place, expected = "tail", f"no entry beyond last, {now.last}"
-    if not follow:
-        cure = "write no more to it; read what it has into another stream, and delete it"
-        ledger.found(place, expected, f"entries up to {at}, which do not follow it", cure)
+        follow &= int(entry_id[2:]) - int(facts.get(b"n", 1)) == at
+        at = int(entry_id[2:])
+    if at == now.last:
         return
-    changes: tuple[Command, ...] = (("HSET", key, "last", at, "time", time),)
-    what = f"takes in the messages {now.last + 1}-{at}"
-    repair = Repair(what, key, ((commands[0], values),), changes)
-    ledger.found(place, expected, f"entries {now.last + 1}-{at}", repair=repair)
+    found = f"entries {now.last + 1}-{at}"
+    cure = "write no more to it; read what it has into another stream, and delete it"
+    done = Repair("completes the write that stopped half-way, or drops it", key, call=tidy)
+    ledger.found("tail", f"no entry beyond last, {now.last}", found, cure, done if follow else None)
 
 
 def _check_beyond_sealed(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks[None]:
@@ -197,9 +200,7 @@ def _entry_fault(entry: Any) -> tuple[int, int, str]:
     try:
         (run,) = open_entries([entry])
     except UnreadableNode as error:
-        return last, last, str(error)
-    except (ValueError, IndexError) as error:
-        return last, last, f"fields of another form ({error})"
-    if isinstance(run, PackedRun) and run.batch.num_rows != last - run.base + 1:
-        return last, last, f"{run.batch.num_rows} messages at the offsets {run.base}-{last}"
+        return last, last, error.why
+    except ValueError:
+        return last, last, "fields of another form"
     return run.base, last, ""

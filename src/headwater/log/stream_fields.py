@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from headwater.store.scrubbing import Command, number
 
 COUNTERS: Final = ("bytes", "holes")
-FIELDS: Final = ("first", "last", "sealed", "cold", "time", "created", *COUNTERS)
+NUMBERS: Final = ("first", "last", "sealed", "cold", "time", "created", "freed", *COUNTERS)
+FIELDS: Final = (*NUMBERS, "replacing")
 
 
 class StreamHead(NamedTuple):
@@ -20,9 +21,15 @@ class StreamHead(NamedTuple):
     cold: int
     time: int
     created: int
+    freed: int
     bytes: int
     holes: int
     raw: Sequence[object]
+
+    @property
+    def replacing(self) -> bool:
+        """Whether nodes are being replaced: the index may lack some until that is finished."""
+        return self.raw[-1] is not None
 
 
 def head_command(key: str) -> Command:
@@ -33,7 +40,9 @@ def head_command(key: str) -> Command:
 def stream_head(values: list[bytes | None]) -> StreamHead | None:
     """Return the fields of a stream as numbers; None when one of them is no number."""
     defaults = {"first": 1}
-    numbers = [number(value, defaults.get(f, 0)) for f, value in zip(FIELDS, values, strict=True)]
+    numbers = [
+        number(value, defaults.get(name, 0)) for name, value in zip(NUMBERS, values, strict=False)
+    ]
     if None in numbers:
         return None
     return StreamHead._make((*numbers, values))

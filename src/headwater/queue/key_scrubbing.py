@@ -23,12 +23,14 @@ _TYPES: Final = {
     b":bundles": "hash",
     b":damaged": "list",
     b":waiters": "zset",
+    b":looks": "zset",
     b":producers": "zset",
     b":answers": "hash",
 }
 # What only a queue that was pushed to has.
 _PUSHED: Final = (b":dead", b":bundles", b":damaged", b":producers", b":answers")
 _BY_PRIORITY = re.compile(rb":(ready|delayed|unacked|retry):(-?\d+)")
+_KEYS = re.compile(rb":keys:\d+")
 _EXPIRING = re.compile(rb":(?:box|dedupe):.*", re.DOTALL)
 _BOX_MS: Final = 10_000
 
@@ -47,6 +49,8 @@ def check_queue_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
         kind = "list" if by_priority[1] == b"ready" else "zset"
         if (yield from check_type(key, found.key, kind, ledger)):
             yield from _check_priority(key, found, by_priority[2].decode(), ledger)
+    elif _KEYS.fullmatch(part):
+        yield from check_type(key, found.key, "zset", ledger)
     elif _EXPIRING.fullmatch(part):
         yield from _check_expires(key, found, ledger)
     else:

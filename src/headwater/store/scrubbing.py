@@ -41,13 +41,17 @@ REPAIR: Final = "headwater repair"
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One change of an object: it is made only while every reply in ``expected`` is the same."""
+    """One change of an object: it is made only while every reply in ``expected`` is the same.
+
+    ``call`` is for what the object's own functions complete, whenever they are called.
+    """
 
     what: str
     key: Key
-    expected: tuple[tuple[Command, Any], ...]
-    changes: tuple[Command, ...]
+    expected: tuple[tuple[Command, Any], ...] = ()
+    changes: tuple[Command, ...] = ()
     also: tuple[Key, ...] = ()
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,9 @@ def read(
 
 def apply(repair: Repair) -> Operation[bool]:
     """Make a repair; returns False, with nothing changed, when the object is another by now."""
+    if repair.call is not None:
+        yield repair.call
+        return True
     words: list[Argument] = [len(repair.expected)]
     for command, reply in repair.expected:
         words += [len(command), *command, spelled(reply)]

@@ -38,7 +38,10 @@ redis.register_function{
     while place <= #args do
       local words
       words, place = command_at(args, place)
-      replies[#replies + 1] = redis.pcall(unpack(words))
+      local reply = redis.pcall(unpack(words))
+      -- A key of another type is a finding; that the caller may not look is an error.
+      if type(reply) == 'table' and reply.err and not string.find(reply.err, '^WRONGTYPE') then return reply end
+      replies[#replies + 1] = reply
     end
     return replies
   end,
