@@ -171,7 +171,7 @@ class AsyncHeadwater:
                 try:
                     reply = await self.store.run(operation)
                 except (Refusal, StoreError) as error:
-                    operation = checks.throw(error)
+                    raise run.explained(error, self.store.where) from None
                 else:
                     operation = checks.send(reply)
 

@@ -194,7 +194,7 @@ class Headwater:
                 try:
                     reply = self.store.run(operation)
                 except (Refusal, StoreError) as error:
-                    operation = checks.throw(error)
+                    raise run.explained(error, self.store.where) from None
                 else:
                     operation = checks.send(reply)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, get_args
 
-from headwater.errors import InvalidInput
+from headwater.errors import AccessDenied, InvalidInput
 from headwater.ick.key_scrubbing import (
     check_channel_key,
     check_ick_key,
@@ -28,14 +28,19 @@ from headwater.queue.handles import list_queues
 from headwater.queue.key_scrubbing import check_queue_key
 from headwater.queue.scrubbing import check_queue
 from headwater.store.call import Operation, ScanKeys
+from headwater.store.faults import Refusal
 from headwater.store.key_scrubbing import NOBODYS, PREFIX, OwnedKey, check_type, owned
 from headwater.store.scrubbing import (
     PAGE,
+    RIGHTS,
+    SCRUBBED,
     Checks,
     Defect,
     Kind,
+    Repair,
     ScrubLedger,
     apply,
+    read,
     shown,
     side_by_side,
 )
@@ -45,6 +50,8 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 ROUNDS: Final = 20
 # Nobody who asks for the end waits longer than this.
 PAUSE_S: Final = 0.1
+# How often progress is told while one object is read.
+TELL_S: Final = 0.2
 
 
 class ScrubProgress(NamedTuple):
@@ -143,6 +150,8 @@ class ScrubRun:
         self._rate = None if rate_mb_s is None else rate_mb_s * 1_000_000
         self._progress, self._stop = progress, stop
         self._clock, self._began = clock, clock()
+        self._told = self._began
+        self._at = _Object("store", "", self._check_keys)
         self._complete = False
         self.ledger = ScrubLedger()
         self._repaired: list[Defect] = []
@@ -152,12 +161,28 @@ class ScrubRun:
     def checks(self) -> Checks[None]:
         """Check all objects that were asked for."""
         yield from self._each(self._check)
-        self._complete = True
+        yield from self._end()
 
     def repairs(self, dry_run: bool) -> Checks[None]:
         """Check all objects that were asked for, and repair what can be repaired."""
         yield from self._each(self._check if dry_run else self._repair)
+        yield from self._end()
+
+    def _end(self) -> Checks[None]:
+        """Note that all was looked at; of the whole store in the store itself, for the doctor."""
         self._complete = True
+        if self._names or len(self._kinds) < len(KINDS):
+            return
+        seen = self.ledger
+        ((seconds, _),) = yield read(seen, SCRUBBED, ("TIME",))
+        fields = {
+            "time": int(seconds) * 1000,
+            "objects": seen.objects,
+            "bytes": seen.bytes,
+            "defects": len(seen.defects) + seen.more,
+        }
+        words = [word for field in fields.items() for word in field]
+        yield apply(Repair("notes the scrub", SCRUBBED, changes=(("HSET", SCRUBBED, *words),)))
 
     @property
     def stopped(self) -> bool:
@@ -166,11 +191,21 @@ class ScrubRun:
 
     def pauses(self) -> Iterator[float]:
         """Yield how long to wait, until the next operation keeps to the rate."""
+        if self._progress is not None and self._clock() - self._told > TELL_S:
+            self._tell(self._at)
         while self._rate is not None and not self.stopped:
             early = self.ledger.bytes / self._rate - (self._clock() - self._began)
             if early <= 0:
                 return
             yield min(early, PAUSE_S)
+
+    def explained(self, error: Exception, where: str) -> Exception:
+        """Return the error that a user sees, for one that ended the run."""
+        if isinstance(error, Refusal) and error.code == "DENIED":
+            command = error.words[0].lower()
+            cure = f"grant what a scrub needs: {' '.join(f'+{each}' for each in RIGHTS)}"
+            return AccessDenied(where, f"the user may not run {command} on keys of the store", cure)
+        return error
 
     def scrub_report(self) -> ScrubReport:
         """Return what was seen."""
@@ -240,11 +275,16 @@ class ScrubRun:
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:
             return
+        self._at = found
+        self._tell(found)
+        yield from handle(found)
+
+    def _tell(self, found: _Object) -> None:
+        self._told = self._clock()
         if self._progress is not None:
             seen = self.ledger
             defects = len(seen.defects) + seen.more
             self._progress(ScrubProgress(found.kind, found.name, seen.objects, seen.bytes, defects))
-        yield from handle(found)
 
     def _check(self, found: _Object) -> Checks[None]:
         yield from found.check(self.ledger)

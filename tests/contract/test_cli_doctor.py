@@ -41,6 +41,7 @@ def test_an_embedded_store_is_in_order(stores: Stores) -> None:
         "functions",
         "rights",
         "round trip",
+        "scrub",
     }
     assert "survives kill -9 of the server and a power loss" in found(report, "persistence")
 

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from headwater.cli import doctor, ick, keep, outbox, queue, spark, store, stream, timeline, upgrade
+from headwater.cli import (
+    doctor,
+    ick,
+    keep,
+    outbox,
+    queue,
+    scrub,
+    spark,
+    store,
+    stream,
+    timeline,
+    upgrade,
+)
 from headwater.cli.demo.command import demo
 from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
@@ -47,6 +59,8 @@ app.add_typer(outbox.app, name="outbox")
 app.add_typer(spark.app, name="spark")
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
+app.command("scrub")(scrub.scrub)
+app.command("repair")(scrub.repair)
 app.command("upgrade")(upgrade.upgrade)
 app.command("verify")(verify)
 app.add_typer(store.app, name="store")

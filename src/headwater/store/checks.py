@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from headwater.store.library import (
     release_of,
 )
 from headwater.store.record import KEY
+from headwater.store.scrubbing import SCRUBBED
 from headwater.store.steps import GREETING
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -315,6 +317,26 @@ def _cluster(server: CheckedServer) -> Iterator[Finding]:
         yield Finding("cluster", f"{facts['cluster_size']} primaries serve all slots", "ok")
 
 
+def _scrubbed(server: CheckedServer) -> Iterator[Finding]:
+    """Report what the last scrub of the whole store found; one server of a cluster has its note."""
+    try:
+        reply = server.ask("HGETALL", SCRUBBED)
+    except redis.ResponseError:
+        return
+    note = dict(zip(reply[::2], reply[1::2], strict=True))
+    time_ms = int(note.get(b"time", 0))
+    if not time_ms:
+        yield Finding("scrub", "never", "ok", "headwater scrub reads all of it, now and then")
+        return
+    when = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat().replace("+00:00", "Z")
+    defects = int(note.get(b"defects", 0))
+    if defects:
+        found = f"{when}: {defects} defects"
+        yield Finding("scrub", found, "warn", "headwater scrub shows them, headwater repair")
+    else:
+        yield Finding("scrub", f"{when}: sound", "ok")
+
+
 CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _server,
     _cluster,
@@ -325,4 +347,5 @@ CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _format,
     _rights,
     _latency,
+    _scrubbed,
 )

@@ -35,6 +35,12 @@ LOOKS: Final = 4
 # How many defects are kept; the others are only counted.
 MOST_DEFECTS: Final = 10_000
 
+# What a user who scrubs must be allowed to run, beyond what every user must be.
+RIGHTS: Final = (
+    *("exists", "hkeys", "hlen", "hscan", "hstrlen", "lpos", "pttl", "scan", "sismember", "type"),
+)
+# The record of the last scrub of the whole store.
+SCRUBBED: Final = "hw:{scrub}"
 EVICT: Final = "restore it from an archive or a backup, or evict it"
 REPAIR: Final = "headwater repair"
 

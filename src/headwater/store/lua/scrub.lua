@@ -13,6 +13,10 @@ local function command_at(args, place)
   return words, place + count + 1
 end
 
+local function denied(words)
+  return redis.error_reply('HW_DENIED ' .. words[1])
+end
+
 -- Spells a reply, so that two of them can be compared.
 local function spelled(reply)
   if type(reply) == 'number' then return ':' .. digits(reply) end
@@ -30,6 +34,7 @@ end
   KEYS   1 the object
   ARGV   1.. commands: number of words, words, ...
   Reply  the reply to each, in order; an error where a key has another type
+         error HW_DENIED <command> when the caller may not run one of them
 ]]
 redis.register_function{
   function_name = 'hw_scrub_read',
@@ -40,7 +45,10 @@ redis.register_function{
       words, place = command_at(args, place)
       local reply = redis.pcall(unpack(words))
       -- A key of another type is a finding; that the caller may not look is an error.
-      if type(reply) == 'table' and reply.err and not string.find(reply.err, '^WRONGTYPE') then return reply end
+      if type(reply) == 'table' and reply.err and not string.find(reply.err, '^WRONGTYPE') then
+        if not redis.acl_check_cmd(unpack(words)) then return denied(words) end
+        return reply
+      end
       replies[#replies + 1] = reply
     end
     return replies
@@ -71,7 +79,7 @@ redis.register_function{
     while place <= #args do
       local words
       words, place = command_at(args, place)
-      if not redis.acl_check_cmd(unpack(words)) then return redis.error_reply('HW_DENIED ' .. words[1]) end
+      if not redis.acl_check_cmd(unpack(words)) then return denied(words) end
       changes[#changes + 1] = words
     end
     for _, words in ipairs(changes) do redis.call(unpack(words)) end
