@@ -157,6 +157,20 @@ STREAM: dict[str, Break[Keys]] = {
         "",
         "1000000000000000",
     ),
+    "a call that stopped half-way": Break(
+        lambda raw, at: raw.hset(at.group, "torn", 1),
+        "group",
+        "fields",
+        "no call that stopped half-way",
+        "one",
+    ),
+    "a position that retention must not believe": Break(
+        lambda raw, at: raw.zadd(f"{at.stream}:positions", {"workers": 3600}),
+        "group",
+        "position for retention",
+        "which the group needs",
+        "3600",
+    ),
     "a range beyond the next offset": Break(
         lambda raw, at: raw.hset(at.group, "next", "1201"),
         "group",

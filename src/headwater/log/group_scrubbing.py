@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from headwater.log.keys import group_key, stream_key
+from headwater.log.stream_fields import tidy_call
 from headwater.store.scrubbing import (
     PAGE,
     Checks,
@@ -22,6 +23,7 @@ from headwater.store.scrubbing import (
     number,
     read,
     settled,
+    shown,
 )
 
 _RANGE = re.compile(rb"(\d+):(\d+):(\d+):(\d+)")
@@ -57,11 +59,10 @@ def _check_group(stream: str, name: str, ledger: ScrubLedger) -> Checks[None]:
     ledger.begin("group", f"{name} of {stream}")
     key = stream_key(stream)
     group = group_key(key, name)
-    fields: Command = ("HMGET", group, "next", "pending", "buried", "due", "handed", "grave")
     commands: tuple[Command, ...] = (
-        fields,
-        ("HMGET", key, "last", "waiting"),
-        ("ZSCORE", f"{key}:groups", name),
+        ("HMGET", group, "next", "pending", "due", "handed", "era", "torn", "seeking"),
+        ("HMGET", key, "last", "waiting", "era"),
+        ("ZRANK", f"{key}:groups", name),
         ("ZCARD", f"{group}:pending"),
         ("ZCARD", f"{group}:due"),
         ("ZCARD", f"{group}:expired"),
@@ -72,28 +73,55 @@ def _check_group(stream: str, name: str, ledger: ScrubLedger) -> Checks[None]:
     replies = yield read(ledger, key, *commands)
     if ledger.wrong_types(commands, replies):
         return
-    values, (last, waiting), listed, pending, due, expired, soonest, waiters, _ = replies
-    if listed is None:
+    values, (last, waiting, era), rank, pending, due, expired, soonest, waiters, _ = replies
+    if rank is None:
         return
-    if values[0] is None:
-        changes: tuple[Command, ...] = (("ZREM", f"{key}:groups", name),)
-        repair = Repair("takes it off the list of groups", key, ((fields, values),), changes)
+    tidy = tidy_call(key, rank)
+    if values[0] is None or (values[4] or b"") != (era or b""):
+        repair = Repair("takes it off the list of groups", key, call=tidy)
         ledger.found("fields", "a group", "nothing", repair=repair)
         return
-    if number(values[0]) is None or number(values[1]) is None or number(values[3]) is None:
-        said = f"next={values[0]!r} pending={values[1]!r} due={values[3]!r}"
+    if any(number(value) is None for value in (*values[:3], *values[5:])):
+        said = ", ".join(repr(value) for value in values)
         ledger.found("fields", "numbers", said, _SEEK)
+        return
+    if int(values[5] or 0) or int(values[6] or 0):
+        repair = Repair("completes it", key, call=tidy)
+        ledger.found("fields", "no call that stopped half-way", "one", repair=repair)
         return
     end = number(last) or 0
     if not 1 <= int(values[0]) <= end + 1:
         ledger.found("field next", f"1 to {end + 1}", int(values[0]), _SEEK)
-    _check_due_field(key, group, values[3], soonest, ledger)
+    _check_due_field(key, group, values[2], soonest, ledger)
     if waiters and f" {name} ".encode() not in (waiting or b""):
         _report_waiting(key, name, group, waiting, waiters, ledger)
     if pending != due + expired:
         yield from _check_times(key, group, ledger)
+    yield from _check_position(key, name, group, ledger)
     yield from _check_pending(key, group, ledger)
     yield from _check_dead(key, group, ledger)
+
+
+def _check_position(key: str, name: str, group: str, ledger: ScrubLedger) -> Checks[None]:
+    """Check that retention waits for what the group needs: the noted bound is not above it."""
+    commands: tuple[Command, ...] = (
+        ("ZSCORE", f"{key}:positions", name),
+        ("ZRANGE", f"{group}:pending", 0, 0, "WITHSCORES"),
+        ("HMGET", group, "next", "handed", "abandoned"),
+    )
+    replies = yield read(ledger, key, *commands)
+    if ledger.wrong_types(commands, replies):
+        return
+    bound, oldest, (at, handed, abandoned) = replies
+    if bound is None or at is None or abandoned:
+        return
+    boxed = _HANDED.match(handed or b"")
+    needed = int(oldest[1]) if oldest else int(boxed[3]) if boxed else int(at)
+    if float(bound) > needed:
+        changes: tuple[Command, ...] = (("ZADD", f"{key}:positions", needed, name),)
+        repair = Repair(f"sets it to {needed}", key, ((commands[0], bound),), changes)
+        expected = f"at most {needed}, which the group needs"
+        ledger.found("position for retention", expected, shown(bound), repair=repair)
 
 
 def _check_due_field(

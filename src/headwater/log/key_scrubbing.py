@@ -25,6 +25,9 @@ _TYPES: Final = {
     b":answers": "hash",
     b":publishing": "hash",
     b":readers": "zset",
+    b":seen": "zset",
+    b":positions": "zset",
+    b":deleted": "zset",
     b":groups": "zset",
 }
 # What only a stream that was written has.
@@ -32,6 +35,7 @@ _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
 )
+_DELETED = re.compile(rb":deleted:\d+")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -54,6 +58,8 @@ def check_stream_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
                 report_orphan(
                     key, found.key, "a stream that was written", ((created, None),), ledger
                 )
+    elif _DELETED.fullmatch(part):
+        yield from check_type(key, found.key, "zset", ledger)
     elif part.startswith(b":staged:"):
         if (yield from check_type(key, found.key, "hash", ledger)):
             yield from _check_staged(key, found.key, part[len(b":staged:") :], ledger)
@@ -113,21 +119,53 @@ def _check_group_key(
     if not (yield from check_type(key, found.key, kind, ledger)):
         return
     listed: Command = ("ZSCORE", f"{key}:groups", name)
-    fields: Command = ("HMGET", group, "next", "created")
-    there, score, (at, created) = yield read(ledger, key, ("EXISTS", found.key), listed, fields)
+    fields: Command = ("HMGET", group, "next", "created", "era")
+    there, score, (at, created, era), now_era, eras = yield read(
+        ledger,
+        key,
+        ("EXISTS", found.key),
+        listed,
+        fields,
+        ("HGET", key, "era"),
+        ("ZRANGE", f"{key}:deleted", 0, -1),
+    )
     if not there:
         return
-    if score is None and at is not None:
+    if score is not None:
+        if waiter is not None:
+            yield from _check_box(key, group, found.key, waiter, ledger)
+        return
+    if eras:
+        # Groups of a stream that was deleted are freed in steps.
+        yield from _check_deleted(key, found, name, eras, listed, ledger)
+    elif at is not None and (era or b"") == (now_era or b""):
         if not part:
-            changes: tuple[Command, ...] = (("ZADD", f"{key}:groups", number(created) or 0, name),)
+            changes: tuple[Command, ...] = (
+                ("ZADD", f"{key}:positions", 0, name),
+                ("ZADD", f"{key}:groups", number(created) or 0, name),
+            )
             repair = Repair("lists the group again", key, ((listed, None),), changes)
             place = f"list of groups, {name!r}"
             ledger.found(place, "the group", "not listed", repair=repair)
-    elif score is None:
-        gone: tuple[tuple[Command, object], ...] = ((listed, None), (("HGET", group, "next"), None))
+    else:
+        gone: tuple[tuple[Command, object], ...] = ((listed, None), (("HGET", group, "next"), at))
         report_orphan(key, found.key, f"the group {name!r}", gone, ledger)
-    elif waiter is not None:
-        yield from _check_box(key, group, found.key, waiter, ledger)
+
+
+def _check_deleted(
+    key: str,
+    found: OwnedKey,
+    name: str,
+    eras: list[bytes],
+    listed: Command,
+    ledger: ScrubLedger,
+) -> Checks[None]:
+    lists = [f"{key}:deleted:{shown(era)}" for era in eras]
+    seen: tuple[Command, ...] = (listed, *(("ZSCORE", each, name) for each in lists))
+    there, *places = yield read(ledger, key, ("EXISTS", found.key), *seen)
+    if there and all(place is None for place in places):
+        gone = tuple((command, None) for command in seen)
+        report_orphan(key, found.key, f"the group {name!r}", gone, ledger)
 
 
 def _check_box(

@@ -13,11 +13,9 @@ from headwater.errors import UnreadableNode
 from headwater.log import group_scrubbing, node_scrubbing, publish_scrubbing
 from headwater.log.keys import index_key, nodes_key, stream_key, tail_key
 from headwater.log.node_scrubbing import CALL_BYTES, rows_command, rows_of
-from headwater.log.retention import MEMBER_MS, PRODUCER_MS
 from headwater.log.runs import open_entries
-from headwater.log.stream_fields import FIELDS, StreamHead, head_command, stream_head
+from headwater.log.stream_fields import FIELDS, StreamHead, head_command, stream_head, tidy_call
 from headwater.store.answers_scrubbing import check_answers
-from headwater.store.call import Call
 from headwater.store.scrubbing import (
     EVICT,
     PAGE,
@@ -113,7 +111,7 @@ def _check_unfinished(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks
     now = stream_head(values)
     if now is None:
         return
-    tidy = Call("hw_stream_tidy", key, (PRODUCER_MS, MEMBER_MS), repeatable=True)
+    tidy = tidy_call(key, 0)
     if now.replacing:
         repair = Repair("finishes it", key, call=tidy)
         ledger.found("field replacing", "no change that is not finished", "one", repair=repair)

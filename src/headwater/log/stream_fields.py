@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from headwater.log.retention import MEMBER_MS, PRODUCER_MS
+from headwater.store.call import Call
 from headwater.store.scrubbing import Command, number
 
 COUNTERS: Final = ("bytes", "holes")
@@ -30,6 +32,12 @@ class StreamHead(NamedTuple):
     def replacing(self) -> bool:
         """Whether nodes are being replaced: the index may lack some until that is finished."""
         return self.raw[-1] is not None
+
+
+def tidy_call(key: str, place: int) -> Call:
+    """Return the call by which a stream, and groups from a place on, complete what was left."""
+    args = (PRODUCER_MS, MEMBER_MS, place)
+    return Call("hw_stream_tidy", key, args, repeatable=True)
 
 
 def head_command(key: str) -> Command:
