@@ -324,15 +324,13 @@ def _scrubbed(server: CheckedServer) -> Iterator[Finding]:
     except redis.ResponseError:
         return
     note = dict(zip(reply[::2], reply[1::2], strict=True))
-    time_ms = int(note.get(b"time", 0))
-    if not time_ms:
+    if b"time" not in note:
         yield Finding("scrub", "never", "ok", "headwater scrub reads all of it, now and then")
         return
-    when = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat().replace("+00:00", "Z")
-    defects = int(note.get(b"defects", 0))
-    if defects:
-        found = f"{when}: {defects} defects"
-        yield Finding("scrub", found, "warn", "headwater scrub shows them, headwater repair")
+    when = dt.datetime.fromtimestamp(int(note[b"time"]) / 1000, dt.UTC).isoformat()[:19] + "Z"
+    if defects := int(note.get(b"defects", 0)):
+        cure = "headwater scrub shows them, headwater repair"
+        yield Finding("scrub", f"{when}: {defects} defects", "warn", cure)
     else:
         yield Finding("scrub", f"{when}: sound", "ok")
 
