@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import pytest
@@ -183,7 +183,7 @@ def test_damage_after_a_partial_ack_hides_no_neighbours_ack(queue: Queue, hw: He
     assert queue.ack(taken[0]) == 1
     key = f"hw:q:{{{queue.name}}}:bundles"
     ((number, text),) = [hw.store.command("HGETALL", key)[0][i : i + 2] for i in (0,)]
-    hw.store.command("HSET", key, number, text.replace(taken[2].id.encode() + b"m", b"x" * 17))
+    hw.store.command("HSET", key, number, text.replace(taken[2].id.encode() + b"c", b"x" * 17))
     assert queue.ack(*taken[1:]) == 2, "those that can be read"
     facts = queue.stats()
     assert (facts.unacked, facts.damaged, facts.acked) == (0, 1, 3)
@@ -202,3 +202,61 @@ def test_a_text_that_is_cut_off_anywhere_is_counted_and_put_aside(
     with installed(Recorder()):
         assert queue.pop(9) == []
     assert queue.stats().damaged == 1
+
+
+def flips(text: bytes) -> Iterator[bytes]:
+    """Yield a text with each of its bits flipped in turn."""
+    for place in range(8 * len(text)):
+        changed = bytearray(text)
+        changed[place // 8] ^= 1 << place % 8
+        yield bytes(changed)
+
+
+@pytest.mark.parametrize("ttl_ms", [None, LONG_MS])
+@pytest.mark.parametrize("ack_ms", [None, LONG_MS])
+def test_no_flipped_bit_comes_back_as_an_altered_message(
+    queue: Queue, hw: Headwater, ack_ms: int | None, ttl_ms: int | None
+) -> None:
+    queue.push(b"value", ttl_ms=ttl_ms)
+    (text,) = ready_bundles(hw, queue)
+    aside = 0
+    for damaged in flips(text):
+        queue.push(b"before")
+        queue.push(b"behind")
+        queue.push(b"", priority=-1)
+        hw.store.command("LPUSH", f"hw:q:{{{queue.name}}}:ready:0", damaged)
+        taken = queue.pop(9, ack_ms=ack_ms)
+        found = [value for value in values(taken) if value != b"value"]
+        assert found == [b"before", b"behind", b""]
+        aside += b"value" not in values(taken)
+        if ack_ms:
+            assert queue.ack(*taken) == len(taken)
+    facts = queue.stats()
+    assert facts.unacked == 0
+    assert facts.damaged >= 8 * (len(b"value") + 4), "value and checksum"
+    assert facts.damaged + facts.expired == aside
+
+
+def test_a_damaged_value_of_a_bundle_is_put_aside_and_its_neighbours_are_delivered(
+    queue: Queue, hw: Headwater, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many([b"value-%02d" % i for i in range(LENGTH)])
+    (text,) = ready_bundles(hw, queue)
+    replace(hw, queue, 0, text.replace(b"value-07", b"value-08", 1))
+    with caplog.at_level(logging.ERROR, "headwater.queue"):
+        taken = queue.pop(LENGTH, ack_ms=LONG_MS)
+    assert values(taken) == [b"value-%02d" % i for i in range(LENGTH) if i != 7]
+    assert "the checksums of 1 messages are wrong" in caplog.text
+    assert queue.ack(*taken) == LENGTH - 1
+    facts = queue.stats()
+    assert (facts.damaged, facts.unacked, facts.ready) == (1, 0, 0)
+    (item,) = queue.scan("damaged")
+    assert item.value.startswith(b"value-08")
+
+
+def test_messages_that_were_pushed_without_a_checksum_are_read(queue: Queue, hw: Headwater) -> None:
+    for text in (b"1733000000000001mone", b"1733000000000002t9999999999999two"):
+        hw.store.command("RPUSH", f"hw:q:{{{queue.name}}}:ready:0", text)
+    queue.push(b"three")
+    assert [item.value for item in queue.scan("ready")] == [b"one", b"two", b"three"]
+    assert values(queue.pop(9)) == [b"one", b"two", b"three"]

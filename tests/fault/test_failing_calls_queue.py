@@ -70,6 +70,7 @@ STEPS: dict[str, Trial] = {
     "pop what is damaged": Trial(cases.damage, cases.pop(1000, LONG_MS)),
     "ack what is damaged": Trial(cases.damage, cases.settle("ack", ALL)),
     "look at what is damaged": Trial(cases.damage, cases.look),
+    "pop what was changed": Trial(cases.change_a_value, cases.pop(1000, LONG_MS)),
     "keep": Trial(cases.producer, cases.keep),
     "keep what varies": Trial(cases.vary, cases.keep),
     "wait": Trial(cases.empty, lambda case: case.wait("w")),

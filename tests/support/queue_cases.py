@@ -133,6 +133,14 @@ def damage(case: Case) -> None:
     command("HSET", f"{own}:bundles", number, text.replace(b"held-2", b"").replace(b"m", b"x", 1))
 
 
+def change_a_value(case: Case) -> None:
+    """Change values in a list behind their checksums."""
+    key = f"{queue_key(case.queue)}:ready:0"
+    texts = case.hw.store.command("LRANGE", key, 0, -1)[0]
+    for place, text in enumerate(texts):
+        case.hw.store.command("LSET", key, place, text.replace(b"-1", b"-7", 1))
+
+
 def pause(case: Case) -> None:
     two_wait(case)
     case.queue.pause()

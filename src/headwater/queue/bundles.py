@@ -1,6 +1,6 @@
 """Opening bundles: one to 64 messages of a queue in one string.
 
-``lua/shared/15-bundles.lua`` says what the string looks like. Here are the three kinds that lie in
+``lua/shared/15-bundles.lua`` says what the string looks like. Here are the kinds that lie in
 lists and are sent to consumers; every one begins with the number of its first message.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -18,7 +19,12 @@ _LETTER = 16
 _BODY = 17
 _LIFE = slice(17, 30)
 _COUNT = slice(17, 18)
-_ONE, _MORTAL = b"mt"
+# One message, one with an end of life, and several; then which of these have checksums.
+_SINGLE, _MORTAL, _PACKED, _CHECKED = b"mtcf", b"tf", (b"p", b"j"), b"cfj"
+# A checksum is at the end of a value. What the CRC-32 of a value is together with its checksum.
+_CHECKSUM = struct.Struct("<I").pack
+_CHECKSUM_START = -4
+_SOUND = 0x2144DF1C
 # Count, end of life, size of what is behind it; the values are an array of MessagePack.
 _HEAD = struct.Struct(">BdI")
 _ARRAY = _BODY + _HEAD.size
@@ -43,52 +49,91 @@ class StoredMessage(NamedTuple):
     expires_ms: int | None = None
 
 
+class DamagedMessage(NamedTuple):
+    """A message whose checksum is wrong, with what was found of its value."""
+
+    id: str
+    found: bytes
+
+
+def with_checksums(values: Iterable[bytes]) -> list[bytes]:
+    """Return values as they lie in a queue: each with the CRC-32 of what is before it."""
+    return [value + _CHECKSUM(crc32(value)) for value in values]
+
+
 def count_messages(texts: Iterable[bytes]) -> int:
     """Return how many messages are in bundles, without opening them."""
     # A slice, because what lies in a queue may be cut off anywhere.
-    return sum(int.from_bytes(text[_COUNT]) if text[_LETTER:_BODY] == b"p" else 1 for text in texts)
+    return sum(
+        int.from_bytes(text[_COUNT]) if text[_LETTER:_BODY] in _PACKED else 1 for text in texts
+    )
 
 
-def open_taken(texts: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
-    """Return the ids and values of bundles that a pop has handed out.
+def open_taken(
+    texts: Iterable[bytes],
+) -> tuple[list[str], list[bytes], list[DamagedMessage]]:
+    """Return the ids and values of bundles that a pop has handed out, and what is damaged.
 
     The server has seen that they are sound, but of a single message only by a glance at its number:
     so nothing here may raise, whatever that is.
     """
     ids: list[str] = []
     values: list[bytes] = []
+    damaged: list[DamagedMessage] = []
     for text in texts:
         letter = text[_LETTER]
-        if letter == _ONE:
+        if letter in _SINGLE:
+            value = text[_LIFE.stop if letter in _MORTAL else _BODY :]
+            if letter in _CHECKED:
+                if crc32(value) != _SOUND:
+                    damaged.append(DamagedMessage(text[_NUMBER].decode("latin-1"), text))
+                    continue
+                value = value[:_CHECKSUM_START]
             ids.append(text[_NUMBER].decode("latin-1"))
-            values.append(text[_BODY:])
-        elif letter == _MORTAL:
-            ids.append(text[_NUMBER].decode("latin-1"))
-            values.append(text[_LIFE.stop :])
+            values.append(value)
         else:
             first = int(text[_NUMBER])
             found = _values(text)
-            ids += map(str, range(first, first + len(found)))
+            numbers = list(map(str, range(first, first + len(found))))
+            if letter in _CHECKED:
+                if set(map(crc32, found)) != {_SOUND}:
+                    broken = [i for i, value in enumerate(found) if crc32(value) != _SOUND]
+                    damaged += [DamagedMessage(numbers[i], found[i]) for i in broken]
+                    for place in reversed(broken):
+                        del numbers[place], found[place]
+                found = [value[:_CHECKSUM_START] for value in found]
+            ids += numbers
             values += found
-    return ids, values
+    return ids, values, damaged
 
 
 def open_bundle(text: bytes) -> list[StoredMessage]:
-    """Return the messages of a bundle; one without an id for what the server will put aside."""
+    """Return the messages of a bundle; one without an id for what will be put aside."""
     number, letter, life = text[_NUMBER], text[_LETTER:_BODY], text[_LIFE]
     if not (number.isdigit() and len(number) == _LETTER):
         return [StoredMessage("", text)]
-    if letter == b"m":
-        return [StoredMessage(number.decode(), text[_BODY:])]
-    if letter == b"t" and life.isdigit() and len(life) == _LIFE.stop - _LIFE.start:
-        return [StoredMessage(number.decode(), text[_LIFE.stop :], int(life))]
-    if letter != b"p" or len(text) < _ARRAY:
+    checked = letter in _CHECKED and letter != b""
+    if letter in (b"m", b"c"):
+        return [_stored(number.decode(), text[_BODY:], None, checked)]
+    if letter in (b"t", b"f") and life.isdigit() and len(life) == _LIFE.stop - _LIFE.start:
+        return [_stored(number.decode(), text[_LIFE.stop :], int(life), checked)]
+    if letter not in _PACKED or len(text) < _ARRAY:
         return [StoredMessage("", text)]
     count, life, size = _HEAD.unpack_from(text, _BODY)
     if not (1 <= count <= MOST_MESSAGES and life >= 0 and len(text) == _ARRAY + _ARRAY_HEAD + size):
         return [StoredMessage("", text)]
     first, expires = int(number), int(life) or None
-    return [StoredMessage(str(first + i), value, expires) for i, value in enumerate(_values(text))]
+    return [
+        _stored(str(first + i), value, expires, checked) for i, value in enumerate(_values(text))
+    ]
+
+
+def _stored(number: str, value: bytes, expires_ms: int | None, checked: bool) -> StoredMessage:
+    if not checked:
+        return StoredMessage(number, value, expires_ms)
+    if crc32(value) != _SOUND:
+        return StoredMessage("", value)
+    return StoredMessage(number, value[:_CHECKSUM_START], expires_ms)
 
 
 def _values(text: bytes) -> list[bytes]:

@@ -6,6 +6,7 @@ more. A consumer that waits does so on a list of its own; see ``lua/shared/40-wa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from itertools import repeat
 
@@ -58,7 +59,7 @@ def _pop_now(
                 # What this pop took must reach its caller.
                 return found
             raise
-        taken = _deliveries(reply)
+        taken = yield from _deliveries(queue, reply)
         found = found + taken if found else taken
         # It is all there is, unless the call stopped at one of its own bounds.
         if len(found) >= count or not (reply.more or len(taken) == size):
@@ -77,7 +78,7 @@ def _wait_for_messages(
     while True:
         wait_ms = max(0, int(min(deadline - (yield Clock()), WAIT_SLICE_MS)))
         reply = yield from _ask(queue, (size, ack, waiter, wait_ms, known, boxed), leave)
-        found = _deliveries(reply)
+        found = yield from _deliveries(queue, reply)
         if found:
             if len(found) == size < count or reply.more:
                 return (yield from _pop_now(queue, count, ack, found))
@@ -120,11 +121,30 @@ def _messages_popped(_: Call, reply: Reply) -> int:
     return sum(count_messages(bundle.texts) for bundle in PopReply.of(reply).bundles)
 
 
-def _deliveries(reply: PopReply) -> list[Delivery]:
+def _deliveries(queue: QueueHandle, reply: PopReply) -> Operation[list[Delivery]]:
+    """Return what was popped; what is damaged is put aside, and its neighbours are delivered."""
     found: list[Delivery] = []
+    aside: list[Argument] = []
     for name, attempt, texts in reply.bundles:
-        ids, values = open_taken(texts)
+        ids, values, damaged = open_taken(texts)
+        for message in damaged:
+            aside += (name, message.id, message.found)
         receipts = map(f"{name.decode()}.".__add__, ids) if name else repeat("")
         # Without a loop of Python's own, because a pop makes many of them.
         found += map(Delivery, ids, values, repeat(attempt), receipts)
+    if aside:
+        yield from _put_aside(queue, aside)
     return found
+
+
+def _put_aside(queue: QueueHandle, words: list[Argument]) -> Operation[None]:
+    log.error(
+        "queue %r: the checksums of %d messages are wrong; they lie aside, see stats().damaged and "
+        "scan('damaged')",
+        queue.name,
+        len(words) // 3,
+    )
+    # What this pop took must reach its caller.
+    with contextlib.suppress(StoreError):
+        gone: int = yield Call("hw_queue_aside", queue.key, tuple(words))
+        queue.damaged += gone

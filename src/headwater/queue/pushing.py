@@ -9,6 +9,7 @@ from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import check_ms
+from headwater.queue.bundles import with_checksums
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
     MAX_PUSH_BYTES,
@@ -67,7 +68,9 @@ def push_many(
         "" if ttl_ms is None else check_ms(ttl_ms, "ttl_ms", 1),
         *source,
         "" if dedupe is None else check_ms(dedupe_ms, "dedupe_ms", 1),
+        "1",
     )
+    words = with_checksums(words)
     if dedupe is not None:
         if source[0]:
             raise InvalidInput("producer and dedupe exclude each other; choose one")

@@ -7,13 +7,15 @@
   ARGV   1 delay ms   2 priority   3 ms to live or ''   4 producer or ''
          5 its sequence and, after a colon, a digest of the content if it has one
          6 ms for which dedupe keys are remembered, or '' when there are none
+         7 '1' when each value ends with its checksum: the CRC-32 of what is before it, 4 bytes,
+           little-endian; else ''
          then values; or, with dedupe keys: key, value, key, value, ...
   Reply  { 1 when the queue is new, first number, last number }
          with dedupe keys { 1 when the queue is new, number of each message }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was pushed with other content
 ]]
-local PUSH_ARGS = 6
+local PUSH_ARGS = 7
 local KEY_STEPS = 1000
 
 -- Cuts values into spans of a bearable size, as if the first had some before it; returns the last
@@ -34,11 +36,11 @@ end
 
 -- Makes bundles for a list out of values; of one message each where there are only a few. They end
 -- where a pop is likely to, if so many messages lie before them.
-local function bundles_for(queue, first, life, values, before)
-  local texts, from, mark, length = {}, 1, mark_of(life), ready_length(queue)
+local function bundles_for(queue, first, life, checked, values, before)
+  local texts, from, mark, length = {}, 1, mark_of(life, checked), ready_length(queue)
   for _, to in ipairs(cut(values, length, READY_BYTES, before % length)) do
     if to - from + 1 >= READY_LEAST then
-      texts[#texts + 1] = pack_bundle(first + from - 1, life, values, from, to)
+      texts[#texts + 1] = pack_bundle(first + from - 1, life, checked, values, from, to)
     else
       for i = from, to do texts[#texts + 1] = digits(first + i - 1) .. mark .. values[i] end
     end
@@ -47,36 +49,36 @@ local function bundles_for(queue, first, life, values, before)
   return texts
 end
 
-local function store_ready(queue, priority, first, life, values)
+local function store_ready(queue, priority, first, life, checked, values)
   local key = set_key(queue, 'ready', priority)
   local before = 0
   if #values >= READY_LEAST then
     before = count_listed(queue)
     if before == 0 then queue.bundled = 0 end
   end
-  local texts = bundles_for(queue, first, life, values, before)
+  local texts = bundles_for(queue, first, life, checked, values, before)
   for i = 1, #texts do queue.largest = math.max(queue.largest, #texts[i]) end
   queue.bundled = queue.bundled + #values - #texts
   append_texts(key, texts)
 end
 
-local function store_delayed(queue, priority, delay, first, life, values)
+local function store_delayed(queue, priority, delay, first, life, checked, values)
   local from, due = 1, queue.now + delay
   for _, to in ipairs(cut(values, BUNDLE_MESSAGES, BUNDLE_BYTES, 0)) do
-    local text = pack_bundle(first + from - 1, life, values, from, to)
+    local text = pack_bundle(first + from - 1, life, checked, values, from, to)
     add_bundle(queue, 'delayed', priority, 0, text, to - from + 1, due)
     from = to + 1
   end
 end
 
-local function store(queue, priority, delay, ttl, first, values)
+local function store(queue, priority, delay, ttl, first, checked, values)
   if #values == 0 then return end
   local life = ttl == '' and 0 or queue.now + tonumber(ttl)
   if queue.priorities == '' then queue.largest = 0 end
   use_priority(queue, priority)
   queue.pushed = queue.pushed + #values
-  if delay > 0 then return store_delayed(queue, priority, delay, first, life, values) end
-  store_ready(queue, priority, first, life, values)
+  if delay > 0 then return store_delayed(queue, priority, delay, first, life, checked, values) end
+  store_ready(queue, priority, first, life, checked, values)
 end
 
 -- Forgets some dedupe keys whose window is over, twice as many as are new, and notes the new ones:
@@ -115,7 +117,7 @@ local function push_once(queue, window_ms, args)
 end
 
 -- Stores what is not known yet; returns the reply.
-local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms)
+local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms, checked)
   -- Keys of a queue of the same name that was deleted are not this one's.
   if queue.new then queue.generation = queue.us end
   local values, answer, first = {}, nil, nil
@@ -129,7 +131,7 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, d
     answer = { queue.new and 1 or 0, digits(first), digits(queue.last) }
   end
   local last = queue.last
-  store(queue, priority, delay, ttl, first, values)
+  store(queue, priority, delay, ttl, first, checked, values)
   if producer ~= '' then
     -- The answer is last: what was not stored is not remembered, and a repeat stores it.
     note_saved(queue)
@@ -146,12 +148,12 @@ end
 
 redis.register_function('hw_queue_push', function(keys, args)
   local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
-  local numbered, window_ms = args[5], args[6]
+  local numbered, window_ms, checked = args[5], args[6], args[7] == '1'
   local sequence, digest = sequence_and_digest(numbered)
   if producer ~= '' then
     local first, last = remembered_answer(K, producer, sequence, digest)
     if first then return { 0, digits(first), digits(last) } end
     if last then return last end
   end
-  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, digest, window_ms)
+  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, digest, window_ms, checked)
 end)

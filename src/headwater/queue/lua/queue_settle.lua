@@ -102,3 +102,27 @@ redis.register_function{
   end,
   flags = { 'allow-oom' },
 }
+
+--[[
+  hw_queue_aside: put messages aside that a consumer could not read: their checksum is wrong.
+  KEYS   1 the queue
+  ARGV   1.. name of the bundle, '' when it was taken without ack; number of the message; what was found;
+         name, ...
+  Reply  how many messages that concerned
+]]
+local function put_all_aside(queue, words)
+  local total = 0
+  for i = 1, #words, 3 do
+    local name, number, found, count = words[i], words[i + 1], words[i + 2], 1
+    if name ~= '' then count = settle(queue, 'ack', 0, name, number) end
+    if count > 0 then put_aside(queue, found, count) end
+    total = total + count
+  end
+  return total
+end
+
+redis.register_function{
+  function_name = 'hw_queue_aside',
+  callback = function(keys, words) return on_queue(keys[1], put_all_aside, words) end,
+  flags = { 'allow-oom' },
+}

@@ -6,6 +6,9 @@
     number p count life size values    messages of one push: their numbers follow each other, and they
                                        have the same end of life, 0 for none
 
+  With the letters c, f and j instead, each value ends with its checksum: the CRC-32 of what is before
+  it, 4 bytes, little-endian. Who pushes makes it and who pops checks it; here it is part of the value.
+
   Count is one byte, life a double, size has 4 bytes, all big-endian. Values are an array of
   MessagePack, which clients open in one step: 0xdc and their count (2 bytes), then for each 0xc6, its
   size (4 bytes) and itself. These three lie in lists and are sent to consumers. With a time several of
@@ -15,8 +18,10 @@
   A server's Lua pays for every string that it makes. So what was pushed together is kept and handed
   out as one string, and divided by cutting it, without making its values.
 ]]
--- The letters, as bytes: m, t, p.
+-- The letters, as bytes: m, t, p; and those of values with a checksum: c, f, j. Between one of these
+-- and any other letter at least two bits differ.
 local ONE, MORTAL, PACKED = 109, 116, 112
+local ONE_CHECKED, MORTAL_CHECKED, PACKED_CHECKED = 99, 102, 106
 -- Where what is behind the letter begins; and, in a packed bundle, the values.
 local BODY, VALUES = 18, 34
 local PACKED_FORM, VALUE_FORM = '>BdI4BI2', '>BI4'
@@ -27,24 +32,25 @@ local ARRAY, VALUE = 220, 198
 -- ── In lists ──────────────────────────────────────────────────────────────────────────────────
 
 -- What stands between the number and the value of one message.
-local function mark_of(life)
-  return life > 0 and 't' .. string.format('%013.0f', life) or 'm'
+local function mark_of(life, checked)
+  if life == 0 then return checked and 'c' or 'm' end
+  return (checked and 'f' or 't') .. string.format('%013.0f', life)
 end
 
 -- What stands before the values of a packed bundle; `size` is theirs.
-local function packed_head(first, count, life, size)
-  return digits(first) .. 'p' .. struct.pack(PACKED_FORM, count, life, size, ARRAY, count)
+local function packed_head(first, checked, count, life, size)
+  return digits(first) .. (checked and 'j' or 'p') .. struct.pack(PACKED_FORM, count, life, size, ARRAY, count)
 end
 
 -- Makes a bundle out of values that were pushed together.
-local function pack_bundle(first, life, values, from, to)
+local function pack_bundle(first, life, checked, values, from, to)
   local parts, size, count = {}, 0, to - from + 1
   for i = 1, count do
     local value = values[from + i - 1]
     parts[2 * i], parts[2 * i + 1] = struct.pack(VALUE_FORM, VALUE, #value), value
     size = size + VALUE_HEAD + #value
   end
-  parts[1] = packed_head(first, count, life, size)
+  parts[1] = packed_head(first, checked, count, life, size)
   return table.concat(parts)
 end
 
@@ -53,16 +59,17 @@ end
 local function read_bundle(text)
   local digit, kind = string.byte(text, 16, 17)
   if not kind or digit < 48 or digit > 57 then return nil end
-  if kind == ONE then return 1, 0 end
-  if kind == MORTAL then
+  if kind == ONE or kind == ONE_CHECKED then return 1, 0 end
+  if kind == MORTAL or kind == MORTAL_CHECKED then
     local life = string.match(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d', BODY)
     return life and 1, tonumber(life)
   end
-  if kind ~= PACKED or #text < VALUES - 1 or not string.find(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%dp') then
+  if (kind ~= PACKED and kind ~= PACKED_CHECKED) or #text < VALUES - 1
+      or not string.find(text, '^%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') then
     return nil
   end
-  local count, life, size = struct.unpack(PACKED_FORM, text, BODY)
-  if count < 1 or count > BUNDLE_MESSAGES or not (life >= 0 and life < math.huge) or #text ~= VALUES - 1 + size then return nil end
+  local count, life, size, _, again = struct.unpack(PACKED_FORM, text, BODY)
+  if count < 1 or count > BUNDLE_MESSAGES or again ~= count or not (life >= 0 and life < math.huge) or #text ~= VALUES - 1 + size then return nil end
   return count, life
 end
 
@@ -76,19 +83,20 @@ local function split_bundle(text, part)
     cut = cut + VALUE_HEAD + struct.unpack('>I4', text, cut + 1)
   end
   if cut > #text + 1 then return nil end
-  local before = cut - VALUES
-  return packed_head(first, part, life, before) .. string.sub(text, VALUES, cut - 1),
-    packed_head(first + part, count - part, life, size - before) .. string.sub(text, cut)
+  local before, checked = cut - VALUES, string.byte(text, 17) == PACKED_CHECKED
+  return packed_head(first, checked, part, life, before) .. string.sub(text, VALUES, cut - 1),
+    packed_head(first + part, checked, count - part, life, size - before) .. string.sub(text, cut)
 end
 
 -- Adds the messages of a bundle to others, each as a bundle of its own. Adds none that cannot be read.
 local function add_messages(text, messages)
   local count, life = read_bundle(text)
-  if string.byte(text, 17) ~= PACKED then
+  local kind = string.byte(text, 17)
+  if kind ~= PACKED and kind ~= PACKED_CHECKED then
     messages[#messages + 1] = count and text
     return
   end
-  local first, mark, at = tonumber(string.sub(text, 1, 16)), mark_of(life or 0), VALUES
+  local first, mark, at = tonumber(string.sub(text, 1, 16)), mark_of(life or 0, kind == PACKED_CHECKED), VALUES
   for i = 1, count or 0 do
     local size = #text >= at + 4 and struct.unpack('>I4', text, at + 1) or math.huge
     if at + VALUE_HEAD + size - 1 > #text then return end
@@ -140,7 +148,8 @@ local function open_bundle(text)
   local texts, deadlines = part_bundles(text)
   local messages = {}
   for i = 1, #texts do
-    if string.byte(texts[i], 17) == ONE then
+    local kind = string.byte(texts[i], 17)
+    if kind == ONE or kind == ONE_CHECKED then
       messages[#messages + 1] = texts[i]
     else
       add_messages(texts[i], messages)

@@ -51,7 +51,7 @@ end
 -- can be; returns how many.
 local function pass_damaged(queue, pop, text)
   local kind, count = string.byte(text, 17, 18)
-  if kind ~= PACKED or not count or count < 1 or count > BUNDLE_MESSAGES then count = 1 end
+  if (kind ~= PACKED and kind ~= PACKED_CHECKED) or not count or count < 1 or count > BUNDLE_MESSAGES then count = 1 end
   put_aside(queue, text, count)
   pop.wade = pop.wade - count
   return count
@@ -65,8 +65,10 @@ local function count_singles(queue, texts, from, to, until_us)
   for i = from, to do
     local text = texts[i]
     local digit, kind = byte(text, 16, 17)
-    if kind ~= ONE or digit < 48 or digit > 57 then
-      if kind ~= MORTAL or (select(2, read_bundle(text)) or 0) <= queue.now then return i - from, size end
+    if (kind ~= ONE_CHECKED and kind ~= ONE) or digit < 48 or digit > 57 then
+      if (kind ~= MORTAL_CHECKED and kind ~= MORTAL) or (select(2, read_bundle(text)) or 0) <= queue.now then
+        return i - from, size
+      end
     end
     if size + #text > BUNDLE_BYTES and i > from then return i - from, size end
     if until_us and (tonumber(sub(text, 1, 16)) or 0) > until_us then return i - from, size end
