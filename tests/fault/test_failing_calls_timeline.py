@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import redis
 
 from headwater.timeline import AsyncFarm, Farm, State
 from headwater.timeline.cluster.cluster import Cluster
@@ -90,12 +91,6 @@ def two(failing: FailingServer) -> list[Replica]:
     return replicas(failing.server, 2)
 
 
-@pytest.fixture(scope="module")
-def failed() -> set[Site]:
-    """The sites that failed in any case; the last test sees that it was every one."""
-    return set()
-
-
 KEYS = (f"key-{number}" for number in itertools.count())
 
 
@@ -148,30 +143,28 @@ def run_case(
     two: list[Replica],
     case: Case,
     check: Callable[[Target], None],
-) -> set[Site]:
+) -> None:
     def checked(target: Target, _: Failure) -> None:
         target.nothing_is_lost()
         check(target)
 
-    return failing.fail_in_turn(
-        lambda: Target.fresh(case, two), lambda target: target.write(0), checked
-    )
+    failing.fail_in_turn(lambda: Target.fresh(case, two), lambda target: target.write(0), checked)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_repeat_completes_what_a_failed_write_has_left(
-    failing: FailingServer, two: list[Replica], failed: set[Site], name: str
+    failing: FailingServer, two: list[Replica], name: str
 ) -> None:
     def repeat(target: Target) -> None:
         target.write(0)
         assert target.states()[0] == target.case.after
 
-    failed |= run_case(failing, two, CASES[name], repeat)
+    run_case(failing, two, CASES[name], repeat)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_repair_brings_copies_together_after_a_failed_write(
-    failing: FailingServer, two: list[Replica], failed: set[Site], name: str
+    failing: FailingServer, two: list[Replica], name: str
 ) -> None:
     def repair(target: Target) -> None:
         target.write(1)
@@ -181,7 +174,7 @@ def test_a_repair_brings_copies_together_after_a_failed_write(
             assert target.states() == [target.case.after] * 2
             assert farm.repair([target.key])[2:] == (0, 0, 0, 0, 0)
 
-    failed |= run_case(failing, two, CASES[name], repair)
+    run_case(failing, two, CASES[name], repair)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +182,7 @@ def test_a_repair_brings_copies_together_after_a_failed_write(
     ["an insert that beats a delete", "a delete that beats an insert", "a delete in a full key"],
 )
 def test_a_read_that_sees_a_difference_completes_a_failed_write(
-    failing: FailingServer, two: list[Replica], failed: set[Site], name: str
+    failing: FailingServer, two: list[Replica], name: str
 ) -> None:
     """What is shown is right at once, and what is seen to differ is repaired."""
 
@@ -204,11 +197,11 @@ def test_a_read_that_sees_a_difference_completes_a_failed_write(
             inserted = [{m for m, s in one if not s.deleted} for one in map(target.raw, (0, 1))]
             assert inserted == [expected] * 2
 
-    failed |= run_case(failing, two, CASES[name], read)
+    run_case(failing, two, CASES[name], read)
 
 
 def test_a_walk_completes_what_a_failed_write_has_left_on_a_farm_of_one_cluster(
-    failing: FailingServer, two: list[Replica], failed: set[Site]
+    failing: FailingServer, two: list[Replica]
 ) -> None:
     """Nobody else has the operation: each member is as it was, or as it was wanted, in one set."""
 
@@ -225,49 +218,72 @@ def test_a_walk_completes_what_a_failed_write_has_left_on_a_farm_of_one_cluster(
 
     two[0].client.flushdb()
     for name in ("an insert that beats a delete", "a delete that beats an insert"):
-        failed |= run_case(failing, two, CASES[name], healed)
+        run_case(failing, two, CASES[name], healed)
+
+
+def read(target: Target) -> tuple[Any, Any]:
+    """Read by cursor, also among equal scores, and by member."""
+    with Farm.open(target.two[0].url, **WORDS) as farm:
+        page = farm.select_range([target.key], (15.0, "z"), (9.0, ""))
+        tie = farm.select_range([target.key], (12.0, "b"), (12.0, "a"))
+        assert tie[target.key] == []
+        return page[target.key], farm.score([(target.key, "a"), (target.key, "b")])
 
 
 def test_reads_by_cursor_and_scores_fail_and_change_nothing(
-    failing: FailingServer, two: list[Replica], failed: set[Site]
+    failing: FailingServer, two: list[Replica]
 ) -> None:
-    def read(target: Target) -> tuple[Any, Any]:
-        with Farm.open(two[0].url, **WORDS) as farm:
-            page = farm.select_range([target.key], (15.0, "z"), (9.0, ""))
-            tie = farm.select_range([target.key], (12.0, "b"), (12.0, "a"))
-            assert tie[target.key] == []
-            return page[target.key], farm.score([(target.key, "a"), (target.key, "b")])
-
     def check(target: Target, _: Failure) -> None:
         page, scores = read(target)
         assert [record.member for record in page] == ["e", "c", "a"]
         assert list(scores.values()) == [FULL[b"a"], FULL[b"b"]]
         assert target.states() == [FULL] * 2
 
-    case = Case(FULL, False, {})
-    failed |= failing.fail_in_turn(lambda: Target.fresh(case, two), read, check)
+    failing.fail_in_turn(lambda: Target.fresh(Case(FULL, False, {}), two), read, check)
 
 
-def test_a_layout_that_could_not_be_announced_is_announced_by_the_next_call(
-    failing: FailingServer, failed: set[Site]
-) -> None:
-    url = f"{failing.server.url}?db=7"
-    layout = FarmLayout(3, COPYING, "a:1", "b:1")
-    admin = Replica(url, replicas(failing.server, 8)[7].client).client
+LAYOUT = FarmLayout(3, COPYING, "a:1", "b:1")
 
-    async def announce() -> list[FarmLayout]:
-        cluster = Cluster.open([url], "murmur3", 20_000, KEEP)
+
+def announce(failing: FailingServer) -> list[FarmLayout]:
+    """Announce a layout to an instance that no other test uses."""
+
+    async def run() -> list[FarmLayout]:
+        cluster = Cluster.open([f"{failing.server.url}?db=7"], "murmur3", 20_000, KEEP)
         try:
-            return await cluster.announce(layout)
+            return await cluster.announce(LAYOUT)
         finally:
             await cluster.close()
 
+    return asyncio.run(run())
+
+
+def test_a_layout_that_could_not_be_announced_is_announced_by_the_next_call(
+    failing: FailingServer,
+) -> None:
+    admin = redis.Redis(unix_socket_path=str(failing.server.socket), db=7)
+
     def check(_: object, __: Failure) -> None:
         assert admin.hlen("hw:{timelines}") in (0, 4), "all of a layout, or none"
-        assert asyncio.run(announce()) == [layout]
+        assert announce(failing) == [LAYOUT]
 
-    failed |= failing.fail_in_turn(admin.flushdb, lambda _: asyncio.run(announce()), check)
+    failing.fail_in_turn(admin.flushdb, lambda _: announce(failing), check)
 
 
-def test_every_call_of_every_function_was_failed(failing: FailingServer, failed: set[Site]) -> None:
-    assert sorted(map(str, failing.sites("timeline") - failed)) == []
+def test_the_operations_here_pass_every_call_of_every_function(
+    failing: FailingServer, two: list[Replica]
+) -> None:
+    """Every call that an operation passes is failed by the tests above."""
+    passed: set[Site] = set()
+    for case in CASES.values():
+        target = Target.fresh(case, two)
+        with failing.armed(None) as sites:
+            target.write(0)
+        passed.update(sites)
+    target = Target.fresh(Case(FULL, False, {}), two)
+    redis.Redis(unix_socket_path=str(failing.server.socket), db=7).flushdb()
+    with failing.armed(None) as sites:
+        read(target)
+        announce(failing)
+    passed.update(sites)
+    assert sorted(map(str, failing.sites("timeline") - passed)) == []
