@@ -214,3 +214,29 @@ def test_an_async_queue_worker_ends_when_its_handler_turns_out_to_be_plain(
     seen, attempts = loop.wait(asyncio.wait_for(work(), 20))
     assert seen == [b"0"], "no other was begun"
     assert attempts == [1] * 5, "all were given back"
+
+
+def test_an_async_handler_that_raises_cancelled_error_has_failed(
+    loop: Loop, stores: Stores, name: str
+) -> None:
+    attempts: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        async with aio.connect(stores.url("plain")) as hw:
+            stream = hw.stream(name)
+            await stream.write_many(entries(2))
+
+            async def handle(message: Message) -> None:
+                attempts.append((message.offset, message.attempt))
+                if message.attempt == 1:
+                    raise asyncio.CancelledError
+                if len(attempts) == 4:
+                    worker.stop()
+
+            group = stream.group("g")
+            worker = AsyncWorker(group, handle, concurrency=1, backoff_ms=0)
+            await asyncio.wait_for(worker.run(), 20)
+            assert (await group.info()).pending == 0
+
+    loop.wait(work())
+    assert sorted(attempts) == [(1, 1), (1, 2), (2, 1), (2, 2)]

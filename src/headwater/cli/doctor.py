@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, StoreUrl
+from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.errors import StoreError
 
+if TYPE_CHECKING:
+    from headwater.log.types import StreamInfo
+    from headwater.store.checks import Finding
+    from headwater.store.doctor import DoctorReport
+
+# What may fail in a store that can be asked for its streams.
+_DURABILITY = {"persistence", "disk", "eviction", "memory", "replicas"}
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
@@ -27,6 +38,7 @@ def doctor(
     from headwater.store.doctor import examine
 
     report = examine(store)
+    report = replace(report, findings=(*report.findings, *_idle_holders(report, store)))
     if as_json:
         output.show_json(views.stores.DoctorView.of(report))
     else:
@@ -51,3 +63,30 @@ def doctor(
         output.say(f"{report.verdict}: {report.summary} ({report.where})", _STYLES[report.verdict])
     failed = report.verdict == "fail" or (strict and report.verdict == "warn")
     raise typer.Exit(1 if failed else 0)
+
+
+def _idle_holders(report: DoctorReport, store: str | None) -> Iterator[Finding]:
+    """Name groups and readers that hold up retention though nobody has seen them for a day.
+
+    A store without our functions has no streams, and would get the functions by a connection.
+    """
+    from headwater.store.checks import Finding
+
+    functions = [finding for finding in report.findings if finding.check == "functions"]
+    ready = [f for f in functions if f.verdict == "ok" and not f.found.startswith("not loaded")]
+    serves = all(f.verdict != "fail" or f.check in _DURABILITY for f in report.findings)
+    streams: list[StreamInfo] = []
+    if functions and ready == functions and serves:
+        # A store that cannot be asked has findings of its own.
+        with contextlib.suppress(StoreError), connected(store) as hw:
+            streams = list(hw.store.run(views.overview.all_streams()))
+    for facts in streams:
+        if facts.idle_holder is not None:
+            hours = (facts.slowest_idle_ms or 0) // 3_600_000
+            yield Finding(
+                "retention",
+                f"stream {facts.name!r} is held up at {facts.slowest_next} by "
+                f"{facts.idle_holder!r}, which nobody has seen for {hours} hours",
+                "warn",
+                f"remove it, or: headwater stream retain {facts.name} --max-idle 7d",
+            )

@@ -102,9 +102,21 @@ def _chores(
     hw: Headwater, streams: list[str] | None, queues: list[str] | None, as_json: bool
 ) -> list[_Chores]:
     """Return what a round has to do: everything, or only the objects that were named."""
+    from headwater.log.handles import StreamHandle, list_deleted
+    from headwater.log.retention import free
+
+    named: dict[str, str] = {}
 
     def keep_stream(name: str) -> bool:
         (kept,) = hw.keep(name)
+        if kept.idle_holder and named.get(name) != kept.idle_holder:
+            named[name] = kept.idle_holder
+            output.warn(
+                f"warning: stream {name!r}: {kept.held} messages are held for "
+                f"{kept.idle_holder!r}, "
+                "which nobody has seen for a day; remove it, or set an age limit: "
+                f"headwater stream retain {name} --max-idle 7d"
+            )
         _show(name, views.housekeeping.StreamChangeView.all_of(kept), _STREAM_DEEDS, as_json)
         if kept.fault is not None:
             output.warn(f"error: stream {name!r}: {kept.fault}")
@@ -121,6 +133,10 @@ def _chores(
             _show(name, changes, _CHANNEL_DEEDS, as_json)
         return True
 
+    def free_stream(name: str) -> bool:
+        hw.store.run(free(StreamHandle(name, set())))
+        return True
+
     if streams or queues:
         return [
             _Chores(lambda: streams or (), keep_stream),
@@ -130,6 +146,7 @@ def _chores(
         _Chores(hw.streams, keep_stream),
         _Chores(hw.queues, keep_queue),
         _Chores(hw.ick_channels, keep_channel),
+        _Chores(lambda: hw.store.run(list_deleted()), free_stream),
     ]
 
 

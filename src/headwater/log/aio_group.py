@@ -23,6 +23,7 @@ class AsyncGroup(Generic[D]):
         self._handle = handle
         self.name = handle.name
         self.member = handle.member
+        self.stream = handle.stream.name
 
     def __repr__(self) -> str:
         return f"AsyncGroup({self.name!r} of {self._handle.stream.name!r})"

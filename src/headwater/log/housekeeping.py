@@ -28,7 +28,8 @@ class Kept:
 
     ``published`` counts publishes that were begun and left, and are finished now. Of the messages,
     ``cooled`` were packed again, smaller; ``expired`` were dropped for good, ``buried`` went to
-    dead letters. ``held`` stay beyond the retention policy because ``held_by`` still needs them.
+    dead letters. ``held`` stay beyond the retention policy because ``held_by`` still needs them;
+    it is the ``idle_holder``, too, when nobody has seen it for a day.
     ``fault`` says why the rest was left undone.
     """
 
@@ -43,6 +44,7 @@ class Kept:
     evicted: int = 0
     held: int = 0
     held_by: str | None = None
+    idle_holder: str | None = None
     compacted: int = 0
     fault: str | None = None
 
@@ -71,7 +73,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
     """
     published = sealed = cooled = expired = buried = producers = members = compacted = 0
     retained = Retained(0, 0, None)
-    fault = None
+    fault = idle_holder = None
     try:
         yield from retention.free(stream)
         published = yield from staging.finish_left(stream, left_ms)
@@ -84,6 +86,8 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
         producers, members = yield from retention.tidy(stream.key)
         if facts.retention != Retention():
             retained = yield from retention.apply_retention(stream.key)
+            if retained.held and retained.held_by == facts.idle_holder:
+                idle_holder = retained.held_by
         compacted = yield from _compact_if_due(stream)
     except LogError as error:
         fault = str(error)
@@ -99,6 +103,7 @@ def keep(stream: StreamHandle, *, left_ms: int = staging.LEFT_MS) -> Operation[K
         evicted=retained.evicted,
         held=retained.held,
         held_by=retained.held_by,
+        idle_holder=idle_holder,
         compacted=compacted,
         fault=fault,
     )

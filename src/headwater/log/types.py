@@ -10,6 +10,9 @@ import msgspec
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
 
+# A group or reader that was silent for so long is named where it holds up retention.
+IDLE_MS = 24 * 3600 * 1000
+
 
 class Message(msgspec.Struct, Generic[D], frozen=True, gc=False):
     """One message of a stream.
@@ -147,8 +150,9 @@ class StreamInfo:
     ``length`` counts messages: it is smaller than the span when compaction left holes.
     ``last_time_ms`` is the time of the newest message: of its writer, if that brought times, and
     not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
-    lowest offset, ``slowest_next``: before it retention stops. It was seen last at
-    ``slowest_seen_ms``. ``abandoned`` groups were silent for so long that they are not waited for.
+    lowest offset, ``slowest_next``: before it retention stops. It was seen last
+    ``slowest_idle_ms`` ago. ``abandoned`` groups were silent for so long that they are not waited
+    for.
     """
 
     name: str
@@ -166,13 +170,20 @@ class StreamInfo:
     groups: tuple[str, ...]
     slowest: str | None
     slowest_next: int | None
-    slowest_seen_ms: int | None
+    slowest_idle_ms: int | None
     abandoned: int
 
     @property
     def exists(self) -> bool:
         """Whether the stream was ever written."""
         return self.created_ms > 0
+
+    @property
+    def idle_holder(self) -> str | None:
+        """The group or reader that holds up retention though nobody has seen it for a day."""
+        if self.retention == Retention() or (self.slowest_idle_ms or 0) < IDLE_MS:
+            return None
+        return self.slowest if (self.slowest_next or 0) <= self.last else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,12 +127,12 @@ class AsyncCrew(Generic[Item]):
             observation = observe("worker.handle", self._source.name)
             try:
                 delay_ms = await self._call(item)
-            except asyncio.CancelledError as error:
-                if observation is not None:
-                    observation.end("retried", error)
-                self._report(Handled(item, NOT_BEGUN))
-                raise
-            except BaseException as error:  # noqa: BLE001  it is logged there
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    if observation is not None:
+                        observation.end("retried", error)
+                    self._report(Handled(item, NOT_BEGUN))
+                    raise
                 # Whatever it was, even SystemExit: the message is not done.
                 if observation is not None:
                     observation.end("failed", error)
@@ -198,3 +198,9 @@ class AsyncCrew(Generic[Item]):
             except HeadwaterError as error:
                 words = "messages in hand could not be extended: %s"
                 self._source.log.warning(words, error)
+
+
+def _is_cancelled() -> bool:
+    """Return whether this task is being cancelled; a handler may raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -43,7 +43,7 @@ class Worker:
         longest_backoff_ms: int = 60_000,
     ) -> None:
         prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
-        name = f"{group._handle.stream.name}/{group.name}"
+        name = f"{group.stream}/{group.name}"
         source = _Group(group, name, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
         self._crew = Crew(source, handler, prefetch)
 

@@ -20,7 +20,7 @@ from headwater.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from headwater.log.types import Retention
+    from headwater.log.types import Retention, StreamInfo
 
 # A stream's default for the age of delete markers, without importing the log for it.
 _MARKER_MS = 24 * 3600 * 1000
@@ -68,8 +68,16 @@ def info(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("compaction", "by the housekeeper" if facts.auto_compact else "when asked for"),
             ("groups", ", ".join(sorted(facts.groups)) or None),
             ("readers", readers or None),
+            ("held up by", _holder(facts)),
         ]
     )
+
+
+def _holder(facts: StreamInfo) -> str | None:
+    if facts.idle_holder is None:
+        return None
+    hours = (facts.slowest_idle_ms or 0) // 3_600_000
+    return f"{facts.idle_holder} at {facts.slowest_next}, which nobody has seen for {hours} hours"
 
 
 def _policy(policy: Retention) -> str:

@@ -5,7 +5,7 @@
          never written), last_time_ms (of the newest message), retention { limit, value or '', ... },
          auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
          groups { group, ... } (the first 1000), slowest (the reader or group that needs the lowest
-         offset) or '', slowest_next (that offset) or '', slowest_seen_ms (when it was seen last) or '',
+         offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
          abandoned (how many groups retention waits for no longer)
 ]]
 local LISTED_GROUPS = 1000
@@ -46,7 +46,7 @@ redis.register_function{
       'groups', redis.call('ZRANGE', K .. ':groups', 0, LISTED_GROUPS - 1),
       'slowest', slowest or '',
       'slowest_next', slowest_next or '',
-      'slowest_seen_ms', slowest_seen or '',
+      'slowest_idle_ms', slowest_seen and math.max(server_ms() - slowest_seen, 0) or '',
       'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
     }
   end,
