@@ -127,6 +127,26 @@ def test_a_note_that_fails_does_not_fail_the_call(server: Server, admin: redis.R
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("setting", "noted"), [(("maxmemory", 1), True), (("min-replicas-to-write", 1), False)]
+)
+def test_a_server_that_takes_no_writes_can_be_connected_to_and_read(
+    setting: tuple[str, int], noted: bool, server: Server, admin: redis.Redis, dial: Dial
+) -> None:
+    assert dial(server.url).stream("s").write("t", b"1") == 1
+    admin.hdel(KEY, OURS)
+    admin.config_set(*setting)
+    hw = dial(server.url)
+    assert [message and message.value for message in hw.stream("s").read(1, 1)] == [b"1"]
+    assert bool(admin.hexists(KEY, OURS)) is noted
+    if not noted:
+        admin.config_set(setting[0], 0)
+        admin.hset(KEY, "format", NEWER)
+        admin.config_set(*setting)
+        with pytest.raises(FormatTooNew, match=f"the store at .* has format {NEWER}"):
+            dial(server.url)
+
+
 def test_kinds_of_clients_are_forgotten_when_they_do_not_count_any_more(
     store: Store, admin: redis.Redis
 ) -> None:

@@ -22,6 +22,7 @@ COUNTS_MS = 14 * 24 * 3600 * 1000
 COUNTS_BY_HAND_MS = 10 * 60 * 1000
 
 NOTE = Call("hw_store_note", KEY, (__version__, VERSION, FORMAT, COUNTS_MS), repeatable=True)
+LOOK = Call("hw_store_record", KEY, read_only=True)
 
 
 class ClientKind(NamedTuple):
@@ -43,7 +44,7 @@ class StoreRecord(NamedTuple):
 
 def read_record() -> Operation[StoreRecord]:
     """Read the record."""
-    now_ms, format_in_use, *seen = yield Call("hw_store_record", KEY, read_only=True)
+    now_ms, format_in_use, *seen = yield LOOK
     kinds = (_kind(*pair) for pair in zip(seen[::2], seen[1::2], strict=True))
     return StoreRecord(now_ms, format_in_use, tuple(sorted(kinds)))
 

@@ -16,15 +16,16 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis
 
+from headwater.errors import FormatTooNew
 from headwater.outages import Outage
 from headwater.store import faults, rights
 from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.library import FIRST_FORMAT, library, name_in_server, needs_loading
+from headwater.store.library import FIRST_FORMAT, FORMAT, library, name_in_server, needs_loading
 from headwater.store.many import chunks
 from headwater.store.observing import RequestObservation
-from headwater.store.record import KEY, NOTE, NOTE_S
+from headwater.store.record import KEY, LOOK, NOTE, NOTE_S
 from headwater.store.url import Address
 
 log = logging.getLogger("headwater.store")
@@ -115,7 +116,7 @@ class StoreSteps:
         if self._check_rights:
             for denied in (yield from self._command(*rights.request(cluster))):
                 rights.check(denied, self.where, cluster)
-            yield from self._note()
+            yield from self._note_or_look()
         return versions[0]
 
     def _load_library(self) -> Steps[None]:
@@ -146,15 +147,25 @@ class StoreSteps:
             with contextlib.suppress(redis.exceptions.NoPermissionError):
                 yield from self._load_library()
 
-    def _note_again(self) -> Steps[None]:
-        """Do so in the middle of work, which must not fail because of it.
+    def _note_or_look(self) -> Steps[None]:
+        """Do so; a server that takes no writes now is only asked which format is in use.
 
-        Raises FormatTooNew when the store has moved on to a format that we do not understand.
+        Raises FormatTooNew when we do not understand it.
         """
         try:
-            yield from self._note()
-        except (redis.RedisError, OSError) as error:
+            return (yield from self._note())
+        except redis.ResponseError as error:
             faults.check_format(error, NOTE, self.where)
+        with contextlib.suppress(redis.ResponseError):
+            look = self._encode(LOOK)
+            _, in_use, *_ = yield partial(self.connections.send, KEY, look, fresh=True)
+            if in_use > FORMAT:
+                raise FormatTooNew(f"the store at {self.where}", in_use, FORMAT)
+
+    def _note_again(self) -> Steps[None]:
+        """Do so in the middle of work, which fails only because of a format that is too new."""
+        with contextlib.suppress(redis.RedisError, OSError):
+            yield from self._note_or_look()
 
     def _command(self, *words: Any) -> Steps[list[Any]]:
         replies = []

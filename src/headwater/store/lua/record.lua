@@ -7,24 +7,28 @@
   Reply  the format in use
          error HW_FORMAT <format> when it is newer than the client; the client is not noted then
 ]]
-redis.register_function('hw_store_note', function(keys, args)
-  local R, release, version = keys[1], args[1], args[2]
-  local format, counts_ms = tonumber(args[3]), tonumber(args[4])
-  local in_use = tonumber(redis.call('HGET', R, 'format') or format)
-  if in_use > format then return redis.error_reply('HW_FORMAT ' .. digits(in_use)) end
-  local now, lowest = server_ms(), format
-  each_seen(R, function(kind, theirs, seen)
-    if seen < now - counts_ms then
-      redis.call('HDEL', R, kind)
-    else
-      lowest = math.min(lowest, theirs)
-    end
-  end)
-  in_use = math.max(in_use, lowest)
-  local kind = table.concat({ release, version, digits(format) }, ':')
-  redis.call('HSET', R, 'format', digits(in_use), kind, digits(now))
-  return in_use
-end)
+redis.register_function{
+  function_name = 'hw_store_note',
+  callback = function(keys, args)
+    local R, release, version = keys[1], args[1], args[2]
+    local format, counts_ms = tonumber(args[3]), tonumber(args[4])
+    local in_use = tonumber(redis.call('HGET', R, 'format') or format)
+    if in_use > format then return redis.error_reply('HW_FORMAT ' .. digits(in_use)) end
+    local now, lowest = server_ms(), format
+    each_seen(R, function(kind, theirs, seen)
+      if seen < now - counts_ms then
+        redis.call('HDEL', R, kind)
+      else
+        lowest = math.min(lowest, theirs)
+      end
+    end)
+    in_use = math.max(in_use, lowest)
+    local kind = table.concat({ release, version, digits(format) }, ':')
+    redis.call('HSET', R, 'format', digits(in_use), kind, digits(now))
+    return in_use
+  end,
+  flags = { 'allow-oom' },
+}
 
 --[[
   hw_store_raise: put a newer format to use, unless clients that do not understand it were seen lately.
@@ -33,18 +37,22 @@ end)
   ARGV   1 the format   2 ms for which a client counts after it was seen; 0 to ask nobody
   Reply  the kinds of client that are in the way, as "release:version:format"; none when it was done
 ]]
-redis.register_function('hw_store_raise', function(keys, args)
-  local R, format, counts_ms, older = keys[1], tonumber(args[1]), tonumber(args[2]), {}
-  local since = server_ms() - counts_ms
-  each_seen(R, function(kind, theirs, seen)
-    if counts_ms > 0 and theirs < format and seen > since then older[#older + 1] = kind end
-  end)
-  if #older > 0 then return older end
-  if tonumber(redis.call('HGET', R, 'format') or 0) < format then
-    redis.call('HSET', R, 'format', digits(format))
-  end
-  return older
-end)
+redis.register_function{
+  function_name = 'hw_store_raise',
+  callback = function(keys, args)
+    local R, format, counts_ms, older = keys[1], tonumber(args[1]), tonumber(args[2]), {}
+    local since = server_ms() - counts_ms
+    each_seen(R, function(kind, theirs, seen)
+      if counts_ms > 0 and theirs < format and seen > since then older[#older + 1] = kind end
+    end)
+    if #older > 0 then return older end
+    if tonumber(redis.call('HGET', R, 'format') or 0) < format then
+      redis.call('HSET', R, 'format', digits(format))
+    end
+    return older
+  end,
+  flags = { 'allow-oom' },
+}
 
 --[[
   hw_store_record: the record of a store.
