@@ -19,7 +19,7 @@ from headwater.queue import scrubbing as queue_scrubbing
 from tests.support.entries import entries
 
 Work: TypeAlias = Callable[[Headwater, str, random.Random], None]
-ROUNDS = 6
+ROUNDS = 3
 
 
 @pytest.fixture(params=[500, 4], ids=["pages of 500", "pages of 4"])

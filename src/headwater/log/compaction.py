@@ -12,6 +12,7 @@ and whoever stops half way leaves a log that is only less compact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from headwater.log.runs import SCHEMA
 from headwater.log.types import GroupInfo
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
+from headwater.store.faults import Refusal
 
 MARKER_MS = 24 * 3600 * 1000
 # How many nodes one call lists, and how many one call replaces at most.
@@ -82,8 +84,10 @@ def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Ope
     facts = yield from info(stream)
     floor = min([*facts.readers.values(), MAX_OFFSET])
     for group in facts.groups:
-        reply = yield Call("hw_group_info", stream.key, (group,), read_only=True)
-        floor = min(floor, record(GroupInfo, reply, name=group).ack_offset)
+        # A group that was removed meanwhile needs nothing.
+        with suppress(Refusal):
+            reply = yield Call("hw_group_info", stream.key, (group,), read_only=True)
+            floor = min(floor, record(GroupInfo, reply, name=group).ack_offset)
     last = facts.sealed if sealing else facts.last
     return Survey(created, facts.first, last, floor, facts.last_time_ms - marker_ms)
 
