@@ -14,6 +14,7 @@ from typing import Any
 from headwater.errors import InvalidInput, LeaseLost
 from headwater.ick.layout import ChannelHandle, Closed, Patience, advance, shard_of
 from headwater.ick.limits import (
+    MOVE_MEMBERS,
     SCAN_MEMBERS,
     Member,
     Scores,
@@ -48,6 +49,8 @@ from headwater.store.faults import Refusal
 from headwater.store.many import together
 
 PLACES: tuple[Place, ...] = ("ready", "later", "reserved")
+# A member that is committed leaves more places than one that is added comes into.
+COMMIT_MEMBERS = 500
 _SETS = {"ready": "ready", "later": "later", "reserved": "held"}
 
 
@@ -172,7 +175,7 @@ def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Op
     _check_batch(handle, batch)
     head = (batch.token, handle.lease_ms)
     done = 0
-    for part in steps_of(_named(batch, members), 2):
+    for part in steps_of(_named(batch, members), 2, COMMIT_MEMBERS):
         args = (*head, *part)
         done += yield from _on_batch(handle, "hw_channel_commit", batch, args, _as_replied)
     return done
@@ -186,7 +189,7 @@ def release(
     delay = check_ms(delay_ms, "delay_ms")
     head = (batch.token, handle.lease_ms, delay)
     given = 0
-    for part in steps_of(_named(batch, members), 2):
+    for part in steps_of(_named(batch, members), 2, MOVE_MEMBERS):
         args = (*head, *part)
         given += yield from _on_batch(handle, "hw_channel_release", batch, args, _as_replied)
     return given

@@ -115,9 +115,11 @@ def spell_members(members: Iterable[Member]) -> list[bytes]:
     return found
 
 
-def steps_of(words: Sequence[_Word], each: int) -> list[Sequence[_Word]]:
+def steps_of(
+    words: Sequence[_Word], each: int, members: int = STEP_MEMBERS
+) -> list[Sequence[_Word]]:
     """Divide words, of which so many belong to a member, into what one call takes."""
-    step = STEP_MEMBERS * each
+    step = members * each
     return [words[at : at + step] for at in range(0, len(words), step)]
 
 

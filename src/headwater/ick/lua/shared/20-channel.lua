@@ -23,7 +23,7 @@
 ]]
 -- Of so many places one goes to the member that has waited longest, whatever the scores.
 local FAIR = 8
-local DUE_STEP = 500
+local DUE_STEP = 250
 local MARK_MS = 7 * 24 * 3600 * 1000
 
 local function channel_closed()
