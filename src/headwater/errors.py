@@ -20,6 +20,7 @@
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
     │   ├── ReusedSequence        a producer's repeat has other content than the first time
     │   ├── StagingGone           what was staged is gone, or its publish has begun
+    │   ├── LostFuture            the store has lost messages that a reader or writer had come to
     │   ├── PartitionMismatch     a topic is opened with another partition count
     │   └── UnreadableNode        stored bytes are not a node this version can read
     ├── SparkError                the pipeline on Spark cannot start or continue
@@ -298,6 +299,23 @@ class StagingGone(LogError):
         )
         self.stream = stream
         self.staging = staging
+
+
+class LostFuture(LogError):
+    """The store has lost messages behind which a reader or a writer had come.
+
+    ``first`` to ``last`` are the offsets that were lost; other messages may have them by now.
+    """
+
+    def __init__(self, stream: str, first: int, last: int) -> None:
+        super().__init__(
+            f"stream {stream!r} has lost the messages {first} to {last}, which were read or "
+            f"written before a failover or a crash of the server; go back to offset {first}, and "
+            "write again what was lost"
+        )
+        self.stream = stream
+        self.first = first
+        self.last = last
 
 
 class PartitionMismatch(LogError):

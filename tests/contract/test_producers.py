@@ -55,7 +55,7 @@ def test_producers_do_not_disturb_each_other(stream: Stream) -> None:
             at = stream.write_many(entries(1), producer=name, sequence=sequence)
             assert at.start == (sequence - 1) * len(names) + place + 1
     for place, name in enumerate(names):
-        assert stream.write_many([("x", b"y")], producer=name, sequence=1).start == place + 1
+        assert stream.write_many(entries(1), producer=name, sequence=1).start == place + 1
 
 
 def test_a_repeat_is_known_to_every_client(client: Headwater, stream: Stream, name: str) -> None:
@@ -111,14 +111,12 @@ def test_a_sequence_with_other_content_is_refused_and_writes_nothing(stream: Str
 
 
 def test_a_repeat_is_recognised_however_it_is_cut_and_packed(stream: Stream) -> None:
-    rows = pa.table(
-        {"tag": [f"t{n}" for n in range(3000)], "value": [b"%d" % n for n in range(3000)]}
-    )
+    tags, values = zip(*entries(3000), strict=True)
+    rows = pa.table({"tag": tags, "value": values})
     offsets = stream.append(rows, producer="p", sequence=1)
     chunks = pa.concat_tables([rows.slice(0, 7), rows.slice(7, 1200), rows.slice(1207)])
     assert stream.append(chunks, producer="p", sequence=1) == offsets
-    pairs_ = list(zip(rows["tag"].to_pylist(), rows["value"].to_pylist(), strict=True))
-    assert stream.write_many(pairs_, producer="p", sequence=1) == offsets
+    assert stream.write_many(entries(3000), producer="p", sequence=1) == offsets
 
 
 def test_a_boundary_between_messages_is_content(stream: Stream) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from headwater import Delivery, Headwater, InvalidInput, Queue, StaleSequence
+from headwater import Delivery, Headwater, InvalidInput, Queue, ReusedSequence, StaleSequence
 from headwater.queue.limits import MAX_VALUE_BYTES
 from tests.support.queues import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
@@ -192,6 +192,9 @@ def test_each_message_of_a_batch_may_have_a_dedupe_key(queue: Queue) -> None:
 def test_a_repeat_of_producer_and_sequence_adds_nothing(queue: Queue) -> None:
     first = queue.push_many([b"1", b"2"], producer="p", sequence=1)
     assert queue.push_many([b"1", b"2"], producer="p", sequence=1) == first
+    for other in ([b"1"], [b"12"], [b"1", b"3"]):
+        with pytest.raises(ReusedSequence):
+            queue.push_many(other, producer="p", sequence=1)
     queue.push_many([b"3"], producer="p", sequence=2)
     assert queue.push_many([b"1", b"2"], producer="p", sequence=1) == first
     assert values(queue.pop(9)) == [b"1", b"2", b"3"]

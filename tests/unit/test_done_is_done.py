@@ -32,10 +32,10 @@ def finish(operation: Operation[Any], replies: dict[str, Any], fault: Exception)
 @pytest.mark.parametrize("unsealed", [1, 2000])
 def test_a_write_that_is_acknowledged_is_reported_as_done(fault: Exception, unsealed: int) -> None:
     stream = StreamHandle("s", set())
-    reply = {"hw_stream_write": [7, 7, unsealed, 0, 0]}
+    reply = {"hw_stream_write": [7, 7, unsealed, 0, 0, b"1 "]}
     assert finish(writing.write(stream, "t", b"v", None), reply, fault) == 7
     batch = [("t", b"v")] * 600
-    reply = {"hw_stream_write": [1, 600, unsealed, 0, 0]}
+    reply = {"hw_stream_write": [1, 600, unsealed, 0, 0, b"1 "]}
     assert finish(writing.write_many(stream, batch, None, None, None), reply, fault) == range(
         1, 601
     )

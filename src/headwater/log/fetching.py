@@ -25,6 +25,8 @@ class FetchedPart(NamedTuple):
     last: int
     covered: int
     runs: list[Run]
+    created: bytes
+    history: bytes
 
 
 def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
@@ -38,7 +40,7 @@ def fetch_part(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart
     call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
     reply = ReadReply(*(yield call))
     runs, stream.held = open_runs(reply, held, stream.name)
-    return FetchedPart(reply.first, reply.last, reply.covered, runs)
+    return FetchedPart(reply.first, reply.last, reply.covered, runs, reply.created, reply.history)
 
 
 def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None]:
@@ -54,16 +56,17 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
         (
             ("ZRANGE", index_key(stream.key), at, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES"),
             ("HGET", nodes_key(stream.key), at),
-            ("HMGET", stream.key, "first", "last", "created"),
+            ("HMGET", stream.key, "first", "last", "created", "history"),
         ),
         messages=counts.looked_at,
     )
     if not found or found[2][2] != held.created:
         return None
-    member, blob, (first, last, created) = found
+    member, blob, (first, last, created, history) = found
+    history = history or b""
     first, last = int(first), int(last)
     if last < at:
-        return FetchedPart(first, last, last, [])
+        return FetchedPart(first, last, last, [], created, history)
     if first > at or not member or not blob:
         return None
     facts, end = IndexedNode.of(member[0]), int(member[1])
@@ -77,7 +80,8 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
     if batch.num_rows != facts.messages or "offset" in batch.schema.names:
         return None
     stream.held = Held(created, at, end, facts.version, batch)
-    return FetchedPart(first, last, end, [PackedRun(at, end, facts.time, batch)])
+    run = PackedRun(at, end, facts.time, batch)
+    return FetchedPart(first, last, end, [run], created, history)
 
 
 def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:

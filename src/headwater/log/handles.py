@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
+from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.keys import DELETED, STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
 from headwater.log.runs import NOTHING_HELD, Held
@@ -27,10 +28,11 @@ class StreamHandle:
     ``held`` is the node that was read last; other threads change it at any time, so an operation
     looks at it once, before it asks. ``hot`` is how many messages were in hot nodes when it was
     written last. ``registered`` is shared by all handles of a client: the names that it has added
-    to the registry. ``coder`` is what values are encoded and decoded by, if anything.
+    to the registry. ``seen`` is how far it was read, ``wrote`` how far a producer wrote, and in
+    which history. ``coder`` is what values are encoded and decoded by, if anything.
     """
 
-    __slots__ = ("coder", "held", "hot", "key", "name", "registered")
+    __slots__ = ("coder", "held", "hot", "key", "name", "registered", "seen", "wrote")
 
     def __init__(self, name: str, registered: set[str], coder: Coder[Any] | None = None) -> None:
         self.key = stream_key(name)
@@ -39,6 +41,8 @@ class StreamHandle:
         self.held: Held = NOTHING_HELD
         self.hot = 0
         self.registered = registered
+        self.seen: SeenHistory = NOTHING_SEEN
+        self.wrote: SeenHistory = NOTHING_SEEN
 
     def register(self) -> Operation[None]:
         """Add this stream to the registry, once per client."""

@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headwater.log import counts
-from headwater.log.fetching import fetch, fetch_part
+from headwater.log import counts, history
+from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
 from headwater.log.limits import (
@@ -122,14 +122,34 @@ def _woken(
         return []
     rows = [m for run in runs for m in run.cut(offset, offset + count - 1).messages()]
     dense = [m.offset for m in rows] == list(range(offset, offset + len(rows)))
-    return list(rows) if dense else []
+    if not dense:
+        return []
+    if rows:
+        stream.seen = stream.seen._replace(upto=max(stream.seen.upto, rows[-1].offset))
+    return list(rows)
+
+
+def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
+    """Fetch what a reader goes on with. Raises LostFuture when it has come beyond what is there."""
+    # Looked at before asking: other readers of this handle may be further when the reply is here.
+    seen = stream.seen
+    part = yield from fetch_part(stream, at, end)
+    last = part.last
+    if last < seen.upto and part.created == seen.created:
+        # Unless that is a write that was not noted, as its call stopped half-way.
+        last = yield complete(stream.key)
+    upto = min(part.covered, end, last)
+    stream.seen, lost = history.go_on(seen, stream.name, at, upto, part.created, part.history, last)
+    if lost:
+        raise lost
+    return part
 
 
 def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[Message | None]]:
     out: list[Message | None] = []
     at, end = offset, offset + count - 1
     while at <= end:
-        first, last, covered, runs = yield from fetch_part(stream, at, end)
+        first, last, covered, runs, *_ = yield from _look(stream, at, end)
         gone = min(first, end + 1, last + 1) - at
         if gone > 0:
             out += [None] * gone
@@ -163,7 +183,7 @@ def _pass_over(stream: StreamHandle, offset: int, count: int) -> Operation[Passa
     at, gap, span = offset, None, count
     while True:
         end = min(at + span - 1, MAX_OFFSET)
-        first, last, covered, runs = yield from fetch_part(stream, at, end)
+        first, last, covered, runs, *_ = yield from _look(stream, at, end)
         covered = min(covered, end)
         if at < first:
             if at > (gap[1] + 1 if gap else offset):

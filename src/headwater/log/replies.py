@@ -25,6 +25,7 @@ class WriteReply(NamedTuple):
     unsealed: int
     repeat: int
     hot: int
+    history: bytes
 
 
 class PublishReply(NamedTuple):
@@ -61,6 +62,7 @@ class ReadReply(NamedTuple):
     covered: int
     nodes: list[Any]
     entries: list[Any]
+    history: bytes
 
 
 class SentNode(NamedTuple):

@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StoreError
-from headwater.log import node
+from headwater.log import history, node
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_name
 from headwater.log.limits import (
@@ -133,6 +133,8 @@ def append(
         raise refusal.of_sequence(stream.name, producer, sequence) from None
     stream.hot = reply.hot
     note_new(stream, reply.first)
+    if producer is not None and not reply.repeat:
+        _check_history(stream, reply)
     # A batch that could have been a node met leftovers in the tail: clear them away, so that
     # the next one goes straight to the nodes.
     fit = batch.num_rows >= _FIT_MESSAGES
@@ -140,6 +142,19 @@ def append(
     to_seal = behind > 0 and (fit or time_to_seal(behind, batch.num_rows))
     yield from tidy_up(stream, to_seal, everything=fit)
     return range(reply.first, reply.last + 1)
+
+
+def _check_history(stream: StreamHandle, reply: WriteReply) -> None:
+    """Raise LostFuture when the store has lost what this producer was told to be written.
+
+    The write itself is done: a repeat of it returns its offsets.
+    """
+    created, _, known = reply.history.partition(b" ")
+    last = reply.first - 1
+    seen, lost = history.go_on(stream.wrote, stream.name, 1, reply.last, created, known, last)
+    stream.wrote = seen._replace(upto=reply.last, lost=0)
+    if lost:
+        raise lost
 
 
 def note_new(stream: StreamHandle, offset: int) -> None:

@@ -4,7 +4,7 @@
   ARGV   1 byte limit; at least one node or entry comes, however large
          2 "created:base:version" of a node that the caller still has, or ''
          3.. first offset, last offset, first offset, last offset, ...
-  Reply  { first, last, sealed, created, last offset covered, nodes, entries }
+  Reply  { first, last, sealed, created, last offset covered, nodes, entries, history }
          (see shared/20-collect.lua; the reply stops where the limit is reached)
 ]]
 redis.register_function{
@@ -19,7 +19,7 @@ redis.register_function{
       covered = collect(K, stream, from, to, math.huge, bag)
       if covered < math.min(to, stream.last) then break end
     end
-    return { stream.first, stream.last, stream.sealed, stream.created, covered, bag.nodes, bag.entries }
+    return { stream.first, stream.last, stream.sealed, stream.created, covered, bag.nodes, bag.entries, stream.history }
   end,
   flags = { 'no-writes' },
 }

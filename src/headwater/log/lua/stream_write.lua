@@ -12,7 +12,8 @@
                        of the tag, ... (see docs/reference/keys.md)
              packed:   count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
-           messages in hot nodes (see stream_cooling.lua) }
+           messages in hot nodes (see stream_cooling.lua), created, a space and history (see
+           shared/12-history.lua) or, of a repeat, '' }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was written with other content
 ]]
@@ -57,7 +58,7 @@ local function write(K, producer, numbered, form, args, now, again)
     local first, last = remembered_answer(K, producer, sequence, digest)
     if first then
       if last > tonumber(redis.call('HGET', K, 'last') or 0) then complete_stream(K) end
-      return { first, last, 0, 1, 0 }
+      return { first, last, 0, 1, 0, '' }
     end
     if last then return last end
   end
@@ -80,7 +81,8 @@ local function write(K, producer, numbered, form, args, now, again)
   end
   if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now, digest) end
   note_end(K, stream)
-  return { first, stream.last, stream.last - stream.sealed, 0, math.max(stream.sealed - stream.cold, 0) }, stream
+  local hot = math.max(stream.sealed - stream.cold, 0)
+  return { first, stream.last, stream.last - stream.sealed, 0, hot, stream.created .. ' ' .. stream.history }, stream
 end
 
 local function keep_backlog(K, stream, backlog)

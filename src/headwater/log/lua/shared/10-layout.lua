@@ -4,7 +4,7 @@
 
     K              hash    format, first, last, sealed, cold, time, created, bytes, holes, retention policy,
                            waiting: groups in which a member is blocked, each between spaces;
-                           freed (30-evict.lua), replacing (17-replace.lua)
+                           freed (30-evict.lua), replacing (17-replace.lua), history (12-history.lua)
     K:tail         stream  what is not sealed yet (15-append.lua); entry id 0-<last offset in the entry>
     K:nodes        hash    base offset -> node (a packed batch); new -> a node that replaces others
     K:index        zset    score: last offset of a node; member: "base:count:bytes:time:newest:version"
@@ -24,13 +24,13 @@
 -- A stream that was never written reads as an empty one.
 local function load_stream(K)
   local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting',
-    'format', 'era')
+    'format', 'era', 'history')
   check_format(f[8])
   local first = tonumber(f[2] or 1)
   return {
     last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),
     time = tonumber(f[4] or 0), created = f[5] or '0', cold = math.max(tonumber(f[6] or 0), first - 1),
-    waiting = f[7] or '', era = f[9] or '',
+    waiting = f[7] or '', era = f[9] or '', history = f[10] or '',
   }
 end
 

@@ -31,6 +31,7 @@ local function open_stream(K)
     redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
       'format', WRITES)
   end
+  continue_history(K, stream)
   return stream
 end
 
@@ -111,12 +112,13 @@ end
 local function note_end(K, stream)
   if not stream.index then
     redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time))
-    return
+    return note_known_end(K, stream.last)
   end
   redis.call('ZADD', K .. ':index', unpack(stream.index))
   local bytes = tonumber(redis.call('HGET', K, 'bytes') or 0) + stream.added
   redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time), 'sealed',
     digits(stream.sealed), 'bytes', digits(bytes))
+  note_known_end(K, stream.last)
   stream.index, stream.added = nil, nil
   trim_tail(K, stream)
 end

@@ -1,0 +1,63 @@
+"""History: noticing that what was read or written before has been lost by the store.
+
+A failover or a crash may lose the newest messages, and then other messages get their offsets. The
+stream keeps from which offset on each server process has written it (lua/shared/12-history.lua). A
+handle remembers that together with how far it has come. When both change in a way that only a loss
+explains, LostFuture names the offsets.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from headwater.errors import LostFuture
+
+# How many starts a history keeps; as in the server's function.
+MOST_STARTS: Final = 16
+
+
+class SeenHistory(NamedTuple):
+    """What a handle knows: of which stream and history, and up to which offset it has come.
+
+    ``lost`` is the first offset of a loss that was reported, 0 without one.
+    """
+
+    created: bytes = b""
+    history: bytes = b""
+    upto: int = 0
+    lost: int = 0
+
+
+NOTHING_SEEN = SeenHistory()
+
+
+def diverged_at(known: bytes, found: bytes) -> int:
+    """Return the first offset from which on two histories differ; 0 when they do not."""
+    if known == found:
+        return 0
+    before, now = (dict(start.split(b":") for start in text.split()) for text in (known, found))
+    # A full history has lost its oldest starts, which says nothing.
+    oldest = min(map(int, now)) if len(now) >= MOST_STARTS else 0
+    tokens = [token for token in before.keys() ^ now.keys() if int(token) >= oldest]
+    return min((int(before.get(token) or now[token]) for token in tokens), default=0)
+
+
+def go_on(
+    seen: SeenHistory, stream: str, at: int, upto: int, created: bytes, history: bytes, last: int
+) -> tuple[SeenHistory, LostFuture | None]:
+    """Return what is known after a look at a stream, and the error if something was lost.
+
+    ``at`` is where the caller wants to go on, ``upto`` how far it has come with that, and ``last``
+    where the stream ends. After a loss the error stays until the caller goes back to its begin.
+    """
+    if created != seen.created:
+        return SeenHistory(created, history, upto), None
+    if seen.lost:
+        if at > seen.lost:
+            return seen, LostFuture(stream, seen.lost, at - 1)
+        return SeenHistory(created, history, upto), None
+    starts = [diverged_at(seen.history, history), last + 1 if last < seen.upto else 0]
+    first = min((start for start in starts if start), default=0)
+    if first and first <= seen.upto:
+        return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, seen.upto)
+    return SeenHistory(created, history, max(seen.upto, upto)), None
