@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from headwater import Batch, Headwater, IckChannel, LeaseLost
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.scrubbed import assert_sound
 from tests.support.watch import let_pass, server_ms
 
 FAR = 10**9
@@ -79,6 +80,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.nothing_is_lost_or_invented()
+        assert_sound(self.client, self.any.name)
         self.any.delete()
 
     def place(self, member: str) -> Shard:

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from headwater import Headwater, InvalidInput, Message
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.groups import FAR
+from tests.support.scrubbed import assert_sound
 from tests.support.watch import let_pass
 
 ALL = 10**5
@@ -68,6 +69,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.max_pending, self.letters = 0, False
 
     def teardown(self) -> None:
+        assert_sound(self.client, self.stream.name, self.grave)
         self.stream.delete()
         self.client.stream(self.grave).delete()
 

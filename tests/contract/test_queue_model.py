@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from headwater import Delivery, Headwater
 from headwater.queue.types import State
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.scrubbed import assert_sound
 from tests.support.watch import let_pass
 
 FAR = 10**9
@@ -67,6 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.paused = False
 
     def teardown(self) -> None:
+        assert_sound(self.client, self.queue.name)
         self.queue.delete()
 
     def of(self, *states: str) -> list[tuple[str, Model]]:

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 
 from headwater import Headwater, Message, StaleSequence
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.scrubbed import assert_sound
 
 SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 1000, 1300])
 TAGS = st.sampled_from([1, 2, 7, 100, 5000])
@@ -45,6 +46,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.count = 0
 
     def teardown(self) -> None:
+        assert_sound(self.client, self.writer.name)
         self.writer.delete()
 
     def make(self, size: int, tags: int, markers: bool) -> list[tuple[str, bytes]]:

@@ -229,15 +229,14 @@ def _check_time_of(
     if not ranges:
         return
     starts = [r.first for r in ranges]
-    due, expired, *now = yield read(
+    due, expired, there, time = yield read(
         ledger,
         key,
         ("ZMSCORE", f"{group}:due", *starts),
         ("ZMSCORE", f"{group}:expired", *starts),
-        *(("ZSCORE", f"{group}:pending", r.member) for r in ranges),
+        ("ZMSCORE", f"{group}:pending", *(r.member for r in ranges)),
         ("TIME",),
     )
-    *there, time = now
     for place, found in enumerate(ranges):
         if there[place] is None or (due[place] is None) != (expired[place] is None):
             continue

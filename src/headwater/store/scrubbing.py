@@ -29,7 +29,7 @@ Command: TypeAlias = tuple[Argument, ...]
 Checks: TypeAlias = Generator[Operation[Any], Any, T]
 
 # How many rows are read by one call, so that none takes long.
-PAGE: Final = 500
+PAGE: Final = 200
 # How often a sum is read again until two readings agree.
 LOOKS: Final = 4
 # How many defects are kept; the others are only counted.
