@@ -112,7 +112,8 @@ if TYPE_CHECKING:
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
-    from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport
+    from headwater.scrubbing import RepairReport
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
     from headwater.store.scrubbing import Defect
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
@@ -262,7 +263,8 @@ _HOMES = {
     ),
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),
-    "headwater.scrubbing": ("RepairReport", "ScrubProgress", "ScrubReport"),
+    "headwater.scrubbing": ("RepairReport",),
+    "headwater.store.scrub_pace": ("ScrubProgress", "ScrubReport"),
     "headwater.store.scrubbing": ("Defect",),
     "headwater.workers.queue_worker": ("QueueWorker",),
     "headwater.workers.worker": ("Worker",),

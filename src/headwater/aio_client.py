@@ -20,10 +20,11 @@ from headwater.log.housekeeping import Kept
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues
 from headwater.queue.types import KeptQueue
-from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport, ScrubRun
+from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.aio_store import AsyncStore
 from headwater.store.faults import Refusal
-from headwater.store.scrubbing import Checks, Kind
+from headwater.store.scrub_pace import ScrubProgress, ScrubReport
+from headwater.store.scrubbing import Checks, StoreKind
 
 
 class AsyncHeadwater:
@@ -139,7 +140,7 @@ class AsyncHeadwater:
     async def scrub(
         self,
         *names: str,
-        kinds: Collection[Kind] = (),
+        kinds: Collection[StoreKind] = (),
         rate_mb_s: float | None = None,
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
@@ -152,7 +153,7 @@ class AsyncHeadwater:
     async def repair(
         self,
         *names: str,
-        kinds: Collection[Kind] = (),
+        kinds: Collection[StoreKind] = (),
         dry_run: bool = True,
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
@@ -165,8 +166,8 @@ class AsyncHeadwater:
     async def _run_checks(self, run: ScrubRun, checks: Checks[None]) -> None:
         with suppress(StopIteration):
             operation = next(checks)
-            while not run.stopped:
-                for pause_s in run.pauses():
+            while not run.pace.stopped:
+                for pause_s in run.pace.pauses():
                     await asyncio.sleep(pause_s)
                 try:
                     reply = await self.store.run(operation)

@@ -20,9 +20,10 @@ from headwater.log.topic import Topic
 from headwater.queue.handles import list_queues
 from headwater.queue.queue import Queue
 from headwater.queue.types import KeptQueue
-from headwater.scrubbing import RepairReport, ScrubProgress, ScrubReport, ScrubRun
+from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.faults import Refusal
-from headwater.store.scrubbing import Checks, Kind
+from headwater.store.scrub_pace import ScrubProgress, ScrubReport
+from headwater.store.scrubbing import Checks, StoreKind
 from headwater.store.store import Store
 
 
@@ -153,7 +154,7 @@ class Headwater:
     def scrub(
         self,
         *names: str,
-        kinds: Collection[Kind] = (),
+        kinds: Collection[StoreKind] = (),
         rate_mb_s: float | None = None,
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
@@ -171,7 +172,7 @@ class Headwater:
     def repair(
         self,
         *names: str,
-        kinds: Collection[Kind] = (),
+        kinds: Collection[StoreKind] = (),
         dry_run: bool = True,
         progress: Callable[[ScrubProgress], object] | None = None,
         stop: Callable[[], bool] | None = None,
@@ -188,8 +189,8 @@ class Headwater:
     def _run_checks(self, run: ScrubRun, checks: Checks[None]) -> None:
         with suppress(StopIteration):
             operation = next(checks)
-            while not run.stopped:
-                for pause_s in run.pauses():
+            while not run.pace.stopped:
+                for pause_s in run.pace.pauses():
                     time.sleep(pause_s)
                 try:
                     reply = self.store.run(operation)

@@ -540,6 +540,7 @@ class ArchiveDamaged(SparkError):
         )
         self.place = place
         self.file = file
+        self.why = why
 
 
 class IckError(HeadwaterError):

@@ -6,7 +6,7 @@ wait in between as long as it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, get_args
@@ -30,54 +30,25 @@ from headwater.queue.scrubbing import check_queue
 from headwater.store.call import Operation, ScanKeys
 from headwater.store.faults import Refusal
 from headwater.store.key_scrubbing import NOBODYS, PREFIX, OwnedKey, check_type, owned
+from headwater.store.scrub_pace import ScrubPace, ScrubProgress, ScrubReport
 from headwater.store.scrubbing import (
     PAGE,
     RIGHTS,
     SCRUBBED,
     Checks,
     Defect,
-    Kind,
     Repair,
     ScrubLedger,
+    StoreKind,
     apply,
     read,
     shown,
     side_by_side,
 )
 
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 # How often one object is checked again after repairs, which may uncover more.
 ROUNDS: Final = 20
-# Nobody who asks for the end waits longer than this.
-PAUSE_S: Final = 0.1
-# How often progress is told while one object is read.
-TELL_S: Final = 0.2
-
-
-class ScrubProgress(NamedTuple):
-    """How far a scrub is: which object is next, and what was seen before it."""
-
-    kind: Kind
-    name: str
-    objects: int
-    bytes: int
-    defects: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubReport:
-    """What a scrub has seen.
-
-    ``more`` defects were only counted. ``unsettled`` names objects that changed so fast that not
-    all of their counts could be compared. ``complete`` is False when it was stopped.
-    """
-
-    objects: int
-    bytes: int
-    defects: tuple[Defect, ...]
-    more: int
-    unsettled: tuple[str, ...]
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +95,7 @@ _KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] =
 class _Object(NamedTuple):
     """Something to be checked by itself."""
 
-    kind: Kind
+    kind: StoreKind
     name: str
     check: Callable[[ScrubLedger], Checks[None]]
 
@@ -135,7 +106,7 @@ class ScrubRun:
     def __init__(
         self,
         names: Collection[str],
-        kinds: Collection[Kind],
+        kinds: Collection[StoreKind],
         rate_mb_s: float | None,
         progress: Callable[[ScrubProgress], object] | None,
         stop: Callable[[], bool] | None,
@@ -144,16 +115,10 @@ class ScrubRun:
         unknown = set(kinds).difference(KINDS)
         if unknown:
             raise InvalidInput(f"{min(unknown)!r} is no kind of object; take {', '.join(KINDS)}")
-        if rate_mb_s is not None and not rate_mb_s > 0:
-            raise InvalidInput(f"rate_mb_s must be more than 0, not {rate_mb_s!r}")
         self._names, self._kinds = names, kinds or KINDS
-        self._rate = None if rate_mb_s is None else rate_mb_s * 1_000_000
-        self._progress, self._stop = progress, stop
-        self._clock, self._began = clock, clock()
-        self._told = self._began
-        self._at = _Object("store", "", self._check_keys)
+        self.pace = ScrubPace(rate_mb_s, progress, stop, clock)
+        self.ledger = self.pace.ledger
         self._complete = False
-        self.ledger = ScrubLedger()
         self._repaired: list[Defect] = []
 
     # ── What a client runs ───────────────────────────────────────────────────────────────────
@@ -184,21 +149,6 @@ class ScrubRun:
         words = [word for field in fields.items() for word in field]
         yield apply(Repair("notes the scrub", SCRUBBED, changes=(("HSET", SCRUBBED, *words),)))
 
-    @property
-    def stopped(self) -> bool:
-        """Whether it was asked to stop."""
-        return self._stop is not None and self._stop()
-
-    def pauses(self) -> Iterator[float]:
-        """Yield how long to wait, until the next operation keeps to the rate."""
-        if self._progress is not None and self._clock() - self._told > TELL_S:
-            self._tell(self._at)
-        while self._rate is not None and not self.stopped:
-            early = self.ledger.bytes / self._rate - (self._clock() - self._began)
-            if early <= 0:
-                return
-            yield min(early, PAUSE_S)
-
     def explained(self, error: Exception, where: str) -> Exception:
         """Return the error that a user sees, for one that ended the run."""
         if isinstance(error, Refusal) and error.code == "DENIED":
@@ -209,15 +159,7 @@ class ScrubRun:
 
     def scrub_report(self) -> ScrubReport:
         """Return what was seen."""
-        seen = self.ledger
-        return ScrubReport(
-            objects=seen.objects,
-            bytes=seen.bytes,
-            defects=tuple(seen.defects),
-            more=seen.more,
-            unsettled=tuple(seen.unsettled),
-            complete=self._complete,
-        )
+        return self.pace.report(complete=self._complete)
 
     def repair_report(self) -> RepairReport:
         """Return what was repaired, and what is left."""
@@ -227,7 +169,7 @@ class ScrubRun:
 
     def _each(self, handle: Callable[[_Object], Checks[None]]) -> Checks[None]:
         """Handle all objects that were asked for."""
-        rooms: tuple[tuple[Kind, _Listing, _Check], ...] = (
+        rooms: tuple[tuple[StoreKind, _Listing, _Check], ...] = (
             ("stream", list_streams, check_stream),
             ("topic", list_topics, check_topic),
             ("queue", list_queues, check_queue),
@@ -275,16 +217,8 @@ class ScrubRun:
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:
             return
-        self._at = found
-        self._tell(found)
+        self.pace.begin(found.kind, found.name)
         yield from handle(found)
-
-    def _tell(self, found: _Object) -> None:
-        self._told = self._clock()
-        if self._progress is not None:
-            seen = self.ledger
-            defects = len(seen.defects) + seen.more
-            self._progress(ScrubProgress(found.kind, found.name, seen.objects, seen.bytes, defects))
 
     def _check(self, found: _Object) -> Checks[None]:
         yield from found.check(self.ledger)

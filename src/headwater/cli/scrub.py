@@ -15,7 +15,7 @@ from headwater.cli.options import AsJson, StoreUrl, connected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.scrubbing import ScrubProgress
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
     from headwater.store.scrubbing import Defect
 
 # The exit code when something is wrong; 1 is for what could not be done at all.
@@ -73,6 +73,14 @@ def scrub(
         float | None,
         typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes in a second."),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Read the archives at this place instead of the store; names are streams.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,17 +93,32 @@ def scrub(
     from headwater.stopping import StopSignal, stop_on_signals
 
     stop, progress = StopSignal(), _Progress()
-    chosen: Any = kinds or ()
-    with stop_on_signals(stop.set), connected(store) as hw:
-        report = hw.scrub(
-            *(names or ()),
-            kinds=chosen,
-            rate_mb_s=rate,
-            progress=progress,
-            stop=stop.is_set,
-        )
-        where = hw.store.where
+    paced: Any = {"rate_mb_s": rate, "progress": progress, "stop": stop.is_set}
+    with stop_on_signals(stop.set):
+        if archive is not None:
+            report, where = _scrub_archives(archive, names or (), kinds, paced)
+        else:
+            with connected(store) as hw:
+                chosen: Any = kinds or ()
+                report, where = hw.scrub(*(names or ()), kinds=chosen, **paced), hw.store.where
     progress.end()
+    show_report(report, where, as_json)
+
+
+def _scrub_archives(
+    place: str, streams: Sequence[str], kinds: object, paced: Any
+) -> tuple[ScrubReport, str]:
+    from headwater.spark.archives.place import absolute_place, safe_place
+    from headwater.spark.archives.scrubbing import scrub_archives
+
+    if kinds:
+        raise typer.BadParameter("--kind and --archive exclude each other")
+    where = absolute_place(place)
+    return scrub_archives(where, streams, **paced), safe_place(where)
+
+
+def show_report(report: ScrubReport, where: str, as_json: bool) -> None:
+    """Print what a scrub saw, and end with its exit code."""
     if as_json:
         output.show_json(views.scrubs.ScrubView.of(report, where))
     else:

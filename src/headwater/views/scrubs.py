@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headwater.scrubbing import RepairReport, ScrubReport
+from headwater.scrubbing import RepairReport
+from headwater.store.scrub_pace import ScrubReport
 from headwater.store.scrubbing import Defect
 from headwater.views.record import View, copied
 

@@ -16,7 +16,7 @@ first, and ``format`` in the first, are what every release can rely on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -160,6 +160,26 @@ class Archive:
         if manifest is None:
             raise UnknownArchive(self.directory.shown, self.stream)
         return manifest
+
+    def versions(self) -> Iterator[tuple[str, Manifest | ArchiveDamaged | ArchiveMismatch]]:
+        """Read every version anew, the newest first: its name, and its content or its fault.
+
+        Raises FormatTooNew.
+        """
+        directory = self.directory
+        for version in reversed(_versions(directory)):
+            # A version that was removed since the listing is one of the oldest.
+            if (data := directory.read(f"{_FOLDER}/{version.name}")) is not None:
+                try:
+                    yield version.name, _decode(data, directory, version.name, self.stream)
+                except (ArchiveDamaged, ArchiveMismatch) as error:
+                    yield version.name, error
+
+    @staticmethod
+    def is_version(path: str) -> bool:
+        """Return whether a path below the folder of a stream is that of a version."""
+        folder, _, name = path.partition("/")
+        return folder == _FOLDER and _VERSION.fullmatch(name) is not None
 
     def commit(self, manifest: Manifest) -> None:
         """Make a version the newest; raises ArchiveTaken when its number is taken.

@@ -29,7 +29,7 @@ _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _MAX_NAME_BYTES = 255
 _NEW = ".new-"
 # No file takes that long to write: whoever wrote one that is older was killed.
-_LEFT_S = 24 * 3600.0
+LEFT_S = 24 * 3600.0
 # What a file system without hard links answers.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -165,7 +165,7 @@ class Directory:
         selector = pafs.FileSelector(self.within(folder), allow_not_found=True)
         for one in self.filesystem.get_file_info(selector):
             changed_s = (one.mtime_ns or time.time_ns()) / 1e9
-            if one.base_name.startswith(_NEW) and time.time() - changed_s > _LEFT_S:
+            if one.base_name.startswith(_NEW) and time.time() - changed_s > LEFT_S:
                 self._remove_quietly(f"{folder}/{one.base_name}")
 
     def _remove_quietly(self, name: str) -> None:

@@ -26,14 +26,14 @@ def scan(
     ``columns`` must hold offset; what it leaves out is not read. Memory: one row group of each
     file that overlaps with others. Raises ArchiveDamaged.
     """
-    for together in _overlapping([file for file in files if wanted.in_file(file)]):
+    for together in overlapping([file for file in files if wanted.in_file(file)]):
         parts = [read_file(directory, file, wanted, columns) for file in together]
         for batch in parts[0] if len(parts) == 1 else _merged(parts):
             if batch.num_rows:
                 yield batch
 
 
-def _overlapping(files: Sequence[File]) -> list[list[File]]:
+def overlapping(files: Sequence[File]) -> list[list[File]]:
     """Return groups of files whose offsets overlap, in order."""
     groups: list[list[File]] = []
     end = 0

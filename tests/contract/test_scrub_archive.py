@@ -1,0 +1,249 @@
+"""A scrub of archives finds every file and version that is not as it was written, at its place."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from headwater import Defect, Headwater
+from headwater.errors import InvalidInput, UnknownArchive
+from headwater.log.extents import extent
+from headwater.log.runs import SCHEMA
+from headwater.spark.archives import manifest as manifests
+from headwater.spark.archives import parquet
+from headwater.spark.archives.manifest import Archive, File, Manifest
+from headwater.spark.archives.parquet import write_files
+from headwater.spark.archives.scrubbing import scrub_archives
+from headwater.spark.archives.writing import write_range
+from headwater.store.scrub_pace import ScrubProgress
+from tests.support.commands import run
+from tests.support.entries import entries
+from tests.support.servers import Server
+
+LONG_AGO = time.time() - 2 * 24 * 3600
+
+
+def table_of(first: int, last: int, step: int = 1) -> pa.Table:
+    """Return messages whose values do not compress, so that a file is mostly their bytes."""
+    offsets = list(range(first, last + 1, step))
+    columns = (
+        offsets,
+        [f"ride-{n % 7}" for n in offsets],
+        [os.urandom(40) for _ in offsets],
+        [1_900_000_000_000 + n for n in offsets],
+    )
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """Make two versions; the second has a gap, and two files with every other offset each."""
+    monkeypatch.setitem(parquet._SETTINGS, "row_group_size", 500)
+    archive = Archive(str(tmp_path), "rides")
+    directory = archive.directory
+    one = write_files(directory, table_of(1, 1200))
+    two = [table_of(1301, 1999, 2), table_of(1302, 2000, 2)]
+    begin = Manifest(stream="rides", created=7).with_more(1200, one, [])
+    archive.commit(begin)
+    more = [file for table in two for file in write_files(directory, table)]
+    archive.commit(begin.with_more(2000, more, [(1201, 1300)]))
+    return archive
+
+
+def path_of(archive: Archive, file: File | str) -> Path:
+    return Path(archive.directory.within(file if isinstance(file, str) else file.path))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def rewrite(archive: Archive, **changes: Any) -> None:
+    """Make a version that says something else, with a right checksum."""
+    newest = archive.require()
+    changes.setdefault("version", newest.version + 1)
+    data = manifests._encode(msgspec.structs.replace(newest, **changes))
+    name = f"_manifest/{newest.version + 1:010d}.json"
+    path_of(archive, name).write_bytes(data.to_pybytes())
+
+
+def defects(archive: Archive) -> list[Defect]:
+    report = scrub_archives(archive.place)
+    assert report.complete
+    assert {(d.kind, d.name) for d in report.defects} <= {("archive", "rides")}
+    assert all(d.cure for d in report.defects)
+    return list(report.defects)
+
+
+def places(archive: Archive) -> list[str]:
+    return [defect.place for defect in defects(archive)]
+
+
+def test_a_sound_archive_is_read_as_a_whole(archive: Archive) -> None:
+    seen: list[ScrubProgress] = []
+    report = scrub_archives(archive.place, progress=seen.append)
+    assert (report.objects, report.defects, report.complete) == (1, (), True)
+    assert report.bytes == archive.require().bytes
+    assert seen[0] == ScrubProgress("archive", "rides", 0, 0, 0)
+
+
+def test_what_was_archived_from_a_stream_is_sound(valkey: Server, tmp_path: Path) -> None:
+    valkey.client().flushall()
+    archive = Archive(str(tmp_path), "rides/0")
+    with Headwater(valkey.url) as hw:
+        hw.stream("rides/0").write_many(entries(3000))
+        found = hw.store.run(extent("rides/0"))
+        written = write_range(hw, archive, found.created, 1, 3000)
+    begin = Manifest(stream="rides/0", created=found.created)
+    archive.commit(begin.with_more(3000, written.files, written.gaps))
+    assert scrub_archives(str(tmp_path)).defects == ()
+
+
+def test_a_missing_file_is_found(archive: Archive) -> None:
+    file = archive.require().files[0]
+    path_of(archive, file).unlink()
+    (defect,) = defects(archive)
+    assert (defect.place, defect.expected) == (f"file {file.path}", "offsets 1-1200")
+    assert defect.found == "no file"
+
+
+def test_a_file_of_another_length_is_found(archive: Archive) -> None:
+    file = archive.require().files[0]
+    path_of(archive, file).write_bytes(path_of(archive, file).read_bytes()[:-9])
+    (defect,) = defects(archive)
+    assert (defect.expected, defect.found) == (f"{file.bytes} bytes", f"{file.bytes - 9} bytes")
+
+
+def test_a_damaged_page_is_found_with_the_offsets_it_concerns(archive: Archive) -> None:
+    file = archive.require().files[0]
+    flip(path_of(archive, file), file.bytes // 2)
+    (defect,) = defects(archive)
+    assert defect.place == f"file {file.path}, offsets 501-1000"
+    assert "CRC" in defect.found
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_byte_of_a_file_can_change_unnoticed(archive: Archive, tenth: int) -> None:
+    file = archive.require().files[1]
+    for at in {0, 3, 4, file.bytes * tenth // 10, file.bytes - 1 - tenth}:
+        flip(path_of(archive, file), at)
+        found = places(archive)
+        assert found, f"byte {at} of {file.bytes}"
+        assert all(place.startswith(f"file {file.path}") for place in found)
+        flip(path_of(archive, file), at)
+    assert places(archive) == []
+
+
+@pytest.mark.parametrize("field", ["rows", "first", "last", "min_time_ms", "max_time_ms"])
+def test_rows_that_are_not_as_recorded_are_found(archive: Archive, field: str) -> None:
+    one, *others = archive.require().files
+    changed = msgspec.structs.replace(one, **{field: getattr(one, field) + 1})
+    rewrite(archive, files=(changed, *others))
+    (defect,) = defects(archive)
+    assert defect.place == f"file {one.path}, {field}"
+    assert int(defect.expected) == int(defect.found) + 1
+
+
+def test_messages_where_the_manifest_has_a_gap_are_found(archive: Archive) -> None:
+    file = archive.require().files[0]
+    rewrite(archive, gaps=((11, 20), (1201, 1300)))
+    (defect,) = defects(archive)
+    assert (defect.place, defect.found) == (f"file {file.path}, offsets 11-20", "10 messages")
+
+
+def test_an_offset_in_two_files_is_found(archive: Archive) -> None:
+    files = archive.require().files
+    (again,) = write_files(archive.directory, table_of(1301, 1301))
+    rewrite(archive, files=(*files, again))
+    (defect,) = defects(archive)
+    assert (defect.place, defect.expected) == ("offset 1301", "one message")
+    assert again.path in defect.found
+
+
+def test_a_version_that_contradicts_itself_is_found(archive: Archive) -> None:
+    newest = archive.require()
+    name = "manifest 0000000003.json"
+    rewrite(archive, version=9, gaps=((1201, 1300), (1290, 1280)), last=1990)
+    last = newest.files[-1].path
+    assert set(places(archive)) == {f"{name}, version", f"{name}, gaps", f"{name}, file {last}"} | {
+        f"{name}, file {newest.files[1].path}"
+    }
+
+
+def test_a_damaged_version_is_found_and_the_files_of_the_one_before_are_checked(
+    archive: Archive,
+) -> None:
+    first = archive.require().files[0]
+    flip(path_of(archive, "_manifest/0000000002.json"), 30)
+    path_of(archive, first).unlink()
+    one, two = defects(archive)
+    assert (one.place, one.found) == ("manifest 0000000002.json", "its checksum is wrong")
+    assert two.place == f"file {first.path}"
+
+
+def test_an_old_version_that_is_damaged_is_found(archive: Archive) -> None:
+    flip(path_of(archive, "_manifest/0000000001.json"), 30)
+    (defect,) = defects(archive)
+    assert defect.place == "manifest 0000000001.json"
+    assert "a newer one is whole" in defect.cure
+
+
+def test_the_archive_of_another_stream_is_found(archive: Archive) -> None:
+    old = Path(archive.directory.path)
+    old.rename(old.with_name("stream=trips"))
+    report = scrub_archives(archive.place)
+    assert {defect.name for defect in report.defects} == {"trips"}
+    assert all("the history of 'rides'" in defect.found for defect in report.defects)
+
+
+def test_files_that_no_version_names_are_leftovers_once_no_archiver_can_be_at_them(
+    archive: Archive,
+) -> None:
+    (left,) = write_files(archive.directory, table_of(2001, 2010))
+    assert places(archive) == []
+    os.utime(path_of(archive, left), (LONG_AGO, LONG_AGO))
+    (defect,) = defects(archive)
+    assert (defect.place, defect.found) == (f"file {left.path}", "a leftover")
+    archive.commit(archive.require().with_more(2010, [left], []))
+    assert places(archive) == []
+
+
+def test_a_scrub_keeps_to_its_rate_and_stops_when_asked(archive: Archive) -> None:
+    began = time.monotonic()
+    size = archive.require().bytes
+    assert scrub_archives(archive.place, rate_mb_s=4 * size / 1_000_000).complete
+    assert time.monotonic() - began > 0.2
+    assert not scrub_archives(archive.place, stop=lambda: True).complete
+    with pytest.raises(InvalidInput, match="rate_mb_s"):
+        scrub_archives(archive.place, rate_mb_s=0)
+
+
+def test_a_place_or_a_stream_without_an_archive_is_an_error(archive: Archive) -> None:
+    with pytest.raises(InvalidInput, match="there are no archives at"):
+        scrub_archives(f"{archive.place}/elsewhere")
+    with pytest.raises(UnknownArchive, match="trips"):
+        scrub_archives(archive.place, ["trips"])
+
+
+def test_the_command_reports_and_exits_as_for_a_store(archive: Archive) -> None:
+    answer = run(None, "scrub", "--archive", archive.place)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("sound: 1 objects, ")
+    file = archive.require().files[0]
+    path_of(archive, file).unlink()
+    answer = run(None, "scrub", "--archive", archive.place, "rides", "--json")
+    assert answer.code == 3
+    assert (answer.row["store"], answer.row["defects"][0]["place"]) == (
+        archive.place,
+        f"file {file.path}",
+    )
+    assert run(None, "scrub", "--archive", archive.place, "trips").code == 1
+    assert run(None, "scrub", "--archive", archive.place, "--kind", "queue").code == 2
