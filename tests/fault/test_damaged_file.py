@@ -6,13 +6,14 @@ import os
 import random
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import headwater
 from headwater.errors import EmbeddedServerFailed
-from headwater.store import append_only_file, embedded
+from headwater.store import append_only_file, embedded, supervisor
 
 pytestmark = pytest.mark.fault
 FLIPS = 24 * int(os.environ.get("HEADWATER_LONG", "1"))
@@ -54,6 +55,52 @@ def test_a_changed_length_or_count_never_drops_acknowledged_messages(stored: Pat
         embedded.stop(copy, now=True)
         shutil.rmtree(copy)
     assert refused > FLIPS / 2
+
+
+def lose_manifest(data: Path) -> None:
+    (data / supervisor.AOF_MANIFEST).unlink()
+
+
+def lose_row_of_manifest(data: Path) -> None:
+    manifest = data / supervisor.AOF_MANIFEST
+    rows = [row for row in manifest.read_text().splitlines() if "incr" not in row]
+    manifest.write_text("".join(f"{row}\n" for row in rows))
+
+
+def lose_contents(data: Path) -> None:
+    for file in data.glob("*.incr.aof"):
+        file.write_bytes(b"")
+
+
+def lose_increment(data: Path) -> None:
+    for file in data.glob("*.incr.aof"):
+        file.unlink()
+
+
+def lose_all_files(data: Path) -> None:
+    shutil.rmtree(data)
+
+
+@pytest.mark.parametrize(
+    "lose", [lose_manifest, lose_row_of_manifest, lose_contents, lose_increment, lose_all_files]
+)
+def test_a_store_that_had_data_never_comes_back_empty(
+    stored: Path, lose: Callable[[Path], None]
+) -> None:
+    data = stored / supervisor.AOF_DIRECTORY
+    lose(data)
+    before = _files(stored)
+    for _ in range(2):
+        with pytest.raises(EmbeddedServerFailed, match="Nothing was changed"):
+            headwater.connect(f"embedded://{stored}")
+    assert _files(stored) == before
+    shutil.rmtree(stored)
+    with headwater.connect(f"embedded://{stored}") as hw:
+        assert hw.streams() == []
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in directory.rglob("*.aof*") if file.is_file()}
 
 
 def _newest(directory: Path) -> Path:

@@ -22,6 +22,7 @@ from typing import Self
 
 from headwater.errors import EmbeddedServerFailed
 from headwater.store import supervisor
+from headwater.store.data_files import note_data
 from headwater.store.directory import (
     absolute,
     check_format,
@@ -110,6 +111,8 @@ class EmbeddedServer:
             hold, self._hold = self._hold, None
         if hold is None:
             return
+        if is_at(hold, self.directory / supervisor.USERS_LOCK):
+            note_data(self.directory)
         # If the supervisor was killed, nobody would notice that the last user leaves.
         with contextlib.suppress(OSError, EmbeddedServerFailed):
             if not supervisor.is_free(self.directory / supervisor.SERVER_LOCK):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headwater.errors import EmbeddedServerFailed
 from headwater.store import append_only_file, supervisor
+from headwater.store.data_files import check_data, note_data
 from headwater.store.directory import check_lockable, locked, socket_path
 
 SERVER_VARIABLE = "HEADWATER_VALKEY_SERVER"
@@ -130,6 +131,7 @@ def bring_up(directory: Path, address: str) -> None:
                     if refused or launches == _LAUNCHES:
                         raise _refusal(directory)
                     check_lockable(directory)
+                    check_data(directory)
                     _cut_zeros(directory)
                     if _launch(directory, "spawn", server_binary()):
                         launches += 1
@@ -137,6 +139,7 @@ def bring_up(directory: Path, address: str) -> None:
         elif not _is_supervised(directory):
             supervise(directory)
         elif state is ServerState.READY:
+            note_data(directory)
             return
         elif state is ServerState.LOADING:
             patience.renew()
