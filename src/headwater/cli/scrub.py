@@ -38,9 +38,15 @@ Kinds = Annotated[
         show_default=False,
     ),
 ]
+ReadRate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", min=0.001, metavar="MB/S", help="Read at most so many megabytes in a second."
+    ),
+]
 
 
-class _Progress:
+class ProgressLine:
     """Shows on standard error how far a scrub is: objects, bytes, the rate."""
 
     def __init__(self) -> None:
@@ -48,6 +54,7 @@ class _Progress:
         self._began = self._shown = time.monotonic()
 
     def __call__(self, at: ScrubProgress) -> None:
+        """Show it, unless something was shown just before."""
         now = time.monotonic()
         if now - self._shown < (_TERMINAL_S if self._terminal else _LOG_S):
             return
@@ -69,10 +76,7 @@ class _Progress:
 def scrub(
     names: Names = None,
     kinds: Kinds = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes in a second."),
-    ] = None,
+    rate: ReadRate = None,
     archive: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +96,7 @@ def scrub(
     """
     from headwater.stopping import StopSignal, stop_on_signals
 
-    stop, progress = StopSignal(), _Progress()
+    stop, progress = StopSignal(), ProgressLine()
     paced: Any = {"rate_mb_s": rate, "progress": progress, "stop": stop.is_set}
     with stop_on_signals(stop.set):
         if archive is not None:
@@ -151,7 +155,7 @@ def repair(
     """
     from headwater.stopping import StopSignal, stop_on_signals
 
-    stop, progress = StopSignal(), _Progress()
+    stop, progress = StopSignal(), ProgressLine()
     chosen: Any = kinds or ()
     with stop_on_signals(stop.set), connected(store) as hw:
         report = hw.repair(

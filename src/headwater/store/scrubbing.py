@@ -24,7 +24,7 @@ from headwater.store.many import together
 T = TypeVar("T")
 
 StoreKind: TypeAlias = Literal["store", "stream", "group", "topic", "queue", "ick", "channel"]
-Kind: TypeAlias = StoreKind | Literal["archive"]
+Kind: TypeAlias = StoreKind | Literal["archive", "timeline"]
 Command: TypeAlias = tuple[Argument, ...]
 # Checks of an object: operations to run, in order; each is sent what the one before it returned.
 Checks: TypeAlias = Generator[Operation[Any], Any, T]

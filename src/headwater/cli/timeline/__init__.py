@@ -7,6 +7,7 @@ import typer
 import headwater.cli.timeline.rebuild as rebuild
 import headwater.cli.timeline.records as records
 import headwater.cli.timeline.reshard as reshard
+import headwater.cli.timeline.scrub as scrub
 import headwater.cli.timeline.serve as serve
 import headwater.cli.timeline.status as status
 import headwater.cli.timeline.walk as walk
@@ -17,6 +18,7 @@ app.command("delete")(records.delete)
 app.command("select")(records.select)
 app.command("serve")(serve.serve)
 app.command("walk")(walk.walk)
+app.command("scrub")(scrub.scrub)
 app.command("status")(status.status)
 app.command("reshard")(reshard.reshard)
 app.command("rebuild")(rebuild.rebuild)

@@ -121,13 +121,16 @@ class Cluster:
         results = await asyncio.gather(*(attempt(*share) for share in shares))
         return [(share, result) for (_, share), result in zip(shares, results, strict=True)]
 
-    async def scan(self, place: int, cursor: int, count: int) -> tuple[int, list[bytes]]:
+    async def scan(
+        self, place: int, cursor: int, count: int, kind: str = "zset"
+    ) -> tuple[int, list[bytes]]:
         """Take a step through the sets of one instance, in the server's own order.
 
-        Returns the next cursor, 0 at the end, and the names of sets. A set that exists during the
-        whole scan is returned at least once. Raises StoreError.
+        Returns the next cursor, 0 at the end, and the names of sets, or of keys of another type
+        that are named like them. A set that exists during the whole scan is returned at least
+        once. Raises StoreError.
         """
-        words = ("SCAN", cursor, "COUNT", count, "TYPE", "zset")
+        words = ("SCAN", cursor, "COUNT", count, "TYPE", kind)
         found, names = await self.pool.instances[place].command(*words)
         return int(found), [name for name in names if name[-1:] in (b"+", b"-")]
 

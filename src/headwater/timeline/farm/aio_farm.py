@@ -87,6 +87,16 @@ class AsyncFarm(OpenedFarm):
         return self._options.max_size
 
     @property
+    def keep(self) -> int:
+        """How many elements a key keeps at most, deleted ones counted."""
+        return self._options.keep
+
+    @property
+    def horizon(self) -> float:
+        """The score below which nothing is kept, as of now."""
+        return self._horizon()
+
+    @property
     def layout(self) -> FarmLayout:
         """The layout of the farm, as far as is known here."""
         return self._active.layout

@@ -61,7 +61,7 @@ async def compare_whole(
     """Compare keys as a whole on all clusters that can be read; changes nothing."""
     reports.count("farm.walk_keys", len(keys))
     began = time.perf_counter()
-    replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
+    replicas = await asyncio.gather(*(read_whole(cluster, keys) for cluster in clusters))
     reports.took("farm.repair_check", time.perf_counter() - began)
     done, excess = Repaired(keys=len(keys)), 0
     changes: list[Changes] = [{} for _ in clusters]
@@ -93,7 +93,7 @@ async def read_merged(
     clusters: Sequence[Cluster], keys: Sequence[bytes], keep: int, horizon: float
 ) -> dict[bytes, States]:
     """Read keys as a whole from all clusters, merged; raises AllReplicasFailed."""
-    replicas = await asyncio.gather(*(_read_whole(cluster, keys) for cluster in clusters))
+    replicas = await asyncio.gather(*(read_whole(cluster, keys) for cluster in clusters))
     merged: dict[bytes, States] = {}
     for key in keys:
         known = [f.states for replica in replicas if isinstance(f := replica[key], WholeKey)]
@@ -158,9 +158,7 @@ class WholeKey(NamedTuple):
     torn: set[bytes]
 
 
-async def _read_whole(
-    cluster: Cluster, keys: Sequence[bytes]
-) -> dict[bytes, WholeKey | StoreError]:
+async def read_whole(cluster: Cluster, keys: Sequence[bytes]) -> dict[bytes, WholeKey | StoreError]:
     """Read both sets of keys, page by page.
 
     What moves from one to the other meanwhile may be missed or seen twice; neither does harm, since
