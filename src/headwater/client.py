@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
-from headwater.errors import StoreError
+from headwater.errors import StoreError, UnreadableNode
 from headwater.ick.ick import Ick, IckChannel
 from headwater.ick.layout import LEASE_MS, list_channels
 from headwater.ick.types import KeptChannel
@@ -194,8 +194,8 @@ class Headwater:
                     time.sleep(pause_s)
                 try:
                     reply = self.store.run(operation)
-                except (Refusal, StoreError) as error:
-                    raise run.explained(error, self.store.where) from None
+                except (Refusal, StoreError, UnreadableNode) as error:
+                    operation = checks.throw(run.explained(error, self.store.where))
                 else:
                     operation = checks.send(reply)
 

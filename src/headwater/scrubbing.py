@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, get_args
 
-from headwater.errors import AccessDenied, InvalidInput
+from headwater.errors import AccessDenied, InvalidInput, StoreError, UnreadableNode
 from headwater.ick.key_scrubbing import (
     check_channel_key,
     check_ick_key,
     check_shard_key,
     ick_of,
 )
-from headwater.ick.layout import list_channels
+from headwater.ick.keys import CHANNELS
 from headwater.ick.scrubbing import check_channel, check_ick
-from headwater.log.handles import list_streams, list_topics
 from headwater.log.key_scrubbing import check_stream_key
+from headwater.log.keys import STREAMS, TOPICS
 from headwater.log.scrubbing import check_stream
 from headwater.log.topic_scrubbing import check_topic, check_topic_key
-from headwater.queue.handles import list_queues
 from headwater.queue.key_scrubbing import check_queue_key
+from headwater.queue.keys import QUEUES
 from headwater.queue.scrubbing import check_queue
 from headwater.store.call import Operation, ScanKeys
 from headwater.store.faults import Refusal
@@ -36,11 +36,13 @@ from headwater.store.scrubbing import (
     RIGHTS,
     SCRUBBED,
     Checks,
+    Command,
     Defect,
     Repair,
     ScrubLedger,
     StoreKind,
     apply,
+    guarded,
     read,
     shown,
     side_by_side,
@@ -60,7 +62,6 @@ class RepairReport:
     complete: bool
 
 
-_Listing: TypeAlias = Callable[[], Operation[list[str]]]
 _Check: TypeAlias = Callable[[str, ScrubLedger], Checks[None]]
 
 
@@ -139,7 +140,9 @@ class ScrubRun:
         if self._names or len(self._kinds) < len(KINDS):
             return
         seen = self.ledger
-        ((seconds, _),) = yield read(seen, SCRUBBED, ("TIME",))
+        (seconds, _), found = yield read(seen, SCRUBBED, ("TIME",), ("TYPE", SCRUBBED))
+        if found not in (b"none", b"hash"):
+            return
         fields = {
             "time": int(seconds) * 1000,
             "objects": seen.objects,
@@ -169,21 +172,37 @@ class ScrubRun:
 
     def _each(self, handle: Callable[[_Object], Checks[None]]) -> Checks[None]:
         """Handle all objects that were asked for."""
-        rooms: tuple[tuple[StoreKind, _Listing, _Check], ...] = (
-            ("stream", list_streams, check_stream),
-            ("topic", list_topics, check_topic),
-            ("queue", list_queues, check_queue),
-            ("channel", list_channels, check_channel),
+        rooms: tuple[tuple[StoreKind, str, _Check], ...] = (
+            ("stream", STREAMS, check_stream),
+            ("topic", TOPICS, check_topic),
+            ("queue", QUEUES, check_queue),
+            ("channel", CHANNELS, check_channel),
         )
-        for kind, listing, check in rooms:
+        for kind, registry, check in rooms:
             if kind in self._kinds:
-                for name in (yield listing()):
+                for name in (yield from self._listed(registry)):
                     yield from self._one(handle, _Object(kind, name, partial(check, name)))
         if "ick" in self._kinds:
             for name in self._names:
                 yield from self._one(handle, _Object("ick", name, partial(check_ick, name)))
         if not self._names and {"store", "ick"} & set(self._kinds):
             yield from self._one(handle, _Object("store", "keys", self._check_keys))
+
+    def _listed(self, registry: str) -> Checks[list[str]]:
+        """Return the names in a registry, sorted; one that is no text is a defect."""
+        self.ledger.kind, self.ledger.name = "store", ""
+        commands: tuple[Command, ...] = (("SMEMBERS", registry),)
+        replies = yield read(self.ledger, registry, *commands)
+        if self.ledger.wrong_types(commands, replies):
+            return []
+        names = []
+        for name in replies[0]:
+            try:
+                names.append(name.decode())
+            except UnicodeDecodeError:
+                cure = "find out who wrote it; SREM takes it off"
+                self.ledger.found(f"key {registry}", "names in UTF-8", repr(name), cure)
+        return sorted(names)
 
     def _check_keys(self, ledger: ScrubLedger) -> Checks[None]:
         """Go through all keys of all servers: those of no object, and those of Icks."""
@@ -204,7 +223,7 @@ class ScrubRun:
         ledger = ScrubLedger()
         ledgers.append(ledger)
         if "ick" in self._kinds and (name := ick_of(key)) is not None:
-            return check_ick_key(key, name, ledger)
+            return guarded(check_ick_key(key, name, ledger), ledger)
         if "store" not in self._kinds or not key.startswith(PREFIX):
             return None
         found = owned(key)
@@ -212,7 +231,7 @@ class ScrubRun:
         if found is None or check is None:
             ledger.found(f"key {shown(key)}", "an object that it belongs to", "none", NOBODYS)
             return None
-        return check(found, ledger)
+        return guarded(check(found, ledger), ledger)
 
     def _one(self, handle: Callable[[_Object], Checks[None]], found: _Object) -> Checks[None]:
         if self._names and found.name not in self._names:
@@ -221,20 +240,30 @@ class ScrubRun:
         yield from handle(found)
 
     def _check(self, found: _Object) -> Checks[None]:
-        yield from found.check(self.ledger)
+        yield from guarded(found.check(self.ledger), self.ledger)
 
     def _repair(self, found: _Object) -> Checks[None]:
         """Repair an object until nothing more can be; what is left is noted."""
         tried: dict[Defect, None] = {}
         for _ in range(ROUNDS):
             ledger = ScrubLedger()
-            yield from found.check(ledger)
+            yield from guarded(found.check(ledger), ledger)
             changed = False
             for defect in ledger.defects:
-                if defect.repair is not None and (yield apply(defect.repair)):
+                if defect.repair is not None and (yield from self._apply(defect.repair)):
                     changed = changed or defect not in tried
                     tried[defect] = None
             if not changed:
                 break
         self._repaired += [defect for defect in tried if defect not in ledger.defects]
         self.ledger.add(ledger)
+
+    def _apply(self, repair: Repair) -> Checks[bool]:
+        """Make a repair; one that damage elsewhere in the object makes fail is left."""
+        try:
+            done: bool = yield apply(repair)
+        except (StoreError, UnreadableNode) as error:
+            if type(error) in (StoreError, UnreadableNode):
+                return False
+            raise
+        return done

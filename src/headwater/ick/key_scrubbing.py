@@ -14,7 +14,7 @@ from headwater.store.key_scrubbing import (
     check_type,
     report_orphan,
 )
-from headwater.store.scrubbing import Checks, Command, ScrubLedger, read, shown
+from headwater.store.scrubbing import Checks, Command, ScrubLedger, number, read, shown
 
 _SHARD_TYPES: Final = {
     b"": "hash",
@@ -75,7 +75,7 @@ def check_shard_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     if isinstance(layout, Exception):
         return
     for epoch, shards in (layout[:2], layout[2:]):
-        if epoch == name[2].encode() and int(name[3]) < int(shards or 0):
+        if epoch == name[2].encode() and int(name[3]) < (number(shards) or 0):
             # Whoever put something into a shard has registered the channel before.
             if found.part:
                 yield from check_registered(CHANNELS, name[1], ledger)

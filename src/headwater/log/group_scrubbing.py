@@ -49,7 +49,11 @@ def check_groups(stream: str, ledger: ScrubLedger) -> Checks[None]:
         if ledger.wrong_types((("ZRANGE", f"{key}:groups"),), (names,)):
             return
         for name in names:
-            yield from _check_group(stream, name.decode(), ledger)
+            try:
+                yield from _check_group(stream, name.decode(), ledger)
+            except UnicodeDecodeError:
+                cure = "find out who wrote it; ZREM takes it off"
+                ledger.found("list of groups", "names in UTF-8", repr(name), cure)
         if len(names) < PAGE:
             return
         start += PAGE
@@ -89,9 +93,9 @@ def _check_group(stream: str, name: str, ledger: ScrubLedger) -> Checks[None]:
         repair = Repair("completes it", key, call=tidy)
         ledger.found("fields", "no call that stopped half-way", "one", repair=repair)
         return
-    end = number(last) or 0
-    if not 1 <= int(values[0]) <= end + 1:
-        ledger.found("field next", f"1 to {end + 1}", int(values[0]), _SEEK)
+    end, at = number(last) or 0, number(values[0]) or 0
+    if not 1 <= at <= end + 1:
+        ledger.found("field next", f"1 to {end + 1}", at, _SEEK)
     _check_due_field(key, group, values[2], soonest, ledger)
     if waiters and f" {name} ".encode() not in (waiting or b""):
         _report_waiting(key, name, group, waiting, waiters, ledger)
@@ -116,11 +120,11 @@ def _check_position(key: str, name: str, group: str, ledger: ScrubLedger) -> Che
     if bound is None or at is None or abandoned:
         return
     boxed = _HANDED.match(handed or b"")
-    needed = int(oldest[1]) if oldest else int(boxed[3]) if boxed else int(at)
+    needed = float(oldest[1]) if oldest else int(boxed[3]) if boxed else number(at) or 0
     if float(bound) > needed:
-        changes: tuple[Command, ...] = (("ZADD", f"{key}:positions", needed, name),)
-        repair = Repair(f"sets it to {needed}", key, ((commands[0], bound),), changes)
-        expected = f"at most {needed}, which the group needs"
+        changes: tuple[Command, ...] = (("ZADD", f"{key}:positions", str(needed), name),)
+        repair = Repair(f"sets it to {needed:.0f}", key, ((commands[0], bound),), changes)
+        expected = f"at most {needed:.0f}, which the group needs"
         ledger.found("position for retention", expected, shown(bound), repair=repair)
 
 
@@ -128,13 +132,13 @@ def _check_due_field(
     key: str, group: str, field: bytes | None, soonest: list[bytes], ledger: ScrubLedger
 ) -> None:
     """Check that no range comes due before the field says: it would be found late."""
-    if not soonest or not int(field or 0) > int(soonest[1]):
+    if not soonest or not (number(field) or 0) > float(soonest[1]):
         return
     changes: tuple[Command, ...] = (("HDEL", group, "due"),)
     condition = (("HGET", group, "due"), field)
     repair = Repair("forgets it; the next read finds it out", key, (condition,), changes)
     said = (field or b"").decode()
-    ledger.found("field due", f"{int(soonest[1])} or earlier", said, repair=repair)
+    ledger.found("field due", f"{float(soonest[1]):.0f} or earlier", said, repair=repair)
 
 
 def _report_waiting(
@@ -188,12 +192,12 @@ def _sweep_pending(key: str, group: str, ledger: ScrubLedger, judge: bool) -> Ch
         ranges = _ranges(reply, ledger if judge else None)
         total += sum(r.last - r.first + 1 for r in ranges if r.member != before)
         if judge:
-            _check_ranges(ranges, int(at), ledger)
+            _check_ranges(ranges, number(at) or 0, ledger)
             yield from _check_time_of(key, group, ranges, ledger)
         if len(reply) < 2 * PAGE or not ranges:
             for _, _, first, last, _, _ in _HANDED.findall(handed or b""):
                 total += int(last) - int(first) + 1
-            return Sweep(digest, (total,), (int(pending),), fields)
+            return Sweep(digest, (total,), (number(pending) or 0,), fields)
         digest = crc32(b" ".join(reply), digest) or 1
         start, before = str(ranges[-1].first), ranges[-1].member
 
@@ -284,9 +288,7 @@ def _check_time(key: str, group: str, part: str, start: bytes, ledger: ScrubLedg
     changes: tuple[Command, ...] = (("ZREM", f"{group}:{part}", start),)
     expected = ((seen[0], ranges), (seen[1], score))
     repair = Repair("drops it", key, expected, changes)
-    ledger.found(
-        f"{part} {start.decode(errors='replace')}", "a pending range", "none", repair=repair
-    )
+    ledger.found(f"{part} {shown(start)}", "a pending range", "none", repair=repair)
 
 
 # ── Dead letters ─────────────────────────────────────────────────────────────────────────────

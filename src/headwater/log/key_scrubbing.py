@@ -120,7 +120,7 @@ def _check_group_key(
         return
     listed: Command = ("ZSCORE", f"{key}:groups", name)
     fields: Command = ("HMGET", group, "next", "created", "era")
-    there, score, (at, created, era), now_era, eras = yield read(
+    replies = yield read(
         ledger,
         key,
         ("EXISTS", found.key),
@@ -129,8 +129,10 @@ def _check_group_key(
         ("HGET", key, "era"),
         ("ZRANGE", f"{key}:deleted", 0, -1),
     )
-    if not there:
+    # A key of another type is reported where it is met.
+    if not replies[0] or any(isinstance(reply, Exception) for reply in replies):
         return
+    _, score, (at, created, era), now_era, eras = replies
     if score is not None:
         if waiter is not None:
             yield from _check_box(key, group, found.key, waiter, ledger)

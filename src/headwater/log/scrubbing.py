@@ -78,7 +78,7 @@ def _check_head(key: str, ledger: ScrubLedger) -> Checks[StreamHead | None]:
         missing = f"{max(tail_end, head.sealed) + 1}-{head.last}"
         what = missing if max(tail_end, head.sealed) < head.last else "only its newest entry"
         ledger.found("tail", f"entries up to {head.last}", f"{what} is missing", EVICT)
-    if end and int(end[1]) > head.sealed:
+    if end and float(end[1]) > head.sealed:
         yield from _check_beyond_sealed(key, head, ledger)
     return head
 
@@ -120,7 +120,7 @@ def _check_unfinished(key: str, head: StreamHead, ledger: ScrubLedger) -> Checks
         if int(entry_id[2:]) <= now.last:
             continue
         facts = dict(zip(fields[::2], fields[1::2], strict=False))
-        follow &= int(entry_id[2:]) - int(facts.get(b"n", 1)) == at
+        follow &= int(entry_id[2:]) - (number(facts.get(b"n"), 1) or 0) == at
         at = int(entry_id[2:])
     if at == now.last:
         return

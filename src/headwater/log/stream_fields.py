@@ -45,8 +45,10 @@ def head_command(key: str) -> Command:
     return ("HMGET", key, *FIELDS)
 
 
-def stream_head(values: list[bytes | None]) -> StreamHead | None:
-    """Return the fields of a stream as numbers; None when one of them is no number."""
+def stream_head(values: list[bytes | None] | Exception) -> StreamHead | None:
+    """Return the fields of a stream as numbers; None when one is none, or the reply an error."""
+    if isinstance(values, Exception):
+        return None
     defaults = {"first": 1}
     numbers = [
         number(value, defaults.get(name, 0)) for name, value in zip(NUMBERS, values, strict=False)

@@ -80,9 +80,11 @@ def _check_priority(key: str, found: OwnedKey, priority: str, ledger: ScrubLedge
     head = queue_head(values)
     if not there or (head is not None and priority in head.priorities):
         return
-    if head is None:
+    if head is None and isinstance(values, list) and values[0] is None:
         counts: Command = ("HGET", key, "counts")
         report_orphan(key, found.key, "a queue that was pushed to", ((counts, None),), ledger)
+        return
+    if head is None:
         return
     known = sorted((*head.priorities, priority), key=int, reverse=True)
     text = "".join(f"{each}," for each in known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ COUNTS: Final = (
     *("last", "pushed", "popped", "acked", "expired", "damaged", "unacked", "delayed", "retry"),
     *("dead", "largest", "marked", "generation", "waited", "soonest", "bundled", "asked"),
 )
+_PRIORITY = re.compile(r"-?\d+", re.ASCII)
 TIMED: Final = ("delayed", "unacked", "retry")
 
 
@@ -47,11 +49,15 @@ def head_command(key: str) -> Command:
     return ("HMGET", key, "counts", "priorities")
 
 
-def queue_head(values: list[bytes | None]) -> QueueHead | None:
-    """Read the fields of a queue; None when they cannot be read."""
+def queue_head(values: list[bytes | None] | Exception) -> QueueHead | None:
+    """Read the fields of a queue; None when they cannot be read, or the reply is an error."""
+    if isinstance(values, Exception):
+        return None
     counts, priorities = values
     if counts is None or len(counts) % 8 or len(counts) < 8 * len(COUNTS):
         return None
     numbers = struct.unpack(f">{len(counts) // 8}d", counts)
     names = tuple(p for p in (priorities or b"").decode("latin-1").split(",") if p)
+    if not all(map(_PRIORITY.fullmatch, names)):
+        return None
     return QueueHead(dict(zip(COUNTS, numbers, strict=False)), names, values)

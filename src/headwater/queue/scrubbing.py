@@ -83,8 +83,9 @@ def _check_head(key: str, ledger: ScrubLedger) -> Checks[QueueHead | None]:
     head = queue_head(values)
     if head is None:
         if values[0] is not None or bundles or dead:
-            found = f"{len(values[0] or b'')} bytes"
-            ledger.found("field counts", "packed numbers", found, "restore it from a backup")
+            found = f"{len(values[0] or b'')} bytes, priorities={values[1]!r}"
+            expected = "packed numbers, and priorities"
+            ledger.found("field counts", expected, found, "restore it from a backup")
         return None
     if damaged:
         cure = f"headwater queue peek {ledger.name} --state damaged shows them; purge drops them"

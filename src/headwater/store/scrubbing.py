@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
+from headwater.errors import StoreError, UnreadableNode
 from headwater.store.call import Argument, Call, Key, Operation
 from headwater.store.many import together
 
@@ -44,6 +45,8 @@ RIGHTS: Final = (
 SCRUBBED: Final = "hw:{scrub}"
 EVICT: Final = "restore it from an archive or a backup, or evict it"
 REPAIR: Final = "headwater repair"
+# What Python raises when it takes damaged values, or an error in their place, for data.
+_NONSENSE: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,8 @@ def read(
 ) -> Operation[list[Any]]:
     """Run commands that only read the keys of one object, as one step; returns their replies.
 
-    In place of a reply stands the error, where a key has another type. ``also`` is as in a Call.
+    In place of a reply stands the error, where a key has another type or a value another form.
+    ``also`` is as in a Call.
     """
     words: list[Argument] = []
     for command in commands:
@@ -177,6 +181,24 @@ def apply(repair: Repair) -> Operation[bool]:
         words += [len(command), *command]
     call = Call("hw_scrub_repair", repair.key, tuple(words), repeatable=True, also=repair.also)
     return bool((yield call))
+
+
+def guarded(checks: Checks[None], ledger: ScrubLedger) -> Checks[None]:
+    """Run checks; values that they cannot make sense of are a defect, and do not end the scrub."""
+    try:
+        yield from checks
+    except _NONSENSE as error:
+        _report_nonsense(ledger, error)
+    except (StoreError, UnreadableNode) as error:
+        # Subclasses of StoreError are about the store, whatever the object.
+        if type(error) not in (StoreError, UnreadableNode):
+            raise
+        _report_nonsense(ledger, error)
+
+
+def _report_nonsense(ledger: ScrubLedger, error: Exception) -> None:
+    cure = "find out who changed it; restore it from a backup, or delete it"
+    ledger.found("values", "values that can be read", str(error), cure)
 
 
 def side_by_side(checks: Sequence[Checks[None]]) -> Checks[None]:

@@ -33,7 +33,7 @@ end
   hw_scrub_read: run commands that only read the keys of one object, as one step.
   KEYS   1 the object
   ARGV   1.. commands: number of words, words, ...
-  Reply  the reply to each, in order; an error where a key has another type
+  Reply  the reply to each, in order; an error where a key has another type, or a value another form
          error HW_DENIED <command> when the caller may not run one of them
 ]]
 redis.register_function{
@@ -44,10 +44,9 @@ redis.register_function{
       local words
       words, place = command_at(args, place)
       local reply = redis.pcall(unpack(words))
-      -- A key of another type is a finding; that the caller may not look is an error.
-      if type(reply) == 'table' and reply.err and not string.find(reply.err, '^WRONGTYPE') then
-        if not redis.acl_check_cmd(unpack(words)) then return denied(words) end
-        return reply
+      -- A key of another type, or an id that is none, is a finding; that the caller may not look is an error.
+      if type(reply) == 'table' and reply.err and not redis.acl_check_cmd(unpack(words)) then
+        return denied(words)
       end
       replies[#replies + 1] = reply
     end
