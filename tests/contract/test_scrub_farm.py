@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from headwater.store.scrub_pace import ScrubProgress
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.naming import safe_farm
 from headwater.timeline.walker.scrubbing import scrub_farm
+from tests.support import resharding
 from tests.support.commands import run
 from tests.support.farms import DEAD, Replica, replicas
 from tests.support.servers import Server
@@ -184,6 +186,17 @@ def test_a_farm_in_use_raises_no_false_alarm(four: list[Replica]) -> None:
         user.join()
     assert rounds > 5
     assert [report.defects for report in reports] == [()] * 3
+
+
+def test_a_farm_that_is_half_moved_raises_no_false_alarm(eight: list[Replica]) -> None:
+    before, after = resharding.farm_of(eight, "01"), resharding.farm_of(eight, "012;345")
+    with Farm.open(before) as farm:
+        resharding.fill(farm, random.Random(4))
+    resharding.stop_behind(before, after, 1)
+    assert eight[2].client.dbsize()
+    assert scrub(before, keep=20_000).defects == ()
+    resharding.reshard(before, after)
+    assert scrub(after, keep=20_000).defects == ()
 
 
 def test_an_instance_that_cannot_be_read_is_an_error(four: list[Replica]) -> None:
