@@ -11,8 +11,8 @@ import pytest
 from headwater import Headwater, LostFuture, Stream
 from headwater.log.history import diverged_at
 from tests.support.entries import pairs
-from tests.support.forwarder import Forwarder
-from tests.support.servers import Server, until
+from tests.support.failovers import ServerPair, rows
+from tests.support.servers import Server
 
 pytestmark = pytest.mark.fault
 
@@ -26,27 +26,14 @@ class Failover(NamedTuple):
     fresh: Stream
 
 
-def rows(letter: str, first: int, count: int) -> list[tuple[str, bytes]]:
-    return [(letter, f"{letter}{n}".encode()) for n in range(first, first + count)]
-
-
 @pytest.fixture(params=["plain", "nodes"])
 def lost(request: pytest.FixtureRequest) -> Iterator[Failover]:
-    with Server(tcp=True) as old, Server(tcp=True) as new, Forwarder(old.port) as door:
+    with ServerPair() as servers:
         name = secrets.token_hex(4)
-        with Headwater(f"redis://127.0.0.1:{door.port}") as hw, Headwater(old.url) as writer:
+        with Headwater(servers.url) as hw, Headwater(servers.old.url) as writer:
             stream = writer.stream(name)
             stream.write_many(rows("X", 1, KEPT))
-            with new.client() as raw, old.client() as old_raw:
-                raw.replicaof("127.0.0.1", str(old.port))
-                until(lambda: raw.info("replication")["master_link_status"] == "up")
-                until(
-                    lambda: (
-                        raw.info("replication")["master_repl_offset"]
-                        == old_raw.info("replication")["master_repl_offset"]
-                    )
-                )
-                raw.replicaof("NO", "ONE")
+            servers.copy()
             if request.param == "nodes":
                 stream.write_many(rows("X", KEPT + 1, LOST))
                 stream.seal()
@@ -56,9 +43,8 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Failover]:
             warm = hw.stream(name)
             read = warm.read(1, KEPT + LOST)
             assert pairs(read) == rows("X", 1, KEPT + LOST)
-            door.switch(new.port)
-            door.cut()
-            with Headwater(new.url) as other:
+            servers.fail_over()
+            with Headwater(servers.new.url) as other:
                 yield Failover(warm, other.stream(name))
 
 
@@ -106,19 +92,15 @@ def test_a_reader_that_had_not_come_so_far_goes_on(lost: Failover) -> None:
 
 
 def test_a_producer_is_told_which_of_its_writes_are_lost() -> None:
-    with Server(tcp=True) as old, Server(tcp=True) as new, Forwarder(old.port) as door:
+    with ServerPair() as servers:
         name = secrets.token_hex(4)
-        with Headwater(f"redis://127.0.0.1:{door.port}") as hw:
+        with Headwater(servers.url) as hw:
             stream = hw.stream(name)
             stream.write_many(rows("X", 1, 5), producer="p", sequence=1)
-            with new.client() as raw:
-                raw.replicaof("127.0.0.1", str(old.port))
-                until(lambda: raw.hget(f"hw:s:{{{name}}}", "last") == b"5")
-                raw.replicaof("NO", "ONE")
+            servers.copy()
             stream.write_many(rows("X", 6, 5), producer="p", sequence=2)
-            door.switch(new.port)
-            door.cut()
-            with Headwater(new.url) as other:
+            servers.fail_over()
+            with Headwater(servers.new.url) as other:
                 other.stream(name).write_many(rows("Y", 6, 20))
             with pytest.raises(LostFuture) as caught:
                 stream.write_many(rows("X", 11, 5), producer="p", sequence=3)
@@ -149,3 +131,5 @@ def test_histories_differ_where_the_first_of_them_was_left() -> None:
     assert diverged_at(b"1:10 " + full.rpartition(b" ")[0], full) == 170, (
         "the oldest one is dropped"
     )
+    longer = b" ".join(b"%d:%d" % (n, 10 * n) for n in range(1, 17))
+    assert diverged_at(full, longer) == 170, "also when the newer history is the longer one"

@@ -16,19 +16,21 @@ from headwater.store.call import Call, Operation
 class Extent(NamedTuple):
     """The offsets that a stream holds, and ``created``, which no later stream of its name has.
 
-    A stream that was never written holds 1..0 and was created 0.
+    A stream that was never written holds 1..0 and was created 0. ``history`` shows what it has lost
+    (see log/history.py); None when it is not known.
     """
 
     first: int
     last: int
     created: int
+    history: bytes | None = b""
 
 
 def extent(stream: str) -> Operation[Extent]:
     """Return the extent of a stream."""
     reply = yield Call("hw_stream_read", stream_key(stream), (0, ""), read_only=True)
     read = ReadReply(*reply)
-    return Extent(read.first, read.last, int(read.created))
+    return Extent(read.first, read.last, int(read.created), read.history)
 
 
 def borders(stream: str, start: int, stop: int, nodes: int, least: int) -> Operation[list[int]]:

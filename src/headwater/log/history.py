@@ -37,9 +37,19 @@ def diverged_at(known: bytes, found: bytes) -> int:
         return 0
     before, now = (dict(start.split(b":") for start in text.split()) for text in (known, found))
     # A full history has lost its oldest starts, which says nothing.
-    oldest = min(map(int, now)) if len(now) >= MOST_STARTS else 0
+    full = (starts for starts in (before, now) if len(starts) >= MOST_STARTS)
+    oldest = max((min(map(int, starts)) for starts in full), default=0)
     tokens = [token for token in before.keys() ^ now.keys() if int(token) >= oldest]
     return min((int(before.get(token) or now[token]) for token in tokens), default=0)
+
+
+def first_lost(known: bytes, upto: int, found: bytes, last: int) -> int:
+    """Return the first offset that was lost to somebody who had come to ``upto``; 0 for none.
+
+    ``known`` is the history as it was then, ``found`` the one of a stream that ends at ``last``.
+    """
+    starts = (diverged_at(known, found), last + 1)
+    return min((start for start in starts if 0 < start <= upto), default=0)
 
 
 def go_on(
@@ -56,8 +66,6 @@ def go_on(
         if at > seen.lost:
             return seen, LostFuture(stream, seen.lost, at - 1)
         return SeenHistory(created, history, upto), None
-    starts = [diverged_at(seen.history, history), last + 1 if last < seen.upto else 0]
-    first = min((start for start in starts if start), default=0)
-    if first and first <= seen.upto:
+    if first := first_lost(seen.history, seen.upto, history, last):
         return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, seen.upto)
     return SeenHistory(created, history, max(seen.upto, upto)), None

@@ -56,7 +56,7 @@ def _joined(archive: Archive, manifest: Manifest | None, extent: Extent) -> Exte
     if manifest is None:
         return extent
     if not extent.created:
-        return Extent(manifest.first, manifest.last, manifest.created)
+        return Extent(manifest.first, manifest.last, manifest.created, None)
     manifest.check_stream(archive.directory.shown, extent.created, extent.last)
     if manifest.first > manifest.last:
         return extent

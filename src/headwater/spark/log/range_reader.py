@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.errors import DataLost, OffsetOutOfRange, StreamReplaced
+from headwater.errors import DataLost, LostFuture, OffsetOutOfRange, StreamReplaced
 from headwater.log import reading
 from headwater.log.handles import StreamHandle
 from headwater.log.reading import Scanned, UnopenedNode
@@ -50,6 +50,16 @@ class RangeReader:
         if self.fail_on_loss:
             raise error
         logger.warning("skipped offsets %d to %d of %r: evicted", first, last, stream)
+
+    def lost_future(self, stream: str, first: int, last: int) -> None:
+        """Raise LostFuture for offsets that a failover lost, or log them when that is accepted."""
+        error = LostFuture(stream, first, last)
+        if self.fail_on_loss:
+            raise error
+        logger.warning(
+            "offsets %d to %d of %r were lost by the store after they were read; going back to %d",
+            *(first, last, stream, first),
+        )
 
     def report_gaps(self, stream: str, start: int, stop: int) -> None:
         """Raise DataLost, or log, for what was evicted before it could be archived."""

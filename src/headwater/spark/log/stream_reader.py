@@ -1,9 +1,10 @@
 """Reading a stream or topic on and on: micro-batches from offset to offset.
 
-The position that Spark keeps in its checkpoint holds, for each partition, the next offset and which
-stream it belongs to. So a restart goes on exactly there, what was evicted meanwhile is reported
-with its exact offsets, and a stream that was deleted and written anew is not mistaken for the old
-one. To find what is new costs one round trip, whatever the number of partitions of a server.
+The position that Spark keeps in its checkpoint holds, for each partition, the next offset, which
+stream it belongs to, and the history of that stream. So a restart goes on exactly there, what was
+evicted meanwhile or lost by a failover is reported with its exact offsets, and a stream that was
+deleted and written anew is not mistaken for the old one. To find what is new costs one round trip,
+whatever the number of partitions of a server.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
+from headwater.log.history import first_lost
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
@@ -33,25 +35,50 @@ CHECKPOINT_FORMAT = 1
 
 
 class PartitionPosition(NamedTuple):
-    """The position of a query in a partition; ``created`` is 0 while there is no stream yet."""
+    """The position of a query in a partition; ``created`` is 0 while there is no stream yet.
+
+    ``history`` is that of the stream (see log/history.py) when the position was planned; None in
+    checkpoints that were written without it.
+    """
 
     next: int
     created: int
+    history: bytes | None = None
+
+    def first_lost(self, history: bytes | None, last: int) -> int:
+        """Return the first offset before this position that was lost; 0 when none is known."""
+        if self.history is None or history is None:
+            return 0
+        return first_lost(self.history, self.next - 1, history, last)
 
 
 QueryPosition = dict[int, PartitionPosition]
 
 
 def _dump(places: QueryPosition) -> dict[str, Any]:
-    return {str(partition): place._asdict() for partition, place in sorted(places.items())}
+    return {str(partition): _dump_one(place) for partition, place in sorted(places.items())}
+
+
+def _dump_one(place: PartitionPosition) -> dict[str, Any]:
+    found = {"next": place.next, "created": place.created}
+    return found if place.history is None else {**found, "history": place.history.decode()}
 
 
 def _load(offset: dict[str, Any]) -> QueryPosition:
-    """Read a position out of a checkpoint; without a format it is of the first."""
+    """Read a position out of a checkpoint; without a format it is of the first.
+
+    Fields that this release does not know are ignored, so that a later one may add some.
+    """
     found = offset.get("format", CHECKPOINT_FORMAT)
     if found > CHECKPOINT_FORMAT:
         raise FormatTooNew("the checkpoint of this query", found, CHECKPOINT_FORMAT)
-    return {int(partition): PartitionPosition(**place) for partition, place in offset.items()}
+    return {int(partition): _load_one(place) for partition, place in offset.items()}
+
+
+def _load_one(place: dict[str, Any]) -> PartitionPosition:
+    history = place.get("history")
+    known = None if history is None else history.encode()
+    return PartitionPosition(place["next"], place["created"], known)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,19 +114,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place: PartitionPosition(
                 self.starting.resolve(place, target, self._stream(place).name, extent),
                 extent.created,
+                extent.history,
             )
             for place, extent in extents.items()
         }
-        self._check(places, extents)
+        self._settle(places, extents)
         self._register(places)
         return _dump(places)
 
     @one_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return how far the next micro-batch may read. Raises DataLost, OffsetOutOfRange, ..."""
+        """Return how far the next micro-batch may read. Raises DataLost, LostFuture, ..."""
         extents = self._look()
-        places = self._known(start, extents)
-        self._check(places, extents)
+        places = self._settle(self._known(start, extents), extents)
         self._register(places)
         ends = {
             place: max(places[place].next, extent.last + 1) for place, extent in extents.items()
@@ -111,9 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         if isinstance(limit, ReadMaxRows):
             ends = _share(places, extents, ends, limit.max_rows)
-        return _dump(
-            {place: PartitionPosition(end, extents[place].created) for place, end in ends.items()}
-        )
+        return _dump({p: _moved(places[p], end, extents[p]) for p, end in ends.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
@@ -144,12 +169,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Cut a micro-batch into tasks."""
+        """Cut a micro-batch into tasks. Raises DataLost, LostFuture."""
+        if not self._seen:
+            # After a restart, with a micro-batch that was planned before it.
+            self._look()
         begins, ranges = _load(start), []
-        for place, (stop, created) in _load(end).items():
+        for place, planned in _load(end).items():
             name = self._stream(place).name
-            begin = begins.get(place, PartitionPosition(1, created)).next
+            stop, created, history = planned
+            before = begins.get(place, PartitionPosition(1, created))
+            # Where an accepted loss begins, the plan has gone back to.
+            begin = before.first_lost(history, stop - 1) or before.next
             seen = self._seen.get(place)
+            known = seen.history if seen is not None and seen.created == created else None
+            if seen is not None and (lost := planned.first_lost(known, seen.last)):
+                # The next plan goes back to it.
+                self.reading.lost_future(name, lost, stop - 1)
+                stop = lost
             if seen is not None and begin < min(stop, seen.first):
                 self.reading.lost(name, begin, min(stop, seen.first) - 1)
                 begin = min(stop, seen.first)
@@ -182,26 +218,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = _load(start)
         return {place: places.get(place, PartitionPosition(1, 0)) for place in (*extents, *places)}
 
-    def _check(self, places: QueryPosition, extents: dict[int, Extent]) -> None:
-        """Raise when the log is no longer the one that was read."""
-        for partition, (begin, created) in places.items():
+    def _settle(self, places: QueryPosition, extents: dict[int, Extent]) -> QueryPosition:
+        """Return where the query goes on: before what was lost after it was read.
+
+        Raises StreamReplaced, LostFuture, OffsetOutOfRange or DataLost when the log is no longer
+        the one that was read.
+        """
+        settled = dict(places)
+        for partition, place in places.items():
             name = self._stream(partition).name
             extent = extents.get(partition, Extent(1, 0, 0))
-            if created not in (0, extent.created):
+            if place.created not in (0, extent.created):
                 raise StreamReplaced(name)
+            if lost := place.first_lost(extent.history, extent.last):
+                self.reading.lost_future(name, lost, place.next - 1)
+                settled[partition] = PartitionPosition(lost, extent.created, extent.history)
+            begin = settled[partition].next
             if begin > extent.last + 1:
                 raise OffsetOutOfRange(name, "the position", begin, extent.last)
             if begin < extent.first and self.reading.fail_on_loss:
                 self.reading.lost(name, begin, extent.first - 1)
+        return settled
 
     def _register(self, places: QueryPosition) -> None:
         """Register what the query needs next with the log, when it has a ``groupId``."""
         if self.group is None:
             return
-        for place, (needed, _) in places.items():
-            if self._registered.get(place) != needed:
-                self._stream(place).register_reader(self.group, needed)
-                self._registered[place] = needed
+        for partition, place in places.items():
+            if self._registered.get(partition) != place.next:
+                self._stream(partition).register_reader(self.group, place.next)
+                self._registered[partition] = place.next
+
+
+def _moved(place: PartitionPosition, end: int, extent: Extent) -> PartitionPosition:
+    """Return the position after a micro-batch; one that does not move stays as it is noted."""
+    history = place.history if end == place.next else extent.history
+    return PartitionPosition(end, extent.created, history)
 
 
 def _share(
