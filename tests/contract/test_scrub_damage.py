@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
-from headwater import AccessDenied, Headwater
+from headwater import AccessDenied, Headwater, UnreadableNode
 from headwater.log.keys import group_key, stream_key
 from headwater.queue.keys import queue_key
 from tests.contract.test_scrub_keys import use_everything
+from tests.support.entries import entries
+from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
 from tests.support.servers import Server
 from tests.support.traffic import use_stream
@@ -85,6 +87,57 @@ def test_values_of_another_form_are_found_and_do_not_end_a_scrub(
         raw.delete("hw:witness")
         _put_back(raw, str(change[1]), dump, left_ms)
         assert_sound(used)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "no number": lambda fact: fact[:-1] + b"x",
+    "another number": lambda fact: b"%d" % (int(fact) + 10),
+}
+
+
+@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_fact_in_the_index_is_checked(server: Server, place: int, damage: str) -> None:
+    name = f"damaged-{place}-{damage.replace(' ', '-')}"
+    index = f"{stream_key(name)}:index"
+    with Headwater(server.url) as hw, server.client() as raw:
+        stream = hw.stream(name)
+        stream.write_many(entries(30))
+        stream.seal()
+        ((member, last),) = raw.zrange(index, 0, -1, withscores=True)
+        facts = member.split(b":")
+        facts[place] = DAMAGES[damage](facts[place])
+        raw.delete(index)
+        raw.zadd(index, {b":".join(facts): last})
+        assert hw.scrub(name).defects
+        raises = damage == "no number" or place in (0, 3, 5)
+        with Headwater(server.url) as other:
+            if raises:
+                with pytest.raises(UnreadableNode, match=name):
+                    other.stream(name).read(1, 30)
+            else:
+                found = [m and m.value for m in other.stream(name).read(1, 30)]
+                assert found == [value for _, value in entries(30)]
+        assert hw.stream(name).write("t", b"v") == 31, "a write does not need it"
+        raw.unlink(stream_key(name), *raw.keys(f"{stream_key(name)}:*"))
+        raw.srem("hw:{streams}", name)
+
+
+def test_acknowledged_messages_whose_text_could_not_be_deleted_are_not_redelivered() -> None:
+    with Server() as server, server.client() as raw, Headwater(server.url) as hw:
+        queue = hw.queue("jobs")
+        queue.push_many([b"%d" % at for at in range(40)])
+        taken = queue.pop(40, ack_ms=FAR)
+        raw.execute_command("ACL", "SETUSER", "x", "on", ">p", "~*", "&*", "+@all")
+        with Headwater(f"unix://x:p@{server.socket}") as limited:
+            limited.queue("jobs").stats()
+            raw.execute_command("ACL", "SETUSER", "x", "-hdel")
+            assert limited.queue("jobs").ack(*taken) == 40
+        (defect,) = hw.scrub().defects
+        assert defect.cure == "headwater repair: drops what is left of them"
+        assert hw.repair(dry_run=False).left == ()
+        assert queue.pop(1, ack_ms=FAR) == []
+        assert_sound(hw)
 
 
 @pytest.mark.parametrize("right", ["hdel", "zremrangebyscore", "zadd", "xtrim"])

@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
 from headwater.log import acks, counts, dead_letters
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
@@ -131,7 +131,7 @@ def read_now(
         held = group.stream.held
         try:
             reply = yield from _ask(group, count - len(messages), terms, waiter, held.name)
-        except StoreError:
+        except (StoreError, UnreadableNode):
             if messages:
                 # What this read took must reach its caller.
                 return GroupRead(messages, last, -1)

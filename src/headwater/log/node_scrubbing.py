@@ -29,6 +29,7 @@ from headwater.store.scrubbing import (
 
 # How many bytes of messages are read by one call.
 CALL_BYTES: Final = 1024 * 1024
+_BY_TIME: Final = "finding offsets by time may miss messages around it; nothing else is wrong"
 
 
 class IndexRow(NamedTuple):
@@ -126,8 +127,10 @@ def _check_rows(
             room = f"0 to {last - facts.base + 1} messages"
             ledger.found(name, room, facts.messages, EVICT)
         if facts.newest < newest:
-            cure = "finding offsets by time may miss messages around it; nothing else is wrong"
-            ledger.found(name, f"newest time {newest} or later", facts.newest, cure)
+            ledger.found(name, f"newest time {newest} or later", facts.newest, _BY_TIME)
+        elif facts.newest > head.time and last <= head.sealed:
+            expected = f"newest time {head.time}, that of the stream, or earlier"
+            ledger.found(name, expected, facts.newest, _BY_TIME)
         at, newest = max(at, last + 1), max(newest, facts.newest)
     if whole and at <= head.sealed:
         ledger.found(f"offsets {at}-{head.sealed}", "a node that holds them", "none", EVICT)
@@ -159,7 +162,8 @@ def _check_blobs(key: str, rows: list[IndexRow], ledger: ScrubLedger) -> Checks[
         if facts.base in found:
             fault = _fault_of(facts, last, found[facts.base])
             if fault:
-                ledger.found(f"node {facts.base}-{last}", fault[0], fault[1], EVICT)
+                cure = _BY_TIME if fault[0].startswith("newest") else EVICT
+                ledger.found(f"node {facts.base}-{last}", fault[0], fault[1], cure)
 
 
 def _fault_of(facts: IndexedNode, last: int, blob: bytes | None) -> tuple[str, str] | None:
@@ -184,6 +188,9 @@ def _fault_of(facts: IndexedNode, last: int, blob: bytes | None) -> tuple[str, s
     rising = all(a < b for a, b in pairwise(offsets))
     if offsets and not (rising and facts.base <= offsets[0] and offsets[-1] <= last):
         return f"offsets that rise from {facts.base} to {last}", f"{offsets[0]}-{offsets[-1]}"
+    times = batch.column("time").to_pylist() if "time" in batch.schema.names else [facts.time]
+    if facts.newest < max(times, default=0):
+        return f"newest time {max(times)} or later", str(facts.newest)
     return None
 
 

@@ -208,12 +208,15 @@ def _find_unnamed(key: str, ledger: ScrubLedger) -> Checks[None]:
             start += PAGE
     cursor: bytes | str = "0"
     unnamed: dict[bytes, int] = {}
+    finished: list[bytes] = []
     while True:
         ((cursor, found),) = yield read(
             ledger, key, ("HSCAN", f"{key}:bundles", cursor, "COUNT", 20)
         )
         for number, text in zip(found[::2], found[1::2], strict=True):
-            if number not in named:
+            if number not in named and not text:
+                finished.append(number)
+            elif number not in named:
                 # What cannot be read is put aside by the pop that meets it.
                 messages = [m for part in part_joined(text) for m in open_bundle(part) if m.id]
                 unnamed[number] = max(1, len(messages))
@@ -223,6 +226,15 @@ def _find_unnamed(key: str, ledger: ScrubLedger) -> Checks[None]:
     if looked is None or looked[0].raw != head.raw:
         ledger.leave_unsettled()
         return
+    for place in range(0, len(finished), RESTORED):
+        gone = finished[place : place + RESTORED]
+        said = ", ".join(map(shown, gone))
+        bundles = f"{key}:bundles"
+        texts: Command = ("HMGET", bundles, *gone)
+        changes: tuple[Command, ...] = (("HDEL", bundles, *gone),)
+        empty = ((texts, [b""] * len(gone)),)
+        repair = Repair("drops what is left of them", key, empty, changes)
+        ledger.found(f"bundles {said}", "nothing, as they are done", "no text", repair=repair)
     numbers = list(unnamed)
     for place in range(0, len(numbers), RESTORED):
         some = {number: unnamed[number] for number in numbers[place : place + RESTORED]}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import redis
 
 from headwater import instrument
-from headwater.errors import StoreError
+from headwater.errors import StoreError, UnreadableNode
 from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
@@ -90,7 +90,7 @@ class AsyncStore(StoreSteps):
             while True:
                 try:
                     reply = await self.ask(request, patience_s)
-                except (faults.Refusal, StoreError) as error:
+                except (faults.Refusal, StoreError, UnreadableNode) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
                 else:

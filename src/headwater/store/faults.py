@@ -26,6 +26,7 @@ from headwater.errors import (
     StoreTooOld,
     StoreUnreachable,
     TooManyClients,
+    UnreadableNode,
 )
 from headwater.store.call import Call, Wait
 from headwater.store.library import FORMAT
@@ -127,6 +128,7 @@ class Recovery:
             refusal = _REFUSAL.search(text)
             if refusal:
                 check_format(error, self._request, self._where)
+                _check_damaged(refusal, self._request)
                 raise Refusal(refusal[1], refusal[2].split()) from None
             if "Function not found" in text:
                 return self._load(error)
@@ -185,6 +187,14 @@ def check_format(error: BaseException, request: Call | Wait, where: str) -> None
     kind, name = object_of(request.key) if request.key else ("store", "")
     what = f"the store at {where}" if kind == "store" else f"{kind} {name!r} at {where}"
     raise FormatTooNew(what, int(refusal[2].split()[0]), FORMAT) from None
+
+
+def _check_damaged(refusal: re.Match[str], request: Call | Wait) -> None:
+    """Raise UnreadableNode when a function met a row of an index that is damaged."""
+    if refusal[1] == "DAMAGED":
+        name = object_of(request.key)[1] if request.key else ""
+        base = int(refusal[2].split()[0])
+        raise UnreadableNode("a row of the index is damaged", name, base) from None
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from headwater.errors import StoreError
+from headwater.errors import StoreError, UnreadableNode
 from headwater.store.call import Call, Many, Operation, Request
 from headwater.store.faults import Recovery, Refusal, Step
 
@@ -101,7 +101,7 @@ def together(operations: Iterable[Operation[T]]) -> Operation[list[T]]:
     running: dict[int, tuple[Operation[T], Request]] = {}
 
     def advance(place: int, operation: Operation[T], reply: Any) -> None:
-        refused = isinstance(reply, Refusal | StoreError)
+        refused = isinstance(reply, Refusal | StoreError | UnreadableNode)
         try:
             running[place] = operation, operation.throw(reply) if refused else operation.send(reply)
         except StopIteration as done:
@@ -132,6 +132,6 @@ def _ask(requests: Sequence[Request]) -> Generator[Request, Any, list[Any]]:
         if place not in gathered:
             try:
                 replies[place] = yield request
-            except (Refusal, StoreError) as error:
+            except (Refusal, StoreError, UnreadableNode) as error:
                 replies[place] = error
     return [replies[place] for place in range(len(requests))]

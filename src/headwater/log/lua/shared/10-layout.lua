@@ -56,10 +56,14 @@ local function forget_waiting(K, stream, name)
   end
 end
 
--- An index member is the node's facts; all are needed together and never searched for.
+-- An index member is the node's facts; all are needed together and never searched for. One that is
+-- damaged raises an error with the base of its node, 0 when that cannot be read either.
 local function parse_node(member)
   local base, count, bytes, time, newest, version =
     string.match(member, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$')
+  if not base then
+    error(redis.error_reply('HW_DAMAGED ' .. (string.match(member, '^%d+') or '0')))
+  end
   return {
     base = tonumber(base), count = tonumber(count), bytes = tonumber(bytes),
     time = tonumber(time), newest = tonumber(newest), version = tonumber(version),

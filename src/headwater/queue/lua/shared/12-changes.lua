@@ -66,7 +66,8 @@ local function note_saved(queue)
   end
 end
 
--- Deletes the texts of bundles that are gone. One that stays is found by nobody, and goes with a later call.
+-- Deletes the texts of bundles that are gone. One that stays is found by nobody, and goes with a later
+-- call; it is emptied, so that nobody takes it for messages that have lost their place.
 local function delete_unused(K, numbers)
   if unused[K] then
     for _, number in ipairs(unused[K]) do numbers[#numbers + 1] = number end
@@ -74,7 +75,10 @@ local function delete_unused(K, numbers)
   end
   for i = 1, #numbers, 1000 do
     local reply = redis.pcall('HDEL', K .. ':bundles', unpack(numbers, i, math.min(i + 999, #numbers)))
-    if type(reply) == 'table' then unused[K] = numbers end
+    if type(reply) == 'table' then
+      unused[K] = numbers
+      for j = i, math.min(i + 999, #numbers) do redis.pcall('HSET', K .. ':bundles', numbers[j], '') end
+    end
   end
 end
 
