@@ -57,3 +57,8 @@ local function take_back(list, count)
   end
   return 0
 end
+
+-- Empties the texts of bundles that are gone and could not be deleted.
+local function empty_texts(K, numbers, first, last)
+  for i = first, last do redis.pcall('HSET', K .. ':bundles', numbers[i], '') end
+end

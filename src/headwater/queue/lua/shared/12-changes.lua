@@ -77,7 +77,7 @@ local function delete_unused(K, numbers)
     local reply = redis.pcall('HDEL', K .. ':bundles', unpack(numbers, i, math.min(i + 999, #numbers)))
     if type(reply) == 'table' then
       unused[K] = numbers
-      for j = i, math.min(i + 999, #numbers) do redis.pcall('HSET', K .. ':bundles', numbers[j], '') end
+      empty_texts(K, numbers, i, math.min(i + 999, #numbers))
     end
   end
 end
