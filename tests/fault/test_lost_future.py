@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +13,8 @@ from headwater import Headwater, LostFuture, Stream
 from headwater.log.history import diverged_at
 from tests.support.entries import pairs
 from tests.support.failovers import ServerPair, rows
-from tests.support.servers import Server
+from tests.support.servers import Server, until
+from tests.support.watch import blocked
 
 pytestmark = pytest.mark.fault
 
@@ -119,6 +121,28 @@ def test_a_restart_that_loses_nothing_is_no_loss() -> None:
                 server.kill()
                 server.start()
         assert pairs(stream.read(1, 100)) == rows("X", 1, 20)
+
+
+def test_a_read_that_waits_while_the_server_restarts_is_no_loss() -> None:
+    with (
+        Server(tcp=True, fsync="always") as server,
+        Headwater(server.url) as hw,
+        Headwater(server.url) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stream = hw.stream("s")
+        stream.write_many(rows("X", 1, 5))
+        assert len(stream.read_from(1, 5).messages) == 5
+        waiting = pool.submit(stream.read_from, 6, 5, block_ms=60_000)
+        until(lambda: blocked(other))
+        server.kill()
+        server.start()
+        until(lambda: blocked(other))
+        other.stream("s").write("X", b"X6")
+        assert pairs(waiting.result().messages) == rows("X", 6, 1)
+        assert stream.read_from(7, 5).messages == []
+        other.stream("s").write("X", b"X7")
+        assert pairs(stream.read_from(7, 5).messages) == rows("X", 7, 1)
 
 
 def test_histories_differ_where_the_first_of_them_was_left() -> None:

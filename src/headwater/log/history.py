@@ -19,13 +19,15 @@ MOST_STARTS: Final = 16
 class SeenHistory(NamedTuple):
     """What a handle knows: of which stream and history, and up to which offset it has come.
 
-    ``lost`` is the first offset of a loss that was reported, 0 without one.
+    ``lost`` is the first offset of a loss that was reported, 0 without one. ``woken`` is how far a
+    blocked read has come since: it is woken by messages alone, and does not know their history.
     """
 
     created: bytes = b""
     history: bytes = b""
     upto: int = 0
     lost: int = 0
+    woken: int = 0
 
 
 NOTHING_SEEN = SeenHistory()
@@ -66,6 +68,9 @@ def go_on(
         if at > seen.lost:
             return seen, LostFuture(stream, seen.lost, at - 1)
         return SeenHistory(created, history, upto), None
-    if first := first_lost(seen.history, seen.upto, history, last):
-        return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, seen.upto)
-    return SeenHistory(created, history, max(seen.upto, upto)), None
+    reached = max(seen.upto, seen.woken)
+    # What woke a read may have been written after the server changed: if it is there, it is no loss.
+    known = reached if last < reached else seen.upto
+    if first := first_lost(seen.history, known, history, last):
+        return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, reached)
+    return SeenHistory(created, history, max(reached, upto)), None

@@ -125,7 +125,7 @@ def _woken(
     if not dense:
         return []
     if rows:
-        stream.seen = stream.seen._replace(upto=max(stream.seen.upto, rows[-1].offset))
+        stream.seen = stream.seen._replace(woken=max(stream.seen.woken, rows[-1].offset))
     return list(rows)
 
 
@@ -135,7 +135,7 @@ def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
     seen = stream.seen
     part = yield from fetch_part(stream, at, end)
     last = part.last
-    if last < seen.upto and part.created == seen.created:
+    if last < max(seen.upto, seen.woken) and part.created == seen.created:
         # Unless that is a write that was not noted, as its call stopped half-way.
         last = yield complete(stream.key)
     upto = min(part.covered, end, last)
