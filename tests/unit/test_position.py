@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from headwater.log.handles import StreamHandle
+from headwater.outbox import checkpoints
 from headwater.outbox.plan import ConsumerPlan
 from headwater.outbox.position import ConsumerPosition
 from headwater.outbox.work import Ask, Execute, Fetch, Transact, Work
@@ -24,8 +25,7 @@ def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
         while True:
             request = work.send(reply)
             if isinstance(request, Transact):
-                fetches = isinstance(request.work.send(None), Fetch)
-                reply = stored.pop(0) if fetches else None
+                reply = transact(request.work, stored)
             elif isinstance(request, Ask):
                 call: Any = request.operation.send(None)
                 request.operation.close()
@@ -36,6 +36,18 @@ def drive(work: Work[Any], stored: list[int | None]) -> tuple[Any, list[Any]]:
                 reply = None
     except StopIteration as done:
         return done.value, told
+
+
+def transact(work: Work[Any], stored: list[int | None]) -> Any:
+    """Run work in a database that has the positions that are given, and nothing else."""
+    reply: Any = None
+    try:
+        while True:
+            request = work.send(reply)
+            loads = isinstance(request, Fetch) and request.statement is checkpoints.LOAD
+            reply = stored.pop(0) if loads else None
+    except StopIteration as done:
+        return done.value
 
 
 def position(start: Any) -> ConsumerPosition:

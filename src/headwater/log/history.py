@@ -8,7 +8,7 @@ explains, LostFuture names the offsets.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from headwater.errors import LostFuture
 
@@ -28,6 +28,16 @@ class SeenHistory(NamedTuple):
     upto: int = 0
     lost: int = 0
     woken: int = 0
+
+    def text(self) -> str:
+        """Return stream and history in one text, to be kept beside a position."""
+        return f"{self.created.decode()} {self.history.decode()}".rstrip()
+
+    @classmethod
+    def of_text(cls, text: str, upto: int) -> Self:
+        """Return what is known at a position beside which a text was kept."""
+        created, _, history = text.encode().partition(b" ")
+        return cls(created, history, upto)
 
 
 NOTHING_SEEN = SeenHistory()
@@ -69,7 +79,7 @@ def go_on(
             return seen, LostFuture(stream, seen.lost, at - 1)
         return SeenHistory(created, history, upto), None
     reached = max(seen.upto, seen.woken)
-    # What woke a read may have been written after the server changed: if it is there, it is no loss.
+    # What woke a read may have been written after the server changed: that is no loss.
     known = reached if last < reached else seen.upto
     if first := first_lost(seen.history, known, history, last):
         return SeenHistory(created, history, first - 1, first), LostFuture(stream, first, reached)

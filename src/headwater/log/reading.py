@@ -66,11 +66,12 @@ def read(
 
 
 def read_from(
-    stream: StreamHandle, offset: int, count: int, block_ms: float | None
+    stream: StreamHandle, offset: int, count: int, block_ms: float | None, *, looks: bool = False
 ) -> Operation[Passage]:
     """Read on from ``offset``: up to ``count`` messages, where to go on, and what was evicted.
 
-    Offsets that compaction emptied are passed over; only evicted ones are a gap.
+    Offsets that compaction emptied are passed over; only evicted ones are a gap. With ``looks``, a
+    blocked read takes nothing from what woke it: then the history of all that it returns is known.
     """
     check_offset(offset)
     check_count(count)
@@ -80,7 +81,8 @@ def read_from(
         return passage
     deadline = (yield Clock()) + patience
     while entries := (yield from _arrivals(stream, offset, count, deadline)):
-        if rows := [m for m in _woken(stream, entries, offset, count) if m is not None]:
+        woken = [] if looks else _woken(stream, entries, offset, count)
+        if rows := [m for m in woken if m is not None]:
             return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
         passage = yield from _pass_over(stream, offset, count)
         if passage.next > offset:

@@ -3,6 +3,9 @@
 A position only moves by compare-and-set, in the transaction that holds the effects of the messages
 it moves over. The update comes first: it locks the row on Postgres and the file on SQLite, so that
 a second process of the same name waits, and then finds that it was overtaken.
+
+The history of the stream that a position belongs to has a row of its own, as it changes only when
+the server does.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.outbox.schema import checkpoints_table as table
+from headwater.outbox.schema import histories_table as histories
 
 _THIS = (table.c.consumer == bindparam("who"), table.c.stream == bindparam("place"))
 
 # Takes: who, place.
 LOAD: Select[tuple[int]] = select(table.c.next_offset).where(*_THIS)
 REMOVE: Delete = delete(table).where(*_THIS)
+
+_ITS_HISTORY = (histories.c.consumer == bindparam("who"), histories.c.stream == bindparam("place"))
+LOAD_HISTORY: Select[tuple[str]] = select(histories.c.history).where(*_ITS_HISTORY)
+FORGET_HISTORY: Delete = delete(histories).where(*_ITS_HISTORY)
 
 # Takes: who, place, old, new, now_ms. Changes one row, or none when another process was faster.
 MOVE: Update = (
@@ -56,5 +64,24 @@ PLACE: dict[str, Insert] = {
             "next_offset": _POSTGRES.excluded.next_offset,
             "updated_ms": _POSTGRES.excluded.updated_ms,
         },
+    ),
+}
+
+_HISTORY_ROW: dict[str, Any] = {
+    "consumer": bindparam("who"),
+    "stream": bindparam("place"),
+    "history": bindparam("history"),
+}
+_HISTORY_KEY = [histories.c.consumer, histories.c.stream]
+_SQLITE_HISTORY = sqlite.insert(histories).values(_HISTORY_ROW)
+_POSTGRES_HISTORY = postgresql.insert(histories).values(_HISTORY_ROW)
+
+# Takes: who, place, history.
+KEEP_HISTORY: dict[str, Insert] = {
+    "sqlite": _SQLITE_HISTORY.on_conflict_do_update(
+        index_elements=_HISTORY_KEY, set_={"history": _SQLITE_HISTORY.excluded.history}
+    ),
+    "postgresql": _POSTGRES_HISTORY.on_conflict_do_update(
+        index_elements=_HISTORY_KEY, set_={"history": _POSTGRES_HISTORY.excluded.history}
     ),
 }

@@ -97,8 +97,9 @@ class Consumer(ConsumerShell[Handler, OnReset]):
     def run_once(self) -> int:
         """Apply the next batch of each stream; returns how many messages were handled.
 
-        0 means that there was nothing left. Raises GapError, PoisonedBatch, PositionLost,
-        CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or the database.
+        0 means that there was nothing left. Raises GapError, PoisonedBatch, LostFuture,
+        PositionLost, CheckpointRemoved, TransactionEnded, NotCreated, and errors of the store or
+        the database.
         """
         return sum(self._do(turn.run_once()) for turn in self._turns.values())
 

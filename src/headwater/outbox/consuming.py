@@ -20,6 +20,7 @@ import logging
 from headwater.errors import (
     GapError,
     InvalidInput,
+    LostFuture,
     OutboxError,
     PoisonedBatch,
     PositionLost,
@@ -133,22 +134,32 @@ class Turn:
             raise
 
     def _read(self, block_ms: float | None) -> Work[ConsumerBatch | None]:
-        at = yield from self.position.look_up()
         while True:
-            passage: Passage = yield Ask(read_from(self.stream, at, self._size, block_ms))
+            at = yield from self.position.look_up()
+            self.position.expect()
+            try:
+                passage: Passage = yield Ask(
+                    read_from(self.stream, at, self._size, block_ms, looks=True)
+                )
+            except LostFuture:
+                # Somebody may have moved the consumer back already.
+                if (yield from self.position.has_moved()):
+                    continue
+                raise
             beyond = passage.last < at - 1
             if not (passage.gap or beyond):
                 break
             # Another process of this name may be further already, and retention behind it.
-            self.position.next = None
-            before, at = at, (yield from self.position.look_up())
-            if at != before:
+            seen = self.stream.seen
+            if (yield from self.position.has_moved()):
                 continue
             if beyond:
                 raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
             self._check_gap(passage.gap)
+            self.stream.seen = seen
             break
         if passage.next == at:
+            yield from self.position.keep_history()
             return None
         yield Step("read")
         return cut_batch(at, passage, self._reset_tag)
@@ -258,7 +269,8 @@ class Turn:
 
     def _pass(self, batch: ConsumerBatch) -> None:
         """Note that the position has moved over a batch."""
-        self.position.next, self._failures = batch.after, 0
+        self.position.passed(batch.after)
+        self._failures = 0
         left = self._suspect - batch.after
         self._size = min(2 * self._size, left) if left > 0 else self._plan.batch
         if batch.gap:

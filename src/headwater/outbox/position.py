@@ -2,6 +2,10 @@
 
 A position is reported to the log only after it was committed, so that retention never passes what
 may still be needed.
+
+Beside it is kept which stream, and which history of it, the position belongs to. The handle of the
+stream starts from there, so that a read raises LostFuture when the store has lost what was applied,
+whichever process applied it.
 """
 
 from __future__ import annotations
@@ -9,16 +13,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy import Insert, text
+from sqlalchemy import Insert, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from headwater.errors import CheckpointRemoved, InvalidInput, NotCreated, StoreError
 from headwater.log.handles import Start, StreamHandle
+from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.reading import info, offset_at
 from headwater.log.retention import set_reader
 from headwater.outbox import checkpoints
 from headwater.outbox.plan import ConsumerPlan
-from headwater.outbox.schema import SCHEMA, checkpoints_table
+from headwater.outbox.schema import SCHEMA, checkpoints_table, histories_table
 from headwater.outbox.work import Ask, Execute, Fetch, Step, Transact, Work
 from headwater.sql.driver_errors import is_missing_table
 from headwater.sql.safe_names import safe_name
@@ -42,6 +47,9 @@ class ConsumerPosition:
         self._reported: int | None = None
         self._reported_at = 0.0
         self._found_at: float | None = None
+        # The history in SQL, and that of the transaction that is open; None without one.
+        self._kept: str | None = None
+        self._moved_with: str | None = None
 
     # ── In SQL ───────────────────────────────────────────────────────────────────────────────
 
@@ -53,15 +61,24 @@ class ConsumerPosition:
         """
         if self.next is not None:
             return self.next
-        found = yield from self.load()
+        found: int | None
+        kept: str | None
+        found, kept = yield Transact(self._fetch_both())
         if found is None:
             if self._found_at is not None:
                 raise CheckpointRemoved(self._consumer, self._stream.name)
-            found = yield from self._begin()
+            found, kept = (yield from self._begin()), None
         if found != self._reported:
             yield from self._report(found)
+        self._kept = kept
+        self._stream.seen = SeenHistory.of_text(kept, found - 1) if kept else NOTHING_SEEN
         self.next, self._found_at = found, self._time.monotonic()
         return found
+
+    def has_moved(self) -> Work[bool]:
+        """Look the position up again; returns whether it is another one now."""
+        before, self.next = self.next, None
+        return (yield from self.look_up()) != before
 
     def doubt(self, after_s: float) -> None:
         """Have the position looked up again if it was not for so long."""
@@ -70,13 +87,15 @@ class ConsumerPosition:
 
     def load(self) -> Work[int | None]:
         """Return the position in SQL; None for a new consumer. Raises NotCreated, FormatTooNew."""
-        try:
-            position: int | None = yield Transact(self._fetch())
-        except DBAPIError as error:
-            if is_missing_table(error):
-                raise NotCreated(checkpoints_table.name) from None
-            raise
+        position: int | None = yield Transact(self._fetch())
         return position
+
+    def _fetch_both(self) -> Work[tuple[int | None, str | None]]:
+        # In this order: a history that is newer than the position holds for it as well.
+        position = yield from self._fetch()
+        request = Fetch(checkpoints.LOAD_HISTORY, self._key())
+        history: str | None = yield from _ask_table(request, histories_table)
+        return position, history
 
     def _fetch(self) -> Work[int | None]:
         if self._found_at is None:
@@ -84,7 +103,8 @@ class ConsumerPosition:
             if (yield Fetch(text(HAS_VERSIONS[self._dialect]), {})):
                 found = yield Fetch(text(VERSION), {"package": SCHEMA.name})
             SCHEMA.check_version(found, self._dialect, self._where)
-        position: int | None = yield Fetch(checkpoints.LOAD, self._key())
+        request = Fetch(checkpoints.LOAD, self._key())
+        position: int | None = yield from _ask_table(request, checkpoints_table)
         return position
 
     def _begin(self) -> Work[int]:
@@ -100,15 +120,55 @@ class ConsumerPosition:
         return begun if found is None else found
 
     def move(self, old: int, new: int) -> Work[bool]:
-        """Move from ``old`` to ``new`` in the open transaction; returns whether it was there."""
-        return bool((yield Execute(checkpoints.MOVE, {**self._row(new), "old": old})))
+        """Move from ``old`` to ``new`` in the open transaction; returns whether it was there.
+
+        The history that was read last is kept with it. Call ``passed`` after the commit.
+        """
+        history = self._moved_with = self._stream.seen.text()
+        if not (yield Execute(checkpoints.MOVE, {**self._row(new), "old": old})):
+            return False
+        if history != self._kept:
+            yield Execute(
+                checkpoints.KEEP_HISTORY[self._dialect], {**self._key(), "history": history}
+            )
+        return True
+
+    def passed(self, position: int) -> None:
+        """Note that a move was committed."""
+        self.next, self._kept = position, self._moved_with
+
+    def expect(self) -> None:
+        """Before a read: only what was applied can be lost, not what was read in vain."""
+        seen = self._stream.seen
+        if self.next is not None and seen.created:
+            self._stream.seen = seen._replace(upto=self.next - 1)
+
+    def keep_history(self) -> Work[None]:
+        """After a read: note the history of a position that has none in SQL, as after ``seek``."""
+        at = self.next
+        if self._kept is not None or at is None or at == 1:
+            return
+        if (yield Transact(self.move(at, at), alone=True)):
+            self.passed(at)
+        else:
+            self.next = None
 
     def _write(self, statements: dict[str, Insert], position: int) -> Work[None]:
         yield Execute(statements[self._dialect], self._row(position))
 
+    def _place(self, position: int) -> Work[None]:
+        yield from self._write(checkpoints.PLACE, position)
+        yield from self._forget_history()
+
     def _delete(self) -> Work[int]:
-        gone: int = yield Execute(checkpoints.REMOVE, self._key())
+        gone: int = yield from _ask_table(
+            Execute(checkpoints.REMOVE, self._key()), checkpoints_table
+        )
+        yield from self._forget_history()
         return gone
+
+    def _forget_history(self) -> Work[None]:
+        yield from _ask_table(Execute(checkpoints.FORGET_HISTORY, self._key()), histories_table)
 
     def _key(self) -> dict[str, Any]:
         return {"who": self._consumer, "place": self._stream.name}
@@ -162,7 +222,7 @@ class ConsumerPosition:
         before = yield from self.load()
         # Retention waits at the lower of both until the new position is committed.
         yield from self._report(target if before is None else min(target, before))
-        yield Transact(self._write(checkpoints.PLACE, target))
+        yield Transact(self._place(target))
         yield from self._report(target)
         self.next = None
         return target
@@ -181,3 +241,13 @@ class ConsumerPosition:
         yield Ask(set_reader(self._stream.key, self.reader, None))
         self.next = self._reported = self._found_at = None
         return bool(gone)
+
+
+def _ask_table(request: Fetch | Execute, table: Table) -> Work[Any]:
+    """Run a statement; raises NotCreated when its table is missing."""
+    try:
+        return (yield request)
+    except DBAPIError as error:
+        if is_missing_table(error):
+            raise NotCreated(table.name) from None
+        raise

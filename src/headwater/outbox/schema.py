@@ -50,6 +50,14 @@ checkpoints_table = Table(
     Column("updated_ms", BigInteger, nullable=False),
 )
 
+histories_table = Table(
+    "headwater_histories",
+    metadata,
+    Column("consumer", Text, primary_key=True),
+    Column("stream", Text, primary_key=True),
+    Column("history", Text, nullable=False),
+)
+
 
 def statements(dialect: str) -> tuple[str, ...]:
     """Return the statements that create the tables, for a dialect as SQLAlchemy names it.
