@@ -39,6 +39,7 @@ def test_an_embedded_store_is_in_order(stores: Stores) -> None:
         "memory",
         "replicas",
         "functions",
+        "format",
         "rights",
         "round trip",
         "scrub",

@@ -34,7 +34,12 @@ def test_info_tells_how_a_stream_stands(hw_stream: StreamCommands) -> None:
     stream.group("g").read(1)
     facts = hw_stream("info", "--json").row
     assert (facts["first"], facts["last"], facts["length"]) == (1, 3, 3)
-    assert facts["retention"] == {"max_count": 100, "max_age_ms": None, "max_bytes": None}
+    assert facts["retention"] == {
+        "max_count": 100,
+        "max_age_ms": None,
+        "max_bytes": None,
+        "max_idle_ms": None,
+    }
     assert (facts["readers"], facts["groups"]) == ({"outside": 2}, ["g"])
     shown = dict(line.split(maxsplit=1) for line in hw_stream("info").out.splitlines())
     assert shown["offsets"].strip() == "1-3"
@@ -69,6 +74,7 @@ def test_retention_is_shown_set_applied_and_lifted(hw_stream: StreamCommands) ->
         "max_count": None,
         "max_age_ms": 604_800_000,
         "max_bytes": 2**31,
+        "max_idle_ms": None,
     }
     assert hw_stream("retain", "--forever").out == "everything is kept: evicted 0 messages\n"
     assert hw_stream("retain").out == "everything is kept\n"

@@ -25,6 +25,7 @@ def test_every_call_of_every_file_has_a_site(failing: FailingServer) -> None:
     code = "".join(
         re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", file.read_text("utf-8"), flags=re.DOTALL)
         for file in FILES
+        if file.name != "scrub.lua"  # it runs what a scrub or a repair asks for
     )
     assert len(failing.sites()) == len(re.findall(r"redis\.p?call\(", code))
     assert {site.command for site in failing.sites()} == set(

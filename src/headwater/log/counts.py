@@ -24,6 +24,7 @@ from headwater.log.replies import (
     Reply,
     RetainReply,
 )
+from headwater.log.runs import is_elsewhere
 from headwater.store.call import Call, Look, Wait
 
 
@@ -49,7 +50,9 @@ def arrived(_: Wait, reply: Any) -> int:
     A bare entry stands for a node, which is read by another request.
     """
     entries = [fields for _, fields in reply[0][1]] if reply else []
-    return sum(int(fields[1]) if fields[0] == b"n" else 1 for fields in entries if len(fields) == 6)
+    return sum(
+        int(fields[1]) if fields[0] == b"n" else 1 for fields in entries if not is_elsewhere(fields)
+    )
 
 
 def published(_: Call, reply: Reply) -> int:
