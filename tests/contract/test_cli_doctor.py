@@ -28,6 +28,7 @@ def durable() -> Iterator[Server]:
 
 def test_an_embedded_store_is_in_order(stores: Stores) -> None:
     url = stores.url("embedded")
+    headwater.connect(url).close()  # the format in use is noted by the first client
     code, report = examine(url, "--strict")
     assert (code, report["verdict"], report["store"]) == (0, "ok", url)
     assert set(verdicts(report).values()) == {"ok"}
