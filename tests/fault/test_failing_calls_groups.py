@@ -8,7 +8,6 @@ counts are right.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.resources import files
 
 import pytest
 
@@ -22,15 +21,6 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
 FILES = r"^(35-positions|40-pending|50-hand-out|55-waiters|60-groups|group_\w+)\.lua$"
-# Only after another call has failed, which the tests above do: the second way of a change that must
-# be noted.
-SECOND_WAYS = {
-    line
-    for line, text in enumerate(
-        files("headwater.log").joinpath("lua/shared/40-pending.lua").read_text().splitlines(), 1
-    )
-    if "HMSET" in text or "ZINCRBY" in text or "ZSCORE', key" in text
-}
 
 
 def nothing(_: GroupCase) -> None:
@@ -177,4 +167,4 @@ def test_the_cases_pass_every_call_of_the_functions_of_groups(failing: FailingSe
         with failing.armed(None) as passed:
             operate(case)
         left -= set(passed)
-    assert {site for site in left if site.line not in SECOND_WAYS} == set()
+    assert left == set()

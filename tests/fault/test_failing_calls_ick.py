@@ -178,8 +178,9 @@ CHANNELS: dict[str, Deed] = {
 }
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
 @pytest.mark.parametrize("name", CHANNELS)
-def test_no_member_of_a_channel_is_lost(failing: FailingServer, name: str) -> None:
+def test_no_member_of_a_channel_is_lost(failing: FailingServer, name: str, restarts: bool) -> None:
     operate = CHANNELS[name]
 
     def fresh() -> Case:
@@ -189,6 +190,10 @@ def test_no_member_of_a_channel_is_lost(failing: FailingServer, name: str) -> No
         return case
 
     def look(case: Case, _: Failure) -> None:
+        if restarts:
+            # Only generations of members that are reserved no more may have stayed.
+            defects = case.hw.repair(case.channel.name, dry_run=False).repaired
+            assert {defect.cure for defect in defects} <= {"headwater repair: drops its generation"}
         # A call by somebody who may: it brings right what is not.
         case.channel.add({"healed": 99.0})
         audit(case)
@@ -204,7 +209,7 @@ def test_no_member_of_a_channel_is_lost(failing: FailingServer, name: str) -> No
         found = places(case)
         assert (found["ready"], found["held"]) == ({}, {})
 
-    failing.fail_in_turn(fresh, operate, look)
+    failing.fail_in_turn(fresh, operate, look, forgetting=restarts)
 
 
 @pytest.mark.parametrize("shards", [3, 0])

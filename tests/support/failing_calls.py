@@ -103,12 +103,11 @@ class FailingServer:
     """A server whose functions fail where a test says, and a client of it."""
 
     def __init__(self) -> None:
-        source, self._sites = _numbered(library().source)
+        self._source, self._sites = _numbered(library().source)
         self.server = Server()
-        with self.server.client() as admin:
-            admin.function_load(source, replace=True)
-        self.hw = headwater.connect(self.server.url)
         self._admin = self.server.client()
+        self.forget()
+        self.hw = headwater.connect(self.server.url)
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +116,10 @@ class FailingServer:
         self._admin.close()
         self.hw.close()
         self.server.close()
+
+    def forget(self) -> None:
+        """Load the library anew: what it keeps in memory is lost, as by a restart."""
+        self._admin.function_load(self._source, replace=True)
 
     def sites(self, *packages: str, files: str = "") -> set[Site]:
         """Return the sites of packages, or of all; ``files`` is a pattern of file names."""
@@ -143,12 +146,15 @@ class FailingServer:
         prepare: Callable[[], T],
         operate: Callable[[T], object],
         check: Callable[[T, Failure], object],
+        *,
+        forgetting: bool = False,
     ) -> set[Site]:
         """Run an operation with each of its calls failing in turn; returns the sites that failed.
 
         ``prepare`` makes something fresh, ``operate`` runs on it and may raise a HeadwaterError,
         and ``check`` looks at it afterwards, when nothing fails any more. Of a site that is passed
-        many times the first, the second and the last passing fail.
+        many times the first, the second and the last passing fail. With ``forgetting`` a command
+        is denied from then on, and the library forgets what it has in memory before ``check``.
         """
         fresh = prepare()
         with self.armed(None) as passed:
@@ -158,7 +164,8 @@ class FailingServer:
             places.setdefault(site, []).append(place)
         chosen = sorted({place for at in places.values() for place in (*at[:2], at[-1])})
         failed: set[Site] = set()
-        for failure in (Failure(at, lasting) for at in chosen for lasting in (False, True)):
+        ways = (True,) if forgetting else (False, True)
+        for failure in (Failure(at, lasting) for at in chosen for lasting in ways):
             target = prepare()
             with self.armed(failure) as passed_now:
                 try:
@@ -170,6 +177,8 @@ class FailingServer:
             if len(passed_now) < failure.at:
                 continue
             site = passed_now[failure.at - 1]
+            if forgetting:
+                self.forget()
             try:
                 check(target, failure)
             except Exception as error:

@@ -137,7 +137,10 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, d
     note_saved(queue)
     save_queue(queue)
     local fine, fault = pcall(remember_answer, queue.key, producer, sequence, first, last, queue.now, digest)
-    if not fine and not remembered_answer(queue.key, producer, sequence) then error(fault) end
+    if not fine then
+      if not remembered_answer(queue.key, producer, sequence) then error(fault) end
+      pcall(add_members, queue.key .. ':producers', { digits(queue.now), producer })
+    end
   end
   if queue.waited >= queue.now then
     commit(queue, answer)

@@ -1,8 +1,9 @@
 --[[
   What is done when a function stops half-way on a shard: one of its calls failed, and functions do not
   roll back. Each puts a member where it goes before it takes it from where it was, so none is lost. The
-  members that it moved are noted, and their places are brought right at once; should that fail as well,
-  by the next call on this shard that is allowed to. See 20-channel.lua for the places.
+  members that it moved are noted, and their places are brought right at once, by other commands where
+  one is denied (see store/lua/shared/40-second-ways.lua); should that fail as well, by the next call on
+  this shard that is allowed to. See 20-channel.lua for the places.
 ]]
 -- Lists that have the members this call moves: list, place of the first, distance to the next, ...
 local moved, moved_count = {}, 0
@@ -38,15 +39,15 @@ local function mend_some(S, members, now)
   local later, wish = redis.call('ZMSCORE', S .. ':later', unpack(members)), redis.call('ZMSCORE', S .. ':wish', unpack(members))
   local held, made = redis.call('ZMSCORE', S .. ':held', unpack(members)), redis.call('HMGET', S .. ':made', unpack(members))
   for _, member in ipairs(chosen(members, function(i) return ready[i] and not since[i] end)) do
-    redis.call('ZADD', S .. ':since', now, member)
+    add_members(S .. ':since', { now, member })
   end
   -- A wish without a time has come.
   for _, member in ipairs(chosen(members, function(i) return wish[i] and not later[i] and not ready[i] end)) do
-    redis.call('ZADD', S .. ':later', now, member)
+    add_members(S .. ':later', { now, member })
   end
   local function remove(set, is_over)
     local over = chosen(members, is_over)
-    if #over > 0 then redis.call('ZREM', S .. set, unpack(over)) end
+    if #over > 0 then remove_members(S .. set, over) end
   end
   remove(':since', function(i) return since[i] and not ready[i] end)
   remove(':later', function(i) return later[i] and (ready[i] or not wish[i]) end)
@@ -55,15 +56,15 @@ local function mend_some(S, members, now)
   if #over > 0 then redis.call('HDEL', S .. ':made', unpack(over)) end
 end
 
--- Brings the places of members right, and ends a lease under which nothing is reserved.
+-- Ends a lease under which nothing is reserved, and brings the places of members right.
 local function mend(S, members)
+  local lease = redis.call('HMGET', S, 'holder', 'token')
+  if (lease[1] or '') ~= '' and redis.call('ZCARD', S .. ':held') == 0 then
+    set_fields(S, { 'holder', '', 'until', 0, 'done', lease[2] })
+  end
   local now = server_ms()
   for i = 1, #members, ICK_ROWS do
     mend_some(S, { unpack(members, i, math.min(i + ICK_ROWS - 1, #members)) }, now)
-  end
-  local lease = redis.call('HMGET', S, 'holder', 'token')
-  if (lease[1] or '') ~= '' and redis.call('EXISTS', S .. ':held') == 0 then
-    redis.call('HSET', S, 'holder', '', 'until', 0, 'done', lease[2])
   end
 end
 

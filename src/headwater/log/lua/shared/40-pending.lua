@@ -54,16 +54,6 @@ end
 
 -- ── Fields of a group ────────────────────────────────────────────────────────────────────────────
 
-local function refused(reply)
-  return type(reply) == 'table' and reply.err and reply
-end
-
--- What has happened must be noted, though the right to do so was taken away since the call began:
--- then another command does the same.
-local function set_fields(G, words)
-  if refused(redis.pcall('HSET', G, unpack(words))) then redis.call('HMSET', G, unpack(words)) end
-end
-
 -- Sets a field, which save_group writes.
 local function change(group, field, value)
   group[field] = value
@@ -100,16 +90,6 @@ local function record_gap(group, first, last)
 end
 
 -- ── Changing ranges ──────────────────────────────────────────────────────────────────────────────
-
--- Adds members that are in no other place by now, so that they must not be lost.
-local function add_members(key, words)
-  if not refused(redis.pcall('ZADD', key, unpack(words))) then return end
-  for i = 1, #words, 2 do
-    if not redis.call('ZSCORE', key, words[i + 1]) then
-      redis.call('ZINCRBY', key, words[i], words[i + 1])
-    end
-  end
-end
 
 local function note_due(group, due)
   if group.pending == 0 then

@@ -7,8 +7,11 @@
                   │ a call fails                │ fails
                   └────────────▶ take back, the newest change first ◀──┘
 
-  Should taking back fail as well, the rest of it is remembered, and is done by the next call on this
-  queue that is allowed to. Waiters and their boxes are not noted: a name in a box counts only as long
+  One denied command does not hinder taking back: whatever a call may have changed before it met that
+  command has a second way (see store/lua/shared/40-second-ways.lua). Should taking back fail all the
+  same, the rest of it is remembered together with the counts, and is done by the next call on this
+  queue that is allowed to. Where the counts are others by then, the queue is not the same any more: it
+  was flushed, or repaired, or went on elsewhere; then the rest is dropped. Waiters and their boxes are not noted: a name in a box counts only as long
   as its bundle is there, and a waiter ends by itself.
 ]]
 -- What takes back the changes of this call: for each a kind, a key, and what to write there. The table
@@ -25,16 +28,16 @@ local function put_first(key, texts, count)
 end
 
 local UNDO = {
-  zadd = function(key, time, name) redis.call('ZADD', key, time, name) end,
-  zadds = function(key, flat) redis.call('ZADD', key, unpack(flat)) end,
-  zrem = function(key, name) redis.call('ZREM', key, name) end,
-  zrems = function(key, names) redis.call('ZREM', key, unpack(names)) end,
-  hset = function(key, field, text) redis.call('HSET', key, field, text) end,
+  zadd = function(key, time, name) add_members(key, { time, name }) end,
+  zadds = add_members,
+  zrem = function(key, name) remove_members(key, { name }) end,
+  zrems = remove_members,
+  hset = function(key, field, text) set_fields(key, { field, text }) end,
   hdel = function(key, field) redis.call('HDEL', key, field) end,
   lset = function(key, text) redis.call('LSET', key, 0, text) end,
   unlink = function(key) redis.call('UNLINK', key) end,
   -- So many were put at the end of a list.
-  cut_end = function(key, count) redis.call('LTRIM', key, 0, 0 - count - 1) end,
+  cut_end = cut_end,
   -- The first so many texts were taken off a list.
   put_first = put_first,
   -- The same, when these were read in several steps: texts, how many of them, texts, how many, ...

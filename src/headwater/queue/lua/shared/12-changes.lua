@@ -105,24 +105,38 @@ local function work_and_finish(queue, work, ...)
   return reply
 end
 
+-- Remembers what could not be taken back.
+local function remember_rest(K, rest, left)
+  rest.count, unfinished[K] = left, rest
+  -- An error reply has no first value: then the counts are unknown.
+  rest.counts = redis.pcall('HMGET', K, 'counts')[1]
+end
+
+-- Takes back what an earlier call could not, unless the queue is another one by now.
+local function take_rest_back(K, rest)
+  local counts = redis.call('HMGET', K, 'counts')[1]
+  unfinished[K] = nil
+  if rest.counts ~= nil and rest.counts ~= counts then return end
+  local left, fault = take_back(rest, rest.count)
+  if left > 0 then
+    remember_rest(K, rest, left)
+    error(fault)
+  end
+end
+
 -- Runs a function on a queue: all of it happens, or nothing. `work` takes the queue and what follows
 -- here, and returns the reply.
 local function on_queue(K, work, ...)
   local rest = unfinished[K]
-  if rest then
-    local left, fault = take_back(rest, rest.count)
-    rest.count = left
-    if left > 0 then error(fault) end
-    unfinished[K] = nil
-  end
+  if rest then take_rest_back(K, rest) end
   local queue = load_queue(K)
   noted = 0
   local fine, reply = pcall(work_and_finish, queue, work, ...)
   if fine then return reply end
   local left = take_back(undos, noted)
   if left > 0 then
-    unfinished[K], undos = undos, {}
-    unfinished[K].count = left
+    remember_rest(K, undos, left)
+    undos = {}
   end
   if queue.reply then return queue.reply end
   return type(reply) == 'table' and reply or redis.error_reply('ERR ' .. tostring(reply))

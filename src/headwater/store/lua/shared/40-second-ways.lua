@@ -1,0 +1,37 @@
+--[[
+  Changes that must happen although the right to a command was taken away while a call ran: what takes
+  a half-done change back, or notes what has happened. When the usual command is denied, another one
+  does exactly the same. So one denied command never leaves anything half done.
+]]
+local function refused(reply)
+  return type(reply) == 'table' and reply.err and reply
+end
+
+-- Sets fields of a hash: { field, value, field, value, ... }.
+local function set_fields(key, words)
+  if refused(redis.pcall('HSET', key, unpack(words))) then redis.call('HMSET', key, unpack(words)) end
+end
+
+-- Puts members into a sorted set: { score, member, score, member, ... }. Scores of members that are
+-- there already are whole numbers.
+local function add_members(key, words)
+  if not refused(redis.pcall('ZADD', key, unpack(words))) then return end
+  for i = 1, #words, 2 do
+    local score = redis.call('ZSCORE', key, words[i + 1])
+    redis.call('ZINCRBY', key, score and tonumber(words[i]) - tonumber(score) or words[i], words[i + 1])
+  end
+end
+
+-- Removes members of a sorted set.
+local function remove_members(key, members)
+  if not refused(redis.pcall('ZREM', key, unpack(members))) then return end
+  for _, member in ipairs(members) do
+    local rank = redis.call('ZRANK', key, member)
+    if rank then redis.call('ZREMRANGEBYRANK', key, rank, rank) end
+  end
+end
+
+-- Removes so many elements from the end of a list.
+local function cut_end(key, count)
+  if refused(redis.pcall('LTRIM', key, 0, 0 - count - 1)) then redis.call('RPOP', key, count) end
+end
