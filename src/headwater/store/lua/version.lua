@@ -24,7 +24,10 @@ redis.register_function{
     for i = 2, #args do
       local command, sub = string.match(args[i], '^([^|]+)|?(.*)$')
       local allowed
-      if sub == '' then
+      if command == 'zunionstore' then
+        -- The server reads how many keys follow without a look whether it was given: it would crash.
+        allowed = redis.acl_check_cmd(command, key, 1, key)
+      elseif sub == '' then
         allowed = redis.acl_check_cmd(command, key)
       else
         allowed = redis.acl_check_cmd(command, sub, key)
