@@ -37,6 +37,8 @@ class PassedSites(FailingServer):
         prepare: Callable[[], T],
         operate: Callable[[T], object],
         check: Callable[[T, Failure], object],  # noqa: ARG002
+        *,
+        forgetting: bool = False,  # noqa: ARG002
     ) -> set[Site]:
         fresh = prepare()
         with self.armed(None) as passed:
