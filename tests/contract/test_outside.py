@@ -129,7 +129,7 @@ def test_the_wheel_alone_serves_the_first_evening(
     run(headwater, "store", "stop", cwd=work)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_extra_for_databases_serves_the_second_tutorial(
     install: Callable[[str], tuple[Path, Path]],
@@ -140,7 +140,7 @@ def test_the_extra_for_databases_serves_the_second_tutorial(
     run(programs / "python", "-I", "-c", RUN_PAGE, PAGES, page, cwd=work)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_extra_for_servers_brings_all_that_they_import(
     install: Callable[[str], tuple[Path, Path]],

@@ -22,7 +22,12 @@ Work: TypeAlias = Callable[[Headwater, str, random.Random], None]
 ROUNDS = 3
 
 
-@pytest.fixture(params=[200, 4], ids=["pages of 200", "pages of 4"])
+@pytest.fixture(
+    params=[
+        pytest.param(200, id="pages of 200"),
+        pytest.param(4, id="pages of 4", marks=pytest.mark.long),
+    ]
+)
 def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read objects in pages of this size; small ones take many calls for every object."""
     rooms = (scrubbing, node_scrubbing, group_scrubbing, queue_scrubbing, ick_scrubbing)
