@@ -195,4 +195,5 @@ def test_all_servers_of_a_cluster_are_looked_at(connect: object) -> None:
     seen: list[str] = []
     report = hw.scrub(progress=lambda at: seen.append(at.name))
     assert set(names) <= set(seen)
-    assert not report.defects, report.defects
+    # Other tests may have left streams on these servers that no registry names.
+    assert not [defect for defect in report.defects if defect.name in names]

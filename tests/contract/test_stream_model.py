@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headwater import Headwater, Message, StaleSequence
+from headwater import Headwater, Message, ReusedSequence, StaleSequence
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.scrubbed import assert_sound
 
@@ -42,6 +42,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.rows: dict[int, Message] = {}
         self.first, self.last, self.newest = 1, 0, 0
         self.answers: dict[str, dict[int, range]] = {"p": {}, "q": {}}
+        self.sent: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
         self.readers: dict[str, int] = {}
         self.count = 0
 
@@ -145,6 +146,7 @@ class StreamMachine(RuleBasedStateMachine):
         at = self.writer.write_many(rows, producer=producer, sequence=sequence)
         self.took(rows, at)
         answers[sequence] = at
+        self.sent[producer, sequence] = rows
 
     @rule(producer=st.sampled_from("pq"), back=st.integers(0, 200))
     def repeat(self, producer: str, back: int) -> None:
@@ -156,6 +158,9 @@ class StreamMachine(RuleBasedStateMachine):
             return
         rows = self.make(3, 3, markers=False)
         if sequence in answers and back < REMEMBERED:
+            with pytest.raises(ReusedSequence):
+                self.writer.write_many(rows, producer=producer, sequence=sequence)
+            rows = self.sent[producer, sequence]
             at = self.writer.write_many(rows, producer=producer, sequence=sequence)
             assert at == answers[sequence]
         elif sequence not in answers:

@@ -77,13 +77,18 @@ class User:
             "server = embedded.EmbeddedServer.open(sys.argv[1])\n"
             "print(embedded.status(sys.argv[1]).pid, flush=True)\n"
         )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program + code, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        # It heeds SIGINT, however this process was started.
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program + code, str(directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def server_pid(self) -> int:
         return int(self.line())

@@ -16,6 +16,7 @@ every later call of the same command, as a right that was taken away would.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -99,6 +100,13 @@ def _numbered(source: str) -> tuple[str, list[Site]]:
     return f"{first}{_PRELUDE}" + _CALL.sub(number, body), sites
 
 
+def _failures(places: list[int]) -> set[Failure]:
+    """Choose which passings of a site fail, and how."""
+    if "HEADWATER_LONG" in os.environ:
+        return {Failure(at, way) for at in (*places[:2], places[-1]) for way in (False, True)}
+    return {Failure(places[0], lasting=False), Failure(places[-1], lasting=True)}
+
+
 class FailingServer:
     """A server whose functions fail where a test says, and a client of it."""
 
@@ -153,7 +161,8 @@ class FailingServer:
 
         ``prepare`` makes something fresh, ``operate`` runs on it and may raise a HeadwaterError,
         and ``check`` looks at it afterwards, when nothing fails any more. Of a site that is passed
-        many times the first, the second and the last passing fail. With ``forgetting`` a command
+        many times the first passing fails once and the last one lastingly; the long run lets the
+        first, the second and the last fail in both ways. With ``forgetting`` a command
         is denied from then on, and the library forgets what it has in memory before ``check``.
         """
         fresh = prepare()
@@ -162,10 +171,10 @@ class FailingServer:
         places: dict[Site, list[int]] = {}
         for place, site in enumerate(passed, 1):
             places.setdefault(site, []).append(place)
-        chosen = sorted({place for at in places.values() for place in (*at[:2], at[-1])})
         failed: set[Site] = set()
-        ways = (True,) if forgetting else (False, True)
-        for failure in (Failure(at, lasting) for at in chosen for lasting in ways):
+        for failure in sorted({each for at in places.values() for each in _failures(at)}):
+            if forgetting and not failure.lasting:
+                continue
             target = prepare()
             with self.armed(failure) as passed_now:
                 try:

@@ -7,9 +7,11 @@ goes on from its own notes.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,16 +49,24 @@ class Notes:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("a+b", buffering=0)
+        if size := self._file.seek(0, os.SEEK_END):
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                # The process before this one was killed in the middle of a line.
+                self._file.write(b"\n")
 
     def note(self, event: HistoryEvent) -> None:
         """Write an event down; it stays when this process is killed."""
         self._file.write(msgspec.json.encode(event) + b"\n")
 
     def events(self) -> list[HistoryEvent]:
-        """Return all events so far; a last line that was cut off counts as not written."""
-        lines = self._path.read_bytes().split(b"\n")[:-1]
-        return [msgspec.json.decode(line, type=HistoryEvent) for line in lines]
+        """Return all events so far; a line that a kill cut off counts as not written."""
+        events = []
+        for line in self._path.read_bytes().split(b"\n"):
+            with suppress(msgspec.DecodeError):
+                events.append(msgspec.json.decode(line, type=HistoryEvent))
+        return events
 
 
 @dataclass(frozen=True, slots=True)
