@@ -93,8 +93,10 @@ def full(server: Server) -> Iterator[redis.Redis]:
     with server.client() as admin:
         before = admin.config_get("maxclients")["maxclients"]
         admin.config_set("maxclients", len(admin.client_list()))
-        yield admin
-        admin.config_set("maxclients", before)
+        try:
+            yield admin
+        finally:
+            admin.config_set("maxclients", before)
 
 
 @pytest.mark.parametrize("door", ["port", "socket"])
