@@ -329,6 +329,10 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncSt
     async def shake_hands(connection: Any) -> None:
         if server is not None:
             server.check_hold()
+        if "ssl" not in address.options and _has_news(connection):
+            # A server that is full says so and closes, and a command sent to it would hide why.
+            connection._parser.on_connect(connection)
+            await connection.read_response()
         await connection.on_connect()
         connection.client_id = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -42,6 +43,10 @@ def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
     """
     if server is not None:
         server.check_hold()
+    if not isinstance(connection._sock, ssl.SSLSocket) and has_news(connection._sock):
+        # A server that is full says so and closes, and a command sent to it would hide why.
+        connection._parser.on_connect(connection)
+        connection.read_response()
     connection.on_connect()
     connection.client_id = None
     connection._sock.settimeout(REPLY_TIMEOUT_S)
