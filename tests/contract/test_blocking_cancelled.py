@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ import headwater
 from headwater import aio
 from headwater.errors import StoreError
 from headwater.log.keys import stream_key
-from headwater.store.call import Call, Operation
+from headwater.store.call import Call, Operation, Request, Wait
 from tests.support.entries import offsets
 from tests.support.groups import FAR
 from tests.support.servers import until
@@ -119,6 +120,44 @@ def test_an_interrupted_member_leaves_at_once(hw: headwater.Headwater, name: str
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert waiting(hw, name) == (0, None)
+
+
+def test_a_member_leaves_whichever_of_its_requests_is_interrupted(
+    hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    asked: list[Request] = []
+
+    def read_until_interrupted(stream: str, after: int) -> None:
+        """Read as one who waits; the reply of the ``after``-th request never arrives."""
+        asked.clear()
+        hw.stream(stream).group("g").read(1)
+        with headwater.connect(hw.store.where) as other:
+            ask = other.store.ask
+
+            def interrupt(request: Request, *rest: Any) -> Any:
+                asked.append(request)
+                if isinstance(request, Wait):
+                    raise Interrupted
+                reply = ask(request, *rest)
+                if len(asked) == after:
+                    raise Interrupted
+                return reply
+
+            monkeypatch.setattr(other.store, "ask", interrupt)
+            with pytest.raises(Interrupted):
+                other.stream(stream).group("g").read(1, block_ms=LONG)
+
+    read_until_interrupted(name, 0)
+    assert {"hw_group_read", "hw_registry_add"} <= {
+        request.function for request in asked if isinstance(request, Call)
+    }
+    for after in range(1, len(asked)):
+        stream = f"{name}-{after}"
+        read_until_interrupted(stream, after)
+        assert waiting(hw, stream) == (0, None)
 
 
 @pytest.mark.parametrize("manner", ["sync", "async"])

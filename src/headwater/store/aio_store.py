@@ -84,10 +84,12 @@ class AsyncStore(StoreSteps):
         ``patience_s`` is how long each of its calls waits for a server that is away; who has more
         to do meanwhile, or must be able to stop, waits less than the default.
         """
-        request: Request | None = None
         try:
             request = operation.send(None)
             while True:
+                if (leave := leave_of(request)) is not None:
+                    # It is due until the operation ends: a later request may be the one cut short.
+                    self._leaves[id(operation)] = leave
                 try:
                     reply = await self.ask(request, patience_s)
                 except (faults.Refusal, StoreError, UnreadableNode) as error:
@@ -101,9 +103,11 @@ class AsyncStore(StoreSteps):
         except StoreError:
             raise
         except (asyncio.CancelledError, Exception):
-            if (leave := leave_of(request)) is not None:
-                await self._leave([leave])
+            if (due := self._leaves.pop(id(operation), None)) is not None:
+                await self._leave([due])
             raise
+        finally:
+            self._leaves.pop(id(operation), None)
 
     async def _leave(self, calls: Sequence[Call]) -> None:
         """Send what undoes requests; what does not arrive is undone by its own expiry.
@@ -155,15 +159,10 @@ class AsyncStore(StoreSteps):
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
-        if request.leave is not None:
-            self._leaves[id(request)] = request.leave
         try:
             return await self.connections.send(request.key, command, fresh=fresh, wait_s=wait_s)
         except (redis.RedisError, OSError) as error:
             fault = error
-        finally:
-            if request.leave is not None:
-                self._leaves.pop(id(request), None)
         if observation is not None:
             observation.retried = True
         return await self._do(self._recover(request, command, fault, patience_s))

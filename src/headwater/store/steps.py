@@ -273,7 +273,7 @@ class StoreSteps:
         return None if any(isinstance(reply, Exception) for reply in replies) else replies
 
 
-def leave_of(request: Request | None) -> Call | None:
+def leave_of(request: Request) -> Call | None:
     """Return what is to be sent when nobody takes the reply of a request."""
     return request.leave if isinstance(request, (Call, Wait)) else None
 

@@ -81,10 +81,12 @@ class Store(StoreSteps):
         ``patience_s`` is how long each of its calls waits for a server that is away; who has more
         to do meanwhile, or must be able to stop, waits less than the default.
         """
-        request: Request | None = None
         try:
             request = operation.send(None)
             while True:
+                if (leave := leave_of(request)) is not None:
+                    # It is due until the operation ends: a later request may be the one cut short.
+                    self._leaves[id(operation)] = leave
                 try:
                     reply = self.ask(request, patience_s)
                 except (faults.Refusal, StoreError, UnreadableNode) as error:
@@ -98,9 +100,11 @@ class Store(StoreSteps):
         except StoreError:
             raise
         except BaseException:
-            if (leave := leave_of(request)) is not None:
-                self._leave([leave])
+            if (due := self._leaves.pop(id(operation), None)) is not None:
+                self._leave([due])
             raise
+        finally:
+            self._leaves.pop(id(operation), None)
 
     def _leave(self, calls: Sequence[Call]) -> None:
         """Send what undoes requests; what does not arrive is undone by its own expiry."""
@@ -136,15 +140,10 @@ class Store(StoreSteps):
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)
-        if request.leave is not None:
-            self._leaves[id(request)] = request.leave
         try:
             return self.connections.send(request.key, command, fresh=fresh, wait_s=wait_s)
         except (redis.RedisError, OSError) as error:
             fault = error
-        finally:
-            if request.leave is not None:
-                self._leaves.pop(id(request), None)
         if observation is not None:
             observation.retried = True
         return self._do(self._recover(request, command, fault, patience_s))
