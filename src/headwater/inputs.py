@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from headwater.errors import InvalidInput
+
+One = TypeVar("One")
 
 MAX_NAME_BYTES: Final = 200
 # Scores and Lua's numbers are doubles: whole numbers are exact up to here.
@@ -69,3 +72,22 @@ def to_ms(time: int | dt.datetime, what: str = "time_ms") -> int:
             )
         return math.floor(time.timestamp() * 1000)
     return check_int(time, what, 0, MAX_EXACT)
+
+
+def one_by_one(
+    arguments: Iterable[Any], parse: Callable[[Any], One | None], accepted: str
+) -> list[One]:
+    """Parse arguments of a call that takes single things and iterables of them, in any mixture.
+
+    ``parse`` returns None for what is no single thing.
+    """
+    found: list[One] = []
+    for item in arguments:
+        one = parse(item)
+        if one is not None:
+            found.append(one)
+        elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
+            found += one_by_one(item, parse, accepted)
+        else:
+            raise InvalidInput(f"give {accepted}, or iterables of them, not {type(item).__name__}")
+    return found

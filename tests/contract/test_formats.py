@@ -11,12 +11,11 @@ import redis
 import headwater
 from headwater.errors import FormatTooNew
 from headwater.log.node import batch_of
-from headwater.queue.acks import delivery_of
 from headwater.store.library import FORMAT
 from tests.support.servers import Server
 
 NEWER = FORMAT + 1
-DELIVERY = delivery_of("1733000000000123:0:1:1.1733000000000001")
+RECEIPT = "1733000000000123:0:1:1.1733000000000001"
 Dial = Callable[[str | None], headwater.Headwater]
 Work = Callable[[headwater.Headwater], Any]
 
@@ -69,7 +68,7 @@ def work_of(name: str) -> dict[str, tuple[str, str, Work]]:
         ),
         "push": (queue, "queue", lambda hw: hw.queue(name).push(b"2")),
         "pop": (queue, "queue", lambda hw: hw.queue(name).pop(ack_ms=60_000)),
-        "settle": (queue, "queue", lambda hw: hw.queue(name).ack(DELIVERY)),
+        "settle": (queue, "queue", lambda hw: hw.queue(name).ack(RECEIPT)),
         "purge": (queue, "queue", lambda hw: hw.queue(name).purge()),
         "delete of a queue": (queue, "queue", lambda hw: hw.queue(name).delete()),
         "stats": (queue, "queue", lambda hw: hw.queue(name).stats()),

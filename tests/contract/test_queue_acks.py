@@ -103,8 +103,8 @@ def test_only_a_delivery_that_is_to_be_acknowledged_can_be(queue: Queue) -> None
     (taken,) = queue.pop()
     with pytest.raises(InvalidInput, match="pop with ack_ms="):
         queue.ack(taken)
-    with pytest.raises(InvalidInput, match="ack\\(\\*deliveries\\)"):
-        queue.ack([taken])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="pop with ack_ms="):
+        queue.ack([taken])
 
 
 # ── Attempts and dead letters ────────────────────────────────────────────────────────────────

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TypeAlias
 
-from headwater.errors import InvalidInput
 from headwater.log import counts
+from headwater.log.ack_arguments import Offsets, ranges_of
 from headwater.log.group_replies import RangesReply
 from headwater.log.handles import GroupHandle
-from headwater.log.limits import check_ms, check_offset
+from headwater.log.limits import check_ms
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
-
-# An offset, or a range with both ends included.
-Offsets: TypeAlias = "int | tuple[int, int]"
 
 RANGES_PER_CALL = 1000
 
@@ -80,30 +76,3 @@ def _in_steps(
             place += 1
         ranges[place] = max(at, ranges[place][0]), ranges[place][1]
     return total
-
-
-def _range_of(item: Offsets) -> tuple[int, int]:
-    if not isinstance(item, tuple):
-        check_offset(item)
-        return item, item
-    if len(item) != 2:
-        raise InvalidInput(f"a range is a pair (start, end), not {item!r}")
-    start, end = item
-    check_offset(start)
-    check_offset(end, "end of a range")
-    if end < start:
-        raise InvalidInput(f"the range ({start}, {end}) ends before it starts; swap its ends")
-    return item
-
-
-def ranges_of(offsets: Iterable[Offsets]) -> list[tuple[int, int]]:
-    """Return offsets and (start, end) ranges as ranges, in order and neighbours joined."""
-    spans = [_range_of(item) for item in offsets]
-    spans.sort()
-    joined: list[tuple[int, int]] = []
-    for start, end in spans:
-        if joined and start <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined

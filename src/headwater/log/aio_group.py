@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic
 
 from headwater.codecs import D
 from headwater.log import acks, dead_letters, grouping
-from headwater.log.acks import Offsets
+from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven
@@ -41,7 +41,7 @@ class AsyncGroup(Generic[D]):
         return self._handle.stream.decoded(found)
 
     async def ack(self, *offsets: Offsets) -> int:
-        """Acknowledge messages: offsets and (start, end) ranges; returns how many were pending."""
+        """Acknowledge messages, offsets and ranges; returns how many were pending."""
         return await self._run(acks.ack(self._handle, offsets))
 
     async def nack(self, *offsets: Offsets, delay_ms: int = 0) -> int:

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.log import node, topics
+from headwater.log.ack_arguments import InTopic
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
-from headwater.log.topics import InTopic
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -136,7 +136,11 @@ class AsyncTopicGroup(Generic[D]):
         return self._handle.topic.decoded(found)
 
     async def ack(self, *messages: InTopic) -> int:
-        """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""
+        """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
+
+        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
+        pending.
+        """
         return await self._run(topics.ack(self._handle, messages))
 
     async def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:

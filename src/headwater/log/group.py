@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic
 
 from headwater.codecs import D
 from headwater.log import acks, dead_letters, grouping
-from headwater.log.acks import Offsets
+from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven
@@ -47,10 +47,10 @@ class Group(Generic[D]):
         return self._handle.stream.decoded(found)
 
     def ack(self, *offsets: Offsets) -> int:
-        """Acknowledge messages: offsets and (start, end) ranges, ends included.
+        """Acknowledge messages: given as such, by offset, or by range; iterables of them, too.
 
-        Returns how many were pending until now; anything else is left as it is. Raises
-        UnknownGroup.
+        A range is a ``range`` or a pair (start, end) with both ends included. Returns how many were
+        pending until now; anything else is left as it is. Raises UnknownGroup.
         """
         return self._run(acks.ack(self._handle, offsets))
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.log import node, topics
+from headwater.log.ack_arguments import InTopic
 from headwater.log.handles import GroupOptions, Start
 from headwater.log.limits import check_count
 from headwater.log.stream import Stream
-from headwater.log.topics import InTopic
 from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.log.writing import batch_of_entries
 
@@ -138,7 +138,11 @@ class TopicGroup(Generic[D]):
         return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:
-        """Acknowledge messages, or (partition, offset) pairs; returns how many were pending."""
+        """Acknowledge messages, (partition, offset) pairs or {partition: offsets}.
+
+        Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
+        pending.
+        """
         return self._run(topics.ack(self._handle, messages))
 
     def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 from zlib import crc32
 
 import pyarrow as pa
@@ -20,14 +20,12 @@ from msgspec.structs import astuple
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, PartitionMismatch
 from headwater.log import acks, grouping, node, reading, retention, writing
+from headwater.log.ack_arguments import InTopic, Span, ranges_by_partition
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.keys import TOPICS, tail_key, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_block, check_count, check_ms, check_name
 from headwater.log.types import DecodedTopicMessage, GroupInfo, Placed, StreamInfo, TopicMessage
 from headwater.store.call import Call, Clock, Operation, Wait
-
-# A message of a topic, or its partition and offset.
-InTopic: TypeAlias = "TopicMessage | tuple[int, int]"
 
 DEFAULT_PARTITIONS = 8
 # On a cluster a blocked reader looks at one partition at a time, for this long.
@@ -258,20 +256,16 @@ def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
 def _in_partitions(
     group: TopicGroupHandle,
     messages: Iterable[InTopic],
-    act: Callable[[GroupHandle, list[int]], Operation[int]],
+    act: Callable[[GroupHandle, list[Span]], Operation[int]],
 ) -> Operation[int]:
     """Do something to the messages of each partition; returns the sum of what that returns."""
+    places = ranges_by_partition(messages)
     members = yield from group.open()
-    places: dict[int, list[int]] = {}
-    for message in messages:
-        pair = (message.partition, message.offset) if isinstance(message, TopicMessage) else message
-        place, offset = pair
-        if not 0 <= place < len(members):
-            raise InvalidInput(f"partition {place} is not one of 0 to {len(members) - 1}")
-        places.setdefault(place, []).append(offset)
+    if places and max(places) >= len(members):
+        raise InvalidInput(f"partition {max(places)} is not one of 0 to {len(members) - 1}")
     total = 0
-    for place, offsets in sorted(places.items()):
-        total += yield from act(members[place], offsets)
+    for place, ranges in places.items():
+        total += yield from act(members[place], ranges)
     return total
 
 

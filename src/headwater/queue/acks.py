@@ -9,35 +9,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_ms
+from headwater.inputs import check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
 from headwater.queue.replies import Reply, SettleReply
-from headwater.queue.types import Delivery
+from headwater.queue.types import Delivery, QueueItem
 from headwater.store.call import Call, Operation
+
+# What pop returned, or its receipt.
+OneDelivery: TypeAlias = "Delivery[Any] | str"
+Deliveries: TypeAlias = "OneDelivery | Iterable[OneDelivery]"
 
 BUNDLES_PER_CALL = 500
 _RECEIPT = re.compile(r"\d+:-?\d+:\d+:\d+\.\d+")
 
 
-def ack(queue: QueueHandle, deliveries: Iterable[Delivery]) -> Operation[int]:
+def ack(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[int]:
     """Acknowledge messages; return how many were still held."""
     return (yield from _settle(queue, "ack", 0, deliveries))
 
 
-def nack(queue: QueueHandle, deliveries: Iterable[Delivery], delay_ms: int) -> Operation[int]:
+def nack(queue: QueueHandle, deliveries: Iterable[Deliveries], delay_ms: int) -> Operation[int]:
     """Give messages back, to be redelivered after a delay; return how many were still held."""
     return (yield from _settle(queue, "nack", check_ms(delay_ms, "delay_ms"), deliveries))
 
 
-def release(queue: QueueHandle, deliveries: Iterable[Delivery]) -> Operation[int]:
+def release(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[int]:
     """Give messages back as if they had not been taken; return how many were still held."""
     return (yield from _settle(queue, "release", 0, deliveries))
 
 
-def extend(queue: QueueHandle, deliveries: Iterable[Delivery], ack_ms: int) -> Operation[int]:
+def extend(queue: QueueHandle, deliveries: Iterable[Deliveries], ack_ms: int) -> Operation[int]:
     """Give messages another deadline; return how many were still held."""
     return (yield from _settle(queue, "extend", check_ms(ack_ms, "ack_ms", 1), deliveries))
 
@@ -46,9 +50,9 @@ def _settle(
     queue: QueueHandle,
     action: Literal["ack", "nack", "release", "extend"],
     ms: int,
-    deliveries: Iterable[Delivery],
+    deliveries: Iterable[Deliveries],
 ) -> Operation[int]:
-    words = by_bundle(_receipt(delivery) for delivery in deliveries)
+    words = by_bundle(one_by_one(deliveries, _receipt, "deliveries and receipts"))
     total = start = 0
     while start < len(words):
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
@@ -63,25 +67,24 @@ def _messages_settled(_: Call, reply: Reply) -> int:
     return SettleReply(*reply).messages
 
 
-def _receipt(delivery: Any) -> str:
-    if not isinstance(delivery, Delivery):
+def _receipt(item: Any) -> str | None:
+    """Return the receipt of one argument; None for what may be an iterable of others."""
+    if isinstance(item, Delivery):
+        if not item.receipt:
+            raise InvalidInput(
+                f"message {item.id} was taken without ack_ms, so there is nothing to acknowledge; "
+                "pop with ack_ms="
+            )
+        return item.receipt
+    if isinstance(item, str):
+        if not _RECEIPT.fullmatch(item):
+            raise InvalidInput(f"{item!r} is not a receipt; copy it as pop gave it")
+        return item
+    if isinstance(item, QueueItem):
         raise InvalidInput(
-            f"give what pop returned, Delivery, not {type(delivery).__name__}; "
-            "a list of them needs a star: ack(*deliveries)"
+            f"message {item.id} was seen, not taken; give what pop with ack_ms= returned"
         )
-    if not delivery.receipt:
-        raise InvalidInput(
-            f"message {delivery.id} was taken without ack_ms, so there is nothing to acknowledge; "
-            "pop with ack_ms="
-        )
-    return delivery.receipt
-
-
-def delivery_of(receipt: str) -> Delivery:
-    """Return a delivery that has only a receipt; raises InvalidInput for what is none."""
-    if not _RECEIPT.fullmatch(receipt):
-        raise InvalidInput(f"{receipt!r} is not a receipt; copy it as pop gave it")
-    return Delivery("", b"", 0, receipt)
+    return None
 
 
 def by_bundle(receipts: Iterable[str]) -> list[str]:

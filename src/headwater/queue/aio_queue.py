@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
+from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
 from headwater.queue.types import (
@@ -96,19 +97,19 @@ class AsyncQueue(Generic[D]):
         found = await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
         return self._handle.decoded(found)
 
-    async def ack(self, *deliveries: Delivery[Any]) -> int:
-        """Acknowledge messages; returns how many were still this consumer's."""
+    async def ack(self, *deliveries: Deliveries) -> int:
+        """Acknowledge deliveries or receipts; returns how many were still this consumer's."""
         return await self._run(acks.ack(self._handle, deliveries))
 
-    async def nack(self, *deliveries: Delivery[Any], delay_ms: int = 0) -> int:
+    async def nack(self, *deliveries: Deliveries, delay_ms: int = 0) -> int:
         """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
-    async def release(self, *deliveries: Delivery[Any]) -> int:
+    async def release(self, *deliveries: Deliveries) -> int:
         """Give messages back untried: they are redelivered at once; see Queue.release."""
         return await self._run(acks.release(self._handle, deliveries))
 
-    async def extend(self, *deliveries: Delivery[Any], ack_ms: int) -> int:
+    async def extend(self, *deliveries: Deliveries, ack_ms: int) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return await self._run(acks.extend(self._handle, deliveries, ack_ms))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Unpack
+from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
+from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
 from headwater.queue.types import (
@@ -110,15 +111,16 @@ class Queue(Generic[D]):
         found = self._run(popping.pop(self._handle, count, ack_ms, block_ms))
         return self._handle.decoded(found)
 
-    def ack(self, *deliveries: Delivery[Any]) -> int:
-        """Acknowledge messages; returns how many were still this consumer's.
+    def ack(self, *deliveries: Deliveries) -> int:
+        """Acknowledge deliveries, or receipts, or iterables of them.
 
-        A delivery whose deadline is over, or that was acknowledged or given back before, counts 0
-        and changes nothing, whoever has the message by now.
+        Returns how many messages were still this consumer's. A delivery whose deadline is over, or
+        that was acknowledged or given back before, counts 0 and changes nothing, whoever has the
+        message by now.
         """
         return self._run(acks.ack(self._handle, deliveries))
 
-    def nack(self, *deliveries: Delivery[Any], delay_ms: int = 0) -> int:
+    def nack(self, *deliveries: Deliveries, delay_ms: int = 0) -> int:
         """Give messages back as failed; returns how many were still this consumer's.
 
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
@@ -126,11 +128,11 @@ class Queue(Generic[D]):
         """
         return self._run(acks.nack(self._handle, deliveries, delay_ms))
 
-    def release(self, *deliveries: Delivery[Any]) -> int:
+    def release(self, *deliveries: Deliveries) -> int:
         """Give messages back untried: they are redelivered at once; the attempt does not count."""
         return self._run(acks.release(self._handle, deliveries))
 
-    def extend(self, *deliveries: Delivery[Any], ack_ms: int) -> int:
+    def extend(self, *deliveries: Deliveries, ack_ms: int) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
         return self._run(acks.extend(self._handle, deliveries, ack_ms))
 

@@ -25,7 +25,6 @@ from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue
-    from headwater.queue.types import Delivery
 
 _Receipts = Annotated[
     list[str], typer.Argument(metavar="RECEIPT...", help="Receipts, as `pop --ack-ms` prints them.")
@@ -130,7 +129,7 @@ def ack(
 ) -> None:
     """Acknowledge messages by their receipts; a receipt that is out of date changes nothing."""
     with known_queue(store, name) as queue:
-        count = queue.ack(*map(_delivery, receipts))
+        count = queue.ack(receipts)
     done = views.queues.QueueAckedView(queue=name, acked=count)
     output.answer(done, f"acknowledged: {count}", as_json)
 
@@ -144,12 +143,6 @@ def nack(
 ) -> None:
     """Return messages as failed, by their receipts, to be redelivered."""
     with known_queue(store, name) as queue:
-        count = queue.nack(*map(_delivery, receipts), delay_ms=delay_ms)
+        count = queue.nack(receipts, delay_ms=delay_ms)
     done = views.queues.QueueNackedView(queue=name, nacked=count)
     output.answer(done, f"given back: {count}", as_json)
-
-
-def _delivery(receipt: str) -> Delivery:
-    from headwater.queue.acks import delivery_of
-
-    return delivery_of(receipt)

@@ -1,0 +1,105 @@
+"""What ``ack``, ``nack`` and ``extend`` of groups take, as ranges of offsets.
+
+Messages, offsets and ranges, alone or in iterables, in any mixture. Everything is checked before
+anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from headwater.errors import InvalidInput
+from headwater.inputs import one_by_one
+from headwater.log.limits import MAX_PARTITIONS, check_count, check_offset
+from headwater.log.types import DeadLetter, Message, Placed, TopicMessage
+
+# A message or its offset; a range of offsets as Python has it, or a pair with both ends included.
+OneOffset: TypeAlias = "int | Message[Any] | range | tuple[int, int]"
+Offsets: TypeAlias = "OneOffset | Iterable[OneOffset]"
+# A message of a topic, or a partition and what lies in it.
+OneInTopic: TypeAlias = "TopicMessage[Any] | tuple[int, Offsets]"
+InTopic: TypeAlias = "OneInTopic | Mapping[int, Offsets] | Iterable[OneInTopic]"
+
+Span: TypeAlias = tuple[int, int]
+
+OFFSETS = "messages, offsets, ranges and (start, end) pairs"
+IN_TOPIC = "messages of a topic, (partition, offset) pairs and {partition: offsets}"
+
+
+def ranges_of(offsets: Iterable[Offsets]) -> list[Span]:
+    """Return messages, offsets and ranges as (start, end) pairs, in order and neighbours joined."""
+    spans = one_by_one(offsets, _span_of, OFFSETS)
+    spans.sort()
+    joined: list[Span] = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def ranges_by_partition(messages: Iterable[InTopic]) -> dict[int, list[Span]]:
+    """Return what is meant in each partition as ranges, in the order of the partitions."""
+    places: dict[int, list[Any]] = {}
+    for part in one_by_one(messages, _parts_of, IN_TOPIC):
+        for place, offsets in part:
+            check_count(place, "partition", MAX_PARTITIONS - 1)
+            places.setdefault(place, []).append(offsets)
+    return {place: ranges_of(places[place]) for place in sorted(places)}
+
+
+def _span_of(item: Any) -> Span | None:
+    """Return the range of one argument; None for what may be an iterable of others."""
+    if isinstance(item, int):
+        check_offset(item)
+        return item, item
+    if isinstance(item, Message):
+        return item.offset, item.offset
+    if type(item) is tuple and any(isinstance(part, int) for part in item):
+        if len(item) != 2:
+            raise InvalidInput(
+                f"a range is a pair (start, end), not {item!r}; put single offsets into a list"
+            )
+        return _checked(*item)
+    if isinstance(item, range):
+        # An empty range holds nothing, and one with steps holds single offsets.
+        return _checked(min(item), max(item)) if item and item.step in (1, -1) else None
+    if isinstance(item, TopicMessage | Placed):
+        raise InvalidInput(
+            f"offset {item.offset} is of partition {item.partition} of a topic; give it to a group "
+            "of the topic"
+        )
+    if isinstance(item, DeadLetter):
+        raise InvalidInput(
+            f"offset {item.origin} is a dead letter, which is done; redrive has it redelivered"
+        )
+    return None
+
+
+def _checked(start: int, end: int) -> Span:
+    check_offset(start, "start of a range")
+    check_offset(end, "end of a range")
+    if end < start:
+        raise InvalidInput(f"the range ({start}, {end}) ends before it starts; swap its ends")
+    return start, end
+
+
+def _parts_of(item: Any) -> Iterable[tuple[int, Any]] | None:
+    """Return partitions and what is meant in them; None for what may be an iterable of others."""
+    if isinstance(item, TopicMessage):
+        return ((item.partition, item.offset),)
+    if isinstance(item, Mapping):
+        return item.items()
+    if isinstance(item, Message | int | range):
+        found = item.offset if isinstance(item, Message) else item
+        raise InvalidInput(f"{found!r} does not say its partition; give (partition, offset)")
+    if isinstance(item, tuple) and item and isinstance(item[0], int):
+        if len(item) != 2:
+            raise InvalidInput(
+                f"{item!r} is not a pair (partition, offset); for a range of offsets give "
+                "(partition, (start, end))"
+            )
+        return (item,)
+    return None
