@@ -92,6 +92,21 @@ def test_any_number_of_ranges_can_be_redriven(client: Headwater, stream: Stream)
     assert offsets(group.read(1000, retry_ms=FAR)) == list(range(2401, 3601, 2))
 
 
+def test_a_message_that_died_twice_is_redelivered_once(client: Headwater, stream: Stream) -> None:
+    stream.write_many(entries(5))
+    group = stream.group("g", dead_letters=True)
+    group.read(0)
+    for start, count in ((1, 3), (2, 4)):
+        group.seek(start)
+        let_expire(client, group, count)
+        group.bury()
+    assert group.redrive() == (7, 0)
+    assert group.info().pending == 5
+    assert offsets(group.read(10, retry_ms=FAR)) == [1, 2, 3, 4, 5]
+    assert group.ack((1, 5)) == 5
+    assert group.info().pending == 0
+
+
 def begin_to_bury(client: Headwater, stream: Stream, group: str) -> None:
     """Number a batch and note it, as a program does that dies before it writes the letters."""
 

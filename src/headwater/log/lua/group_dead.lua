@@ -164,6 +164,21 @@ local function plan_back(G, group, first, last, now, new, deadlines)
   if at <= last then new[#new + 1] = { first = at, last = last, attempt = 0, due = now, expire = NEVER } end
 end
 
+-- A message that died twice, as after a seek, has two letters: it becomes pending once.
+local function without_repeats(ranges)
+  table.sort(ranges, function(a, b) return a.first < b.first end)
+  local joined = {}
+  for _, range in ipairs(ranges) do
+    local before = joined[#joined]
+    if before and range.first <= before.last then
+      before.last = math.max(before.last, range.last)
+    else
+      joined[#joined + 1] = range
+    end
+  end
+  return joined
+end
+
 --[[
   hw_group_redrive: have dead letters redelivered by the group, at once, with a fresh count of attempts.
   A message that the log no longer holds stays among the dead letters.
@@ -213,7 +228,7 @@ redis.register_function{
       if stay[1] then add_members(G .. ':dead', stay) end
       change(group, 'buried', group.buried - back)
       -- Their letters are gone: from here on nothing raises.
-      if new[1] then replace_ranges(G, group, {}, new) end
+      if new[1] then replace_ranges(G, group, {}, without_repeats(new)) end
       if deadlines[1] then afterwards(set_deadlines, G, group, deadlines) end
     end
     save_group(G, group)
