@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         Retained,
         Retention,
         StreamInfo,
+        TopicDeadLetter,
         TopicMessage,
     )
     from headwater.queue.queue import Queue
@@ -208,6 +209,7 @@ __all__ = [
     "TimelineError",
     "TooManyClients",
     "Topic",
+    "TopicDeadLetter",
     "TopicGroup",
     "TopicMessage",
     "TransactionEnded",
@@ -259,6 +261,7 @@ _HOMES = {
         "Retained",
         "Retention",
         "StreamInfo",
+        "TopicDeadLetter",
         "TopicMessage",
     ),
     "headwater.queue.queue": ("Queue",),

@@ -69,9 +69,30 @@ Each message names the fault and ends with the cure. Facts are attributes.
 
 from __future__ import annotations
 
+import types
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 
 class HeadwaterError(Exception):
-    """The base of every error that Headwater raises; catch this to catch all of them."""
+    """The base of every error that Headwater raises; catch this to catch all of them.
+
+    When an operation on a topic fails, ``partition`` is where, and ``partitions_done`` is what it
+    returned in the partitions before, by their number: there it is done.
+    """
+
+    partition: int | None = None
+    partitions_done: Mapping[int, Any] = types.MappingProxyType({})
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.partition is None:
+            return text
+        done = ", ".join(map(str, self.partitions_done)) or "none"
+        return f"{text} (in partition {self.partition}; partitions done: {done})"
 
 
 def _meant(similar: str | None, cure: str) -> str:

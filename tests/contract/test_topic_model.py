@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import ClassVar
+from collections import Counter
+from typing import ClassVar, Literal
 from zlib import crc32
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, TopicMessage
+from headwater.log.handles import Start
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.groups import FAR
+from tests.support.watch import let_pass
 
 PARTITIONS = 3
 SIZES = st.sampled_from([1, 5, 30, 400])
@@ -34,17 +37,21 @@ class TopicMachine(RuleBasedStateMachine):
         super().__init__()
         self.name = f"model-{secrets.token_hex(6)}"
         self.topic = self.client.topic(self.name, partitions=PARTITIONS)
-        self.group = self.topic.group("g")
+        self.group = self.topic.group("g", dead_letters=True)
         self.rows: list[list[Row]] = [[] for _ in range(PARTITIONS)]
         self.first = [1] * PARTITIONS
         self.next = [1] * PARTITIONS
         self.pending: dict[tuple[int, int], int] = {}
         self.due: set[tuple[int, int]] = set()
+        self.dead: Counter[tuple[int, int]] = Counter()
         self.answers: dict[tuple[str, int], tuple[list[Row], dict[int, range]]] = {}
         self.count = 0
         self.group.read(0)
 
     def teardown(self) -> None:
+        for stream in self.client.streams():
+            if stream.startswith(f"{self.name}/") and stream.endswith(".dead"):
+                self.client.stream(stream).delete()
         self.topic.delete()
 
     def make(self, size: int, tags: int) -> list[Row]:
@@ -155,6 +162,66 @@ class TopicMachine(RuleBasedStateMachine):
         assert self.group.nack(*keys, delay_ms=delay_ms) == len(keys)
         self.due = self.due - set(keys) if delay_ms else self.due | set(keys)
 
+    @rule(
+        places=st.dictionaries(
+            st.integers(0, PARTITIONS - 1),
+            st.floats(0, 1) | st.sampled_from(["first", "last"]),
+            max_size=PARTITIONS,
+        )
+    )
+    def seek(self, places: dict[int, float | Literal["first", "last"]]) -> None:
+        asked: dict[int, Start] = {}
+        goals: dict[int, int] = {}
+        for place, at in places.items():
+            first, end = self.first[place], len(self.rows[place]) + 1
+            if at == "first" or at == "last":
+                asked[place], goals[place] = at, first if at == "first" else end
+            else:
+                asked[place] = goals[place] = first + round(at * (end - first))
+        assert self.group.seek(asked) == goals
+        for place, goal in goals.items():
+            self.next[place] = goal
+        self.pending = {key: n for key, n in self.pending.items() if key[0] not in goals}
+        self.due = {key for key in self.due if key[0] not in goals}
+
+    @rule(count=st.sampled_from([1, 7, 100]))
+    def give_up(self, count: int) -> None:
+        """Let new messages expire: they become dead letters, after their one attempt."""
+        if self.due:
+            return
+        taken = self.group.read(count, retry_ms=FAR, expire_ms=1)
+        let_pass(self.client, 1)
+        assert self.group.bury() == len(taken)
+        for message in taken:
+            assert message.offset == self.next[message.partition]
+            self.next[message.partition] += 1
+            self.dead[message.partition, message.offset] += 1
+
+    def letters(self) -> Counter[tuple[int, int]]:
+        return Counter((letter.partition, letter.origin) for letter in self.group.dead(10_000))
+
+    @rule(count=st.sampled_from([1, 7, 1000]))
+    def redrive(self, count: int) -> None:
+        before = self.letters()
+        done = self.group.redrive(count)
+        back = before - self.letters()
+        assert {p: r.returned for p, r in done.items()} == {
+            p: sum(n for (place, _), n in back.items() if place == p) for p in range(PARTITIONS)
+        }
+        self.dead -= back
+        for key in back:
+            # What a seek made new again is handed out by itself.
+            if key[1] < self.next[key[0]]:
+                self.pending.setdefault(key, 0)
+                self.due.add(key)
+
+    @rule()
+    def remove(self) -> None:
+        assert self.group.remove()
+        self.group.read(0)
+        self.next = list(self.first)
+        self.pending, self.due, self.dead = {}, set(), Counter()
+
     @rule()
     def scan(self) -> None:
         found: list[list[Row]] = [[] for _ in range(PARTITIONS)]
@@ -172,6 +239,7 @@ class TopicMachine(RuleBasedStateMachine):
         assert [g.next for g in groups] == self.next
         for place, group in enumerate(groups):
             assert group.pending == sum(p == place for p, _ in self.pending)
+            assert group.dead == sum(n for (p, _), n in self.dead.items() if p == place)
             assert group.lag == len(self.rows[place]) - self.next[place] + 1
 
 

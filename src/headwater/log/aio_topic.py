@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.log import node, topics
+from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
 from headwater.log.aio_stream import AsyncStream
-from headwater.log.handles import GroupOptions, Start
-from headwater.log.limits import check_count
-from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
+from headwater.log.limits import MAX_READ, check_count
+from headwater.log.topic_groups import TopicStart
+from headwater.log.types import (
+    GroupInfo,
+    Placed,
+    Redriven,
+    StreamInfo,
+    TopicDeadLetter,
+    TopicMessage,
+)
 from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
@@ -98,17 +105,16 @@ class AsyncTopic(Generic[D]):
     def group(
         self,
         name: str,
-        start: Start = "first",
+        start: TopicStart = "first",
         *,
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> AsyncTopicGroup[D]:
-        """Return a member's view of a group over all partitions; see Stream.group."""
-        options = GroupOptions(start, max_pending, dead_letters)
-        one_server = self._store.kind != "cluster"
-        handle = topics.TopicGroupHandle(
-            self._handle, name, member or self._member, options, one_server
+        """Return a member's view of a group over all partitions; see Topic.group."""
+        handle = topic_groups.open_group(
+            *(self._handle, name, member or self._member, start, max_pending, dead_letters),
+            one_server=self._store.kind != "cluster",
         )
         return AsyncTopicGroup(self._store, handle)
 
@@ -116,10 +122,15 @@ class AsyncTopic(Generic[D]):
 class AsyncTopicGroup(Generic[D]):
     """One member's view of a group over a topic, for asyncio; see TopicGroup."""
 
-    def __init__(self, store: AsyncStore, handle: topics.TopicGroupHandle) -> None:
+    def __init__(self, store: AsyncStore, handle: topic_groups.TopicGroupHandle) -> None:
         self._run = store.run
         self._handle = handle
         self.name = handle.name
+        self.member = handle.member
+        self.topic = handle.topic.name
+
+    def __repr__(self) -> str:
+        return f"AsyncTopicGroup({self.name!r} of {self.topic!r})"
 
     async def read(
         self,
@@ -131,7 +142,7 @@ class AsyncTopicGroup(Generic[D]):
     ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
         found = await self._run(
-            topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
+            topic_groups.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
         )
         return self._handle.topic.decoded(found)
 
@@ -141,16 +152,36 @@ class AsyncTopicGroup(Generic[D]):
         Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
         pending.
         """
-        return await self._run(topics.ack(self._handle, messages))
+        return await self._run(topic_groups.ack(self._handle, messages))
 
     async def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return await self._run(topics.nack(self._handle, messages, delay_ms))
+        return await self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
     async def extend(self, *messages: InTopic, retry_ms: int) -> int:
         """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return await self._run(topics.extend(self._handle, messages, retry_ms))
+        return await self._run(topic_groups.extend(self._handle, messages, retry_ms))
+
+    async def seek(self, position: TopicStart) -> dict[int, int]:
+        """Set where the group stands in each partition, and return it; see TopicGroup.seek."""
+        return await self._run(topic_groups.seek(self._handle, position))
 
     async def info(self) -> list[GroupInfo]:
         """Return where the group stands in each partition."""
-        return await self._run(topics.group_info(self._handle))
+        return await self._run(topic_groups.group_info(self._handle))
+
+    async def dead(self, count: int = 100) -> list[TopicDeadLetter]:
+        """Return the oldest dead letters of all partitions; they stay where they are."""
+        return await self._run(topic_groups.dead(self._handle, count))
+
+    async def redrive(self, count: int = MAX_READ) -> dict[int, Redriven]:
+        """Have dead letters redelivered, as if never tried; returns how many by partition."""
+        return await self._run(topic_groups.redrive(self._handle, count))
+
+    async def bury(self) -> int:
+        """Give up what has expired now; returns how many messages went to the dead letters."""
+        return await self._run(topic_groups.bury(self._handle))
+
+    async def remove(self) -> bool:
+        """Remove the group from every partition; returns whether it existed."""
+        return await self._run(topic_groups.remove(self._handle))

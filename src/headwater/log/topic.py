@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.log import node, topics
+from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
-from headwater.log.handles import GroupOptions, Start
-from headwater.log.limits import check_count
+from headwater.log.limits import MAX_READ, check_count
 from headwater.log.stream import Stream
-from headwater.log.types import GroupInfo, Placed, StreamInfo, TopicMessage
+from headwater.log.topic_groups import TopicStart
+from headwater.log.types import (
+    GroupInfo,
+    Placed,
+    Redriven,
+    StreamInfo,
+    TopicDeadLetter,
+    TopicMessage,
+)
 from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
@@ -102,17 +109,20 @@ class Topic(Generic[D]):
     def group(
         self,
         name: str,
-        start: Start = "first",
+        start: TopicStart = "first",
         *,
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
     ) -> TopicGroup[D]:
-        """Return a member's view of a group over all partitions; see Stream.group."""
-        options = GroupOptions(start, max_pending, dead_letters)
-        one_server = self._store.kind != "cluster"
-        handle = topics.TopicGroupHandle(
-            self._handle, name, member or self._member, options, one_server
+        """Return a member's view of a group over all partitions; see Stream.group.
+
+        ``start`` may also be a mapping from partitions to positions: a new group starts at "first"
+        in those that it does not name. ``max_pending`` holds for each partition.
+        """
+        handle = topic_groups.open_group(
+            *(self._handle, name, member or self._member, start, max_pending, dead_letters),
+            one_server=self._store.kind != "cluster",
         )
         return TopicGroup(self._store, handle)
 
@@ -120,10 +130,15 @@ class Topic(Generic[D]):
 class TopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
-    def __init__(self, store: Store, handle: topics.TopicGroupHandle) -> None:
+    def __init__(self, store: Store, handle: topic_groups.TopicGroupHandle) -> None:
         self._run = store.run
         self._handle = handle
         self.name = handle.name
+        self.member = handle.member
+        self.topic = handle.topic.name
+
+    def __repr__(self) -> str:
+        return f"TopicGroup({self.name!r} of {self.topic!r})"
 
     def read(
         self,
@@ -134,7 +149,9 @@ class TopicGroup(Generic[D]):
         expire_ms: int | None = None,
     ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        found = self._run(topics.read_group(self._handle, count, block_ms, retry_ms, expire_ms))
+        found = self._run(
+            topic_groups.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
+        )
         return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:
@@ -143,16 +160,40 @@ class TopicGroup(Generic[D]):
         Iterables of them are taken, too; offsets are what Group.ack takes. Returns how many were
         pending.
         """
-        return self._run(topics.ack(self._handle, messages))
+        return self._run(topic_groups.ack(self._handle, messages))
 
     def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
-        return self._run(topics.nack(self._handle, messages, delay_ms))
+        return self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
     def extend(self, *messages: InTopic, retry_ms: int) -> int:
         """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return self._run(topics.extend(self._handle, messages, retry_ms))
+        return self._run(topic_groups.extend(self._handle, messages, retry_ms))
+
+    def seek(self, position: TopicStart) -> dict[int, int]:
+        """Set where the group stands in each partition, and return it: all before is done.
+
+        ``position`` is "first", "last" or a time for all partitions, or a mapping from partitions
+        to positions, which leaves the others as they are. May be repeated after a failure.
+        """
+        return self._run(topic_groups.seek(self._handle, position))
 
     def info(self) -> list[GroupInfo]:
         """Return where the group stands in each partition."""
-        return self._run(topics.group_info(self._handle))
+        return self._run(topic_groups.group_info(self._handle))
+
+    def dead(self, count: int = 100) -> list[TopicDeadLetter]:
+        """Return the oldest dead letters of all partitions; they stay where they are."""
+        return self._run(topic_groups.dead(self._handle, count))
+
+    def redrive(self, count: int = MAX_READ) -> dict[int, Redriven]:
+        """Have dead letters redelivered, as if never tried; returns how many by partition."""
+        return self._run(topic_groups.redrive(self._handle, count))
+
+    def bury(self) -> int:
+        """Give up what has expired now; returns how many messages went to the dead letters."""
+        return self._run(topic_groups.bury(self._handle))
+
+    def remove(self) -> bool:
+        """Remove the group from every partition; returns whether it existed."""
+        return self._run(topic_groups.remove(self._handle))

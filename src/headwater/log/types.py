@@ -113,6 +113,18 @@ class DeadLetter(NamedTuple):
     attempts: int
 
 
+class TopicDeadLetter(NamedTuple):
+    """A message that a group gave up in a partition; the rest is as in DeadLetter."""
+
+    partition: int
+    offset: int
+    tag: str
+    value: bytes
+    time_ms: int
+    origin: int
+    attempts: int
+
+
 class Redriven(NamedTuple):
     """How many dead letters are redelivered, and how many the log no longer holds."""
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import redis
 
 from headwater import instrument
-from headwater.errors import StoreError, UnreadableNode
+from headwater.errors import HeadwaterError, StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
@@ -92,7 +92,7 @@ class AsyncStore(StoreSteps):
                     self._leaves[id(operation)] = leave
                 try:
                     reply = await self.ask(request, patience_s)
-                except (faults.Refusal, StoreError, UnreadableNode) as error:
+                except (faults.Refusal, HeadwaterError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
                 else:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import redis
 
 from headwater import instrument
-from headwater.errors import StoreError, UnreadableNode
+from headwater.errors import HeadwaterError, StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
@@ -89,7 +89,7 @@ class Store(StoreSteps):
                     self._leaves[id(operation)] = leave
                 try:
                     reply = self.ask(request, patience_s)
-                except (faults.Refusal, StoreError, UnreadableNode) as error:
+                except (faults.Refusal, HeadwaterError) as error:
                     # An operation may know better than to fail: its main part may be done.
                     request = operation.throw(error)
                 else:
