@@ -24,6 +24,7 @@ from headwater.errors import (
     ExtraMissing,
     FarmMoved,
     FarmUnreachable,
+    FormatNotInUse,
     FormatTooNew,
     GapError,
     HeadwaterError,
@@ -81,6 +82,7 @@ from headwater.release import __version__
 if TYPE_CHECKING:
     from headwater import aio
     from headwater.client import Headwater, connect
+    from headwater.headers import Headers
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import (
         Added,
@@ -139,10 +141,12 @@ __all__ = [
     "ExtraMissing",
     "FarmMoved",
     "FarmUnreachable",
+    "FormatNotInUse",
     "FormatTooNew",
     "GapError",
     "Group",
     "GroupInfo",
+    "Headers",
     "Headwater",
     "HeadwaterError",
     "Ick",
@@ -234,6 +238,7 @@ __all__ = [
 _HOMES = {
     "headwater.aio": ("aio",),
     "headwater.client": ("Headwater", "connect"),
+    "headwater.headers": ("Headers",),
     "headwater.ick.ick": ("Ick", "IckChannel"),
     "headwater.ick.types": (
         "Added",

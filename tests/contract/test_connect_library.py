@@ -13,7 +13,7 @@ import redis
 
 import headwater
 from headwater.errors import StoreTooOld
-from headwater.store.library import VERSION, library, release_of
+from headwater.store.library import FORMAT, VERSION, library, release_of
 from tests.support.libraries import library_of
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import works
@@ -37,14 +37,14 @@ def test_a_library_of_an_older_release_is_replaced(dial: Dial) -> None:
     with Server() as server, server.client() as admin:
         admin.function_load(library_of("0.0.1"))
         assert works(dial(server.url))
-        assert identity_in(admin) == library().identity
+        assert identity_in(admin) == library(FORMAT).identity
 
 
 def test_a_library_of_another_state_of_this_release_is_replaced(dial: Dial) -> None:
     with Server() as server, server.client() as admin:
         admin.function_load(library_of(headwater.__version__))
         assert works(dial(server.url))
-        assert identity_in(admin) == library().identity
+        assert identity_in(admin) == library(FORMAT).identity
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
@@ -52,7 +52,7 @@ def test_functions_of_another_contract_stay_beside_ours(version: int, dial: Dial
     with Server() as server, server.client() as admin:
         admin.function_load(library_of("0.0.1", version))
         assert works(dial(server.url))
-        assert identity_in(admin) == library().identity
+        assert identity_in(admin) == library(FORMAT).identity
         assert identity_in(admin, version).startswith(f"{version}:0.0.1:")
 
 

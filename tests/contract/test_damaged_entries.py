@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import redis
@@ -13,7 +13,9 @@ from headwater.log.keys import index_key, stream_key, tail_key
 from tests.support.entries import entries
 from tests.support.servers import Server
 
-ROWS = [("ride-1", b"moved"), ("", b""), ("é", b"0 1 2 3")]
+ROWS: list[tuple[str, bytes, dict[str, bytes]]] = [
+    ("ride-1", b"moved", {}), ("", b"", {}), ("é", b"0 1 2 3", {}), ("t", b"v", {"a": b"1"})
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +30,11 @@ def client(server: Server) -> Iterator[Headwater]:
         yield client
 
 
-Row = tuple[int, str, bytes, int]
+Row = tuple[int, str, bytes, int, Mapping[str, bytes]]
 
 
 def as_row(message: Message) -> Row:
-    return (message.offset, message.tag, message.value, message.time_ms)
+    return (message.offset, message.tag, message.value, message.time_ms, message.headers)
 
 
 def by_read(stream: Stream) -> list[Row]:
@@ -49,9 +51,16 @@ def by_blocking(stream: Stream) -> list[Row]:
 
 
 def by_scan(stream: Stream) -> list[Row]:
-    rows = [row for batch in stream.scan() for row in batch.to_pylist()]
+    rows = [row for batch in stream.scan(headers=True) for row in batch.to_pylist()]
     return [
-        (r["offset"], r["tag"], r["value"], int(r["time"].timestamp() * 1000 + 0.5)) for r in rows
+        (
+            r["offset"],
+            r["tag"],
+            r["value"],
+            int(r["time"].timestamp() * 1000 + 0.5),
+            dict(r["headers"]),
+        )
+        for r in rows
     ]
 
 
@@ -113,12 +122,12 @@ def assert_none_is_altered(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("row", ROWS, ids=["text", "empty", "unicode"])
+@pytest.mark.parametrize("row", ROWS, ids=["text", "empty", "unicode", "headers"])
 def test_no_flipped_bit_of_a_plain_entry_alters_a_message(
-    server: Server, client: Headwater, way: str, row: tuple[str, bytes]
+    server: Server, client: Headwater, way: str, row: tuple[str, bytes, dict[str, bytes]]
 ) -> None:
     stream = client.stream(secrets.token_hex(4))
-    stream.write(*row)
+    stream.write(*row[:2], headers=row[2])
     right, key = by_read(stream), stream_key(stream.name)
     noticed = 0
     with server.client() as raw:

@@ -179,8 +179,8 @@ def test_the_newest_format_that_all_understand_is_used(store: Store, admin: redi
     admin.delete(KEY)
     note(store, "1.0", 1)
     assert note(store, "3.0", 3) == 1
-    seen_ago(store, admin, f"1.0:{VERSION}:1", COUNTS_MS + 1)
-    seen_ago(store, admin, f"2.0:{VERSION + 1}:2", 0)
+    seen_ago(store, admin, f"1.0:{VERSION + 1 - FORMAT}:1", COUNTS_MS + 1)
+    seen_ago(store, admin, f"2.0:{VERSION + 2 - FORMAT}:2", 0)
     assert note(store, "3.0", 3) == 2
 
 

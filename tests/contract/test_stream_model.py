@@ -7,7 +7,7 @@ retention, in any order; every read must give what the dict gives.
 from __future__ import annotations
 
 import secrets
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,9 @@ from tests.support.scrubbed import assert_sound
 SIZES = st.sampled_from([1, 2, 3, 8, 9, 30, 130, 499, 500, 1000, 1300])
 TAGS = st.sampled_from([1, 2, 7, 100, 5000])
 PLACES = st.floats(0, 1.1)
+EVERY = st.sampled_from([0, 0, 1, 7])
 REMEMBERED = 128
+Row: TypeAlias = "tuple[str, bytes] | tuple[str, bytes, dict[str, bytes]]"
 
 
 class StreamMachine(RuleBasedStateMachine):
@@ -42,7 +44,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.rows: dict[int, Message] = {}
         self.first, self.last, self.newest = 1, 0, 0
         self.answers: dict[str, dict[int, range]] = {"p": {}, "q": {}}
-        self.sent: dict[tuple[str, int], list[tuple[str, bytes]]] = {}
+        self.sent: dict[tuple[str, int], list[Row]] = {}
         self.readers: dict[str, int] = {}
         self.count = 0
 
@@ -50,22 +52,26 @@ class StreamMachine(RuleBasedStateMachine):
         assert_sound(self.client, self.writer.name)
         self.writer.delete()
 
-    def make(self, size: int, tags: int, markers: bool) -> list[tuple[str, bytes]]:
+    def make(self, size: int, tags: int, markers: bool, every: int = 0) -> list[Row]:
+        """Make rows; each of so many has headers, the others have none (0: not one has any)."""
         self.count += 1
-        return [
+        rows: list[Row] = [
             (f"t{i * 31 % tags}", b"" if markers and i % 3 == 0 else b"%d.%d" % (self.count, i))
             for i in range(size)
         ]
+        headers = {"n": b"%d" % self.count, "empty": b""}
+        return [
+            (*row[:2], headers) if every and i % every == 0 else row for i, row in enumerate(rows)
+        ]
 
-    def took(
-        self, rows: list[tuple[str, bytes]], at: range, times: list[int] | None = None
-    ) -> None:
+    def took(self, rows: list[Row], at: range, times: list[int] | None = None) -> None:
         """Enter what was written; the server's times are taken over from the first read."""
         assert at == range(self.last + 1, self.last + len(rows) + 1)
         found = self.reader.read(at.start, len(rows))
         for place, (row, message) in enumerate(zip(rows, found, strict=True)):
             assert message is not None
-            assert (message.offset, message.tag, message.value) == (at[place], *row)
+            assert (message.offset, message.tag, message.value) == (at[place], *row[:2])
+            assert message.headers == (row[2] if len(row) == 3 else {})
             if times is not None:
                 assert message.time_ms == times[place]
             self.rows[message.offset] = message
@@ -90,22 +96,28 @@ class StreamMachine(RuleBasedStateMachine):
         for size in sizes:
             self.write_many(size, tags, markers=False)
 
-    @rule(tags=TAGS, marker=st.booleans())
-    def write(self, tags: int, marker: bool) -> None:
-        ((tag, value),) = self.make(1, tags, marker)
-        offset = self.writer.write(tag, value)
-        self.took([(tag, value)], range(offset, offset + 1))
+    @rule(tags=TAGS, marker=st.booleans(), every=EVERY)
+    def write(self, tags: int, marker: bool, every: int) -> None:
+        (row,) = self.make(1, tags, marker, every)
+        tag, value, *more = row
+        offset = self.writer.write(tag, value, headers=more[0] if more else None)
+        self.took([row], range(offset, offset + 1))
 
-    @rule(size=SIZES, tags=TAGS, markers=st.booleans())
-    def write_many(self, size: int, tags: int, markers: bool) -> None:
-        rows = self.make(size, tags, markers)
+    @rule(size=SIZES, tags=TAGS, markers=st.booleans(), every=EVERY)
+    def write_many(self, size: int, tags: int, markers: bool, every: int = 0) -> None:
+        rows = self.make(size, tags, markers, every)
         self.took(rows, self.writer.write_many(rows))
 
-    @rule(size=SIZES, tags=TAGS, seed=st.integers(0, 10**6))
-    def append_with_times(self, size: int, tags: int, seed: int) -> None:
-        rows = self.make(size, tags, markers=True)
+    @rule(size=SIZES, tags=TAGS, seed=st.integers(0, 10**6), every=EVERY)
+    def append_with_times(self, size: int, tags: int, seed: int, every: int) -> None:
+        rows = self.make(size, tags, markers=True, every=every)
         times = [10**12 + seed * (i * 7 % 11) for i in range(size)]
-        columns = {"tag": [t for t, _ in rows], "value": [v for _, v in rows], "time": times}
+        columns: dict[str, Any] = {
+            "tag": [row[0] for row in rows], "value": [row[1] for row in rows], "time": times
+        }  # fmt: skip
+        if every:
+            maps = [list(row[2].items()) if len(row) == 3 else None for row in rows]
+            columns["headers"] = pa.array(maps, pa.map_(pa.string(), pa.binary()))
         self.took(rows, self.writer.append(pa.table(columns)), times)
 
     @rule(size=SIZES, keep=st.integers(0, 40))
@@ -138,11 +150,12 @@ class StreamMachine(RuleBasedStateMachine):
         producer=st.sampled_from("pq"),
         step=st.sampled_from([1, 1, 1, 2, 50]),
         size=SIZES,
+        every=EVERY,
     )
-    def produce(self, producer: str, step: int, size: int) -> None:
+    def produce(self, producer: str, step: int, size: int, every: int) -> None:
         answers = self.answers[producer]
         sequence = max(answers, default=0) + step
-        rows = self.make(size, 7, markers=False)
+        rows = self.make(size, 7, markers=False, every=every)
         at = self.writer.write_many(rows, producer=producer, sequence=sequence)
         self.took(rows, at)
         answers[sequence] = at
@@ -236,19 +249,27 @@ class StreamMachine(RuleBasedStateMachine):
         expected = [self.rows.get(o) for o in range(start, min(start + count, self.last + 1))]
         assert self.reader.read(start, count) == expected
 
-    @rule(start=PLACES, length=PLACES)
-    def scan(self, start: float, length: float) -> None:
+    @rule(start=PLACES, length=PLACES, headers=st.booleans())
+    def scan(self, start: float, length: float, headers: bool) -> None:
         low = self.offset(start)
         high = low + round(length * (self.last - self.first + 1))
         rows: list[dict[str, Any]] = [
-            row for batch in self.reader.scan(low, high or None) for row in batch.to_pylist()
+            row
+            for batch in self.reader.scan(low, high or None, headers=headers)
+            for row in batch.to_pylist()
         ]
         found = [
-            (row["offset"], row["tag"], row["value"], round(row["time"].timestamp() * 1000))
+            (
+                row["offset"],
+                row["tag"],
+                row["value"],
+                round(row["time"].timestamp() * 1000),
+                dict(row.get("headers", {})),
+            )
             for row in rows
         ]
         expected = [
-            (m.offset, m.tag, m.value, m.time_ms)
+            (m.offset, m.tag, m.value, m.time_ms, dict(m.headers) if headers else {})
             for _, m in sorted(self.rows.items())
             if low <= m.offset < high
         ]

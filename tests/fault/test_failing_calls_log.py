@@ -42,6 +42,7 @@ def rows_of(stream: Stream) -> list[tuple[str, bytes] | None]:
 Rows = list[tuple[str, bytes]]
 WRITES: dict[str, tuple[Callable[[Stream], object], Rows]] = {
     "one message": (lambda stream: stream.write(*FEW[0]), FEW[:1]),
+    "headers": (lambda stream: stream.write_many([(*row, {"a": b"1"}) for row in FEW]), FEW),
     "a few messages": (lambda stream: stream.write_many(FEW), FEW),
     "a packed batch": (lambda stream: stream.write_many(BATCH), BATCH),
     "a node": (lambda stream: stream.write_many(NODE), NODE),

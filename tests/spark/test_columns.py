@@ -217,8 +217,8 @@ def test_a_damaged_node_is_one_readable_error(spark: SparkSession, name: str) ->
 @pytest.mark.parametrize(
     ("at", "byte", "why"),
     [
-        (2, 2, "it has format version 2, this client reads 1"),
-        (2, 200, "it has format version 200, this client reads 1"),
+        (2, 3, "it has format version 3, this client reads up to 2"),
+        (2, 200, "it has format version 200, this client reads up to 2"),
         (3, 64, "it has columns that this client does not know (64)"),
         (0, 104, "it does not begin as a node does"),
     ],

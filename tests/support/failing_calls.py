@@ -26,7 +26,7 @@ import pytest
 
 import headwater
 from headwater.errors import HeadwaterError
-from headwater.store.library import library
+from headwater.store.library import FORMAT, library
 from tests.support.servers import Server
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class FailingServer:
     """A server whose functions fail where a test says, and a client of it."""
 
     def __init__(self) -> None:
-        self._source, self._sites = _numbered(library().source)
+        self._source, self._sites = _numbered(library(FORMAT).source)
         self.server = Server()
         self._admin = self.server.client()
         self.forget()

@@ -12,15 +12,12 @@ import pytest
 from headwater import HeadwaterError, UnreadableNode
 from headwater.log import node
 from headwater.log.limits import NODE_BYTES, NODE_MESSAGES
-from tests.support.old_nodes import contents, path_of
-
-VERSIONS = range(1, node.VERSION + 1)
+from tests.support.old_nodes import contents, path_of, version_of
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", contents())
-def test_a_node_that_was_stored_long_ago_is_read(name: str, version: int) -> None:
-    assert node.unpack(path_of(name, version).read_bytes()).equals(contents()[name])
+def test_a_node_that_was_stored_long_ago_is_read(name: str) -> None:
+    assert node.unpack(path_of(name).read_bytes()).equals(contents()[name])
 
 
 @pytest.mark.parametrize("manner", [{}, {"hot": True}, {"sealed": True}], ids=str)
@@ -37,9 +34,19 @@ def test_what_is_packed_is_unpacked(name: str, manner: dict[str, bool]) -> None:
         assert (packed.first_time, packed.newest_time) == (None, None)
 
 
-def test_every_node_begins_with_its_version() -> None:
-    for batch in contents().values():
-        assert node.pack(batch).blob[:3] == b"HW" + bytes([node.VERSION])
+def test_a_node_is_of_the_second_version_only_when_a_message_has_headers() -> None:
+    for name, batch in contents().items():
+        assert node.pack(batch).blob[:3] == b"HW" + bytes([version_of(name)])
+        if "headers" in name:
+            without = batch.slice(0, 1)
+            assert node.pack(without).blob[:3] == b"HW\1"
+            assert node.unpack(node.pack(without).blob).equals(without.drop_columns("headers"))
+
+
+def test_a_node_of_the_first_version_has_no_headers() -> None:
+    blob = path_of("headers").read_bytes()
+    with pytest.raises(UnreadableNode, match="columns that this client does not know"):
+        node.unpack(resealed(blob, version=1))
 
 
 def resealed(blob: bytes, **changes: int) -> bytes:
@@ -52,22 +59,22 @@ def resealed(blob: bytes, **changes: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, node.VERSION + 1, 255])
 def test_an_unknown_version_is_refused_with_the_cure(version: int) -> None:
-    blob = path_of("dense", 1).read_bytes()
+    blob = path_of("dense").read_bytes()
     with pytest.raises(UnreadableNode, match=f"format version {version},.*upgrade the headwater"):
         node.unpack(resealed(blob, version=version))
 
 
 def test_a_header_that_does_not_fit_is_refused() -> None:
-    blob = path_of("times", 1).read_bytes()
+    blob = path_of("times").read_bytes()
     assert node.unpack(resealed(blob)).num_rows == 1000
     for changes in ({"columns": 255}, {"columns": 8}, {"rows": 999}, {"size": 7}):
         with pytest.raises(UnreadableNode):
             node.unpack(resealed(blob, **changes))
 
 
-@pytest.mark.parametrize("name", ["small", "dense"])
+@pytest.mark.parametrize("name", ["small", "dense", "small-headers"])
 def test_any_byte_that_changed_is_noticed(name: str) -> None:
-    blob = path_of(name, 1).read_bytes()
+    blob = path_of(name).read_bytes()
     draw = random.Random(1)
     places = range(len(blob)) if len(blob) < 2000 else draw.sample(range(len(blob)), 2000)
     for place in places:
@@ -79,7 +86,7 @@ def test_any_byte_that_changed_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["small", "dense"])
 def test_bytes_that_are_missing_or_too_many_are_noticed(name: str) -> None:
-    blob = path_of(name, 1).read_bytes()
+    blob = path_of(name).read_bytes()
     for length in {0, 1, 2, 3, 15, 16, 17, len(blob) // 2, len(blob) - 1}:
         with pytest.raises(UnreadableNode):
             node.unpack(blob[:length])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.inputs import Duration
+from headwater.headers import GivenHeaders
 from headwater.log import (
     compaction,
     housekeeping,
@@ -20,12 +20,15 @@ from headwater.log import (
     writing,
 )
 from headwater.log.aio_group import AsyncGroup
+from headwater.log.entries import Entry
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.header_columns import with_maps
 from headwater.log.types import (
     Message,
     Passage,
     Published,
     Retained,
+    Retention,
     StreamInfo,
 )
 
@@ -47,21 +50,28 @@ class AsyncStream(Generic[D]):
     def __repr__(self) -> str:
         return f"AsyncStream({self.name!r})"
 
-    async def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> int:
+    async def write(
+        self,
+        tag: str,
+        value: D | str,
+        *,
+        backlog: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> int:
         """Append one message and return its offset; see Stream.write."""
         return await self._run(
-            writing.write(self._handle, tag, self._handle.encoded(value), backlog)
+            writing.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
         )
 
     async def write_many(
         self,
-        entries: Iterable[tuple[str, D | str]],
+        entries: Iterable[Entry[D]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Append (tag, value) pairs, all or none; returns their offsets. See Stream.write_many."""
+        """Append entries, all or none; returns their offsets. See Stream.write_many."""
         return await self._run(
             writing.write_many(
                 self._handle, self._handle.encoded_entries(entries), backlog, producer, sequence
@@ -76,7 +86,7 @@ class AsyncStream(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Append Arrow columns tag, value and, if present, time; see Stream.append."""
+        """Append Arrow columns; see Stream.append."""
         batch = node.from_arrow(arrow_batch)
         return await self._run(writing.append(self._handle, batch, backlog, producer, sequence))
 
@@ -86,7 +96,7 @@ class AsyncStream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: Duration = staging.STAGED_MS,
+        keep_ms: int = staging.STAGED_MS,
     ) -> int:
         """Stage Arrow columns, to be published later; see Stream.stage."""
         batch = node.from_arrow(arrow_batch)
@@ -101,28 +111,30 @@ class AsyncStream(Generic[D]):
         return await self._run(staging.unstage(self._handle, stagings))
 
     async def read(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+        self, offset: int, count: int, *, block_ms: float | None = None
     ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on; see Stream.read."""
         found = await self._run(reading.read(self._handle, offset, count, block_ms))
         return self._handle.decoded(found)
 
     async def read_from(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+        self, offset: int, count: int, *, block_ms: float | None = None
     ) -> Passage[D]:
         """Read on from ``offset``, over holes and gaps; see Stream.read_from."""
         passage = await self._run(reading.read_from(self._handle, offset, count, block_ms))
         return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
     async def scan(
-        self, start: int | None = None, stop: int | None = None
+        self, start: int | None = None, stop: int | None = None, *, headers: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches; see Stream.scan."""
         at, end = reading.scan_range(start, stop)
         while at and at < end:
-            batches, at, *_ = await self._run(reading.scan_part(self._handle, at, end))
+            batches, at, *_ = await self._run(
+                reading.scan_part(self._handle, at, end, headers=headers)
+            )
             for batch in batches:
-                yield batch
+                yield with_maps(batch) if headers else batch
 
     async def info(self) -> StreamInfo:
         """Return where the stream stands."""
@@ -144,22 +156,20 @@ class AsyncStream(Generic[D]):
         self,
         *,
         max_count: int | None = None,
-        max_age_ms: Duration | None = None,
+        max_age_ms: int | None = None,
         max_bytes: int | None = None,
-        max_idle_ms: Duration | None = None,
+        max_idle_ms: int | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now; see Stream.retain."""
-        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
+        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
         return await self._run(retention.retain(self._handle.key, policy, force))
 
-    async def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
+    async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; see Stream.compact."""
         return await self._run(compaction.compact(self._handle, marker_ms))
 
-    async def auto_compact(
-        self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS
-    ) -> None:
+    async def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer."""
         await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 

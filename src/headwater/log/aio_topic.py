@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
+from headwater.headers import GivenHeaders
 from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
 from headwater.log.aio_stream import AsyncStream
+from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_READ, check_count
 from headwater.log.topic_groups import TopicStart
 from headwater.log.types import (
@@ -21,7 +23,6 @@ from headwater.log.types import (
     TopicDeadLetter,
     TopicMessage,
 )
-from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -53,15 +54,22 @@ class AsyncTopic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return AsyncStream(self._store, streams[place], self._member)
 
-    async def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> Placed:
-        """Append one message to the partition of its tag."""
+    async def write(
+        self,
+        tag: str,
+        value: D | str,
+        *,
+        backlog: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> Placed:
+        """Append one message to the partition of its tag; see Stream.write."""
         return await self._store.run(
-            topics.write(self._handle, tag, self._handle.encoded(value), backlog)
+            topics.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
         )
 
     async def write_many(
         self,
-        entries: Iterable[tuple[str, D | str]],
+        entries: Iterable[Entry[D]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
@@ -81,17 +89,17 @@ class AsyncTopic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append Arrow columns tag, value and, if present, time; see Topic.write_many."""
+        """Append Arrow columns, as Stream.append takes them; see Topic.write_many."""
         batch = node.from_arrow(arrow_batch)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )
 
-    async def scan(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, offset, tag, value, time."""
+    async def scan(self, *, headers: bool = False) -> AsyncIterator[pa.RecordBatch]:
+        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
         for place in range(await self.partitions()):
             stream = await self.partition(place)
-            async for batch in stream.scan():
+            async for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
     async def info(self) -> list[StreamInfo]:

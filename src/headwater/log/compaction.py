@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.inputs import Duration
 from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_ms
+from headwater.log.node import HEADERS
 from headwater.log.reading import complete, info
 from headwater.log.replies import NodeFacts, NodesReply, record
-from headwater.log.runs import SCHEMA
+from headwater.log.runs import SCHEMA, SCHEMA_WITH_HEADERS
 from headwater.log.types import GroupInfo
 from headwater.log.writing import seal
 from headwater.store.call import Argument, Call, Operation
@@ -71,12 +71,12 @@ class Rewritten(NamedTuple):
     lost_race: bool
 
 
-def survey(stream: StreamHandle, marker_ms: Duration, *, sealing: bool = True) -> Operation[Survey]:
+def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Operation[Survey]:
     """Seal all that was written, and see how far a compaction may go.
 
     Without ``sealing`` nothing is changed, and the survey goes up to what is the end now.
     """
-    marker_ms = check_ms(marker_ms, "marker_ms")
+    check_ms(marker_ms, "marker_ms")
     # Asked first: when the stream is deleted and made anew after this, no node is replaced.
     created = NodesReply.of((yield _nodes(stream.key, 0))).created
     if sealing:
@@ -93,7 +93,7 @@ def survey(stream: StreamHandle, marker_ms: Duration, *, sealing: bool = True) -
     return Survey(created, facts.first, last, floor, facts.last_time_ms - marker_ms)
 
 
-def compact(stream: StreamHandle, marker_ms: Duration) -> Operation[int]:
+def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
     """Keep the last message of every tag; returns how many messages went.
 
     Takes memory for one set of all tags; the log may be larger.
@@ -183,25 +183,33 @@ def note_compacted(stream: StreamHandle, created: bytes, last: int) -> Operation
 
 
 def rows_of(stream: StreamHandle, first: int, last: int) -> Operation[pa.RecordBatch]:
-    """Return the messages of first..last, with the columns of a scan."""
+    """Return the messages of first..last: the columns of a scan and, if any, stored headers."""
     runs = yield from fetch(stream, [(first, last)])
-    parts: list[Any] = [run.cut(first, last).to_arrow() for run in runs]
+    headers = any(run.headed for run in runs)
+    parts: list[Any] = [run.cut(first, last).to_arrow(headers=headers) for run in runs]
     return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], SCHEMA)
+
+
+def concat_rows(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join what rows_of returned; messages of a part without headers have none."""
+    headed = [SCHEMA_WITH_HEADERS.names == part.schema.names for part in parts]
+    if any(headed) and not all(headed):
+        parts = [
+            part
+            if has
+            else part.append_column(HEADERS, pa.repeat(pa.scalar(b"", HEADERS.type), part.num_rows))
+            for part, has in zip(parts, headed, strict=True)
+        ]
+    return pa.concat_batches(parts)
 
 
 def node_words(batch: pa.RecordBatch, base: int, last: int) -> tuple[Argument, ...]:
     """Spell a rewritten node of base..last: how many messages, the first time, the bytes."""
     if not batch.num_rows:
         return (0, 0, b"")
-    times = batch.column("time").cast(pa.int64())
-    dense = batch.num_rows == last - base + 1
-    packed = node.batch_of(
-        batch.column("tag"),
-        batch.column("value"),
-        times,
-        None if dense else batch.column("offset"),
-    )
-    return (batch.num_rows, times[0].as_py(), node.pack(packed, sealed=True).blob)
+    sparse = batch.num_rows != last - base + 1
+    packed = node.pack(node.of_rows(batch, offsets=sparse), sealed=True)
+    return (batch.num_rows, packed.first_time or 0, packed.blob)
 
 
 class _Pile:
@@ -236,7 +244,7 @@ class _Pile:
         base, last = max(old[0].base, first), old[-1].last
         # Rows below `first` were evicted already; they do not count as compacted.
         before -= max(first - old[0].base, 0)
-        words = node_words(pa.concat_batches(kept), base, last)
+        words = node_words(concat_rows(kept), base, last)
         args: list[Argument] = [self._created, base, *words]
         for each in old:
             args += [each.base, each.last, each.version]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from headwater.log import counts
+from headwater.log import counts, node
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import BuryReply, DeadRange, DeadReply, ExpireReply, RedriveReply
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
-from headwater.log.writing import append, batch_of_entries
+from headwater.log.writing import append
 from headwater.store.call import Call, Operation
 from headwater.store.faults import Refusal
 
@@ -60,9 +60,12 @@ def bury(group: GroupHandle) -> Operation[int]:
             for offset in range(first, last + 1)
         ]
         target = StreamHandle(batch.stream, group.stream.registered)
-        entries = [(letter.tag, letter.value) for letter in letters]
         # A letter may have been evicted since the first try: that one counts.
-        letters_batch = batch_of_entries(entries)
+        letters_batch = node.batch_of(
+            [letter.tag for letter in letters],
+            [letter.value for letter in letters],
+            headers=[letter.headers.encoded for letter in letters],
+        )
         offsets = yield from append(
             target, letters_batch, None, _producer(group), batch.number, compare=False
         )
@@ -104,7 +107,7 @@ def _open_letters(
     at, first, last, attempts = found
     end = at + min(last - first, most - 1)
     return [
-        DeadLetter(m.offset, m.tag, m.value, m.time_ms, first + m.offset - at, attempts)
+        DeadLetter(m.offset, m.tag, m.value, m.time_ms, first + m.offset - at, attempts, m.headers)
         for run in (yield from fetch(source, [(at, end)]))
         for m in run.cut(at, end).messages()
     ]

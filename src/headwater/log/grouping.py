@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
-from headwater.inputs import DEADLINE, Duration
 from headwater.log import acks, counts, dead_letters
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
@@ -34,16 +33,16 @@ class Terms(NamedTuple):
     expire_ms: int | None
 
     @classmethod
-    def of(cls, retry_ms: Duration | None, expire_ms: Duration | None) -> Terms:
+    def of(cls, retry_ms: int | None, expire_ms: int | None) -> Terms:
         """Accept what a caller asks for."""
         if expire_ms is not None:
             if retry_ms is None:
                 raise InvalidInput(
-                    "expire_ms needs ack_ms: only what must be acknowledged can expire"
+                    "expire_ms needs retry_ms: only what must be acknowledged can expire"
                 )
-            expire_ms = check_ms(expire_ms, "expire_ms", 1)
+            check_ms(expire_ms, "expire_ms", 1)
         if retry_ms is not None:
-            retry_ms = check_ms(retry_ms, DEADLINE, 1)
+            check_ms(retry_ms, "retry_ms", 1)
         return cls(retry_ms, expire_ms)
 
     def words(self) -> tuple[Argument, Argument]:
@@ -75,9 +74,9 @@ class GroupRead(NamedTuple):
 def read(
     group: GroupHandle,
     count: int,
-    block_ms: Duration | float | None,
-    retry_ms: Duration | None,
-    expire_ms: Duration | None,
+    block_ms: float | None,
+    retry_ms: int | None,
+    expire_ms: int | None,
 ) -> Operation[list[Message]]:
     """Take up to ``count`` messages that no other member has.
 
@@ -211,10 +210,14 @@ def _open_box(group: GroupHandle, text: bytes, terms: Terms) -> Operation[list[M
     if inline:
         claim = claims[0]
         facts, _, body = inline.partition(b"\n")
-        time, _, length = facts.partition(b":")
-        cut = int(length)
+        time, *sizes = facts.split(b":")
+        cut, *more = map(int, sizes)
         # The form of an entry of the tail.
-        entry = (b"0-%d" % claim.first, [b"k", body[:cut], b"v", body[cut:], b"t", time])
+        fields = [b"k", body[:cut], b"v", body[cut:], b"t", time]
+        if more:
+            end = cut + more[0]
+            fields = [b"h", body[cut:end], b"k", body[:cut], b"v", body[end:], b"t", time]
+        entry = (b"0-%d" % claim.first, fields)
         return open_entries([entry], group.stream.name)[0].messages(claim.attempt)
     runs = yield from fetch(group.stream, [(claim.first, claim.last) for claim in claims])
     messages, holes = _deliver(claims, runs)

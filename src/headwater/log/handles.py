@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from msgspec.structs import astuple
-
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput, UnknownGroup
+from headwater.log.entries import encoded_entries
 from headwater.log.history import NOTHING_SEEN, SeenHistory
 from headwater.log.keys import DELETED, STREAMS, TOPICS, stream_key
 from headwater.log.limits import MAX_OFFSET, check_count, check_name, check_offset
@@ -54,12 +53,9 @@ class StreamHandle:
         """Return what is written of a value."""
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
-    def encoded_entries(self, entries: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-        """Return what is written of (tag, value) pairs."""
-        if self.coder is None:
-            return entries
-        encode = self.coder.encode
-        return [(tag, encode(value)) for tag, value in entries]
+    def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
+        """Return what is written of entries; see entries.py for what they may be."""
+        return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[Any]) -> list[Any]:
         """Return messages with their values decoded; None stays None."""
@@ -70,7 +66,15 @@ class StreamHandle:
             return message
         data = self.coder.decode(message.value, "message", message.offset, "of stream", self.name)
         made: Callable[..., Message[Any]] = DecodedMessage
-        return made(*astuple(message), data)
+        return made(
+            message.offset,
+            message.tag,
+            message.value,
+            message.time_ms,
+            message.attempt,
+            data,
+            message.headers,
+        )
 
 
 def check_start(start: Start) -> None:

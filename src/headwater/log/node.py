@@ -9,9 +9,11 @@ compressed when that pays:
 Numbers are little endian. ``columns`` tells the schema, which is not repeated in every node: tag
 (string) and value (binary) always; bit 0: time (int64, ms); bit 1: offset (int64), which is there
 when offsets are missing in between; bit 2: the message is one zstd frame, which is small; bit 3: it
-is one lz4 block, which is fast. Version 1 is the only one so far; a node of an unknown version is
-refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it is given to
-read.
+is one lz4 block, which is fast; bit 4: headers (binary, see headwater.headers; empty for a message
+without any), behind the others. A node in which some message has headers is of version 2, every
+other one of version 1, so that those who know no headers can read it. A node of an unknown version
+is refused, never guessed at, and so is one whose bytes have changed: Arrow trusts what it is given
+to read.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, UnreadableNode
+from headwater.headers import MAX_HEADERS_BYTES
+from headwater.log.header_columns import encoded_column
 from headwater.log.limits import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
@@ -35,12 +39,16 @@ from headwater.log.limits import (
     NODE_MESSAGES,
 )
 
-VERSION = 1
+VERSION = 2
+_WITHOUT_HEADERS = 1
 DAMAGED = "it is damaged (its checksum is wrong)"
 HAS_TIME = 1
 HAS_OFFSET = 2
 ZSTD = 4
 LZ4 = 8
+HAS_HEADERS = 16
+# Which columns, and which compression, a node of each version may have.
+_KNOWN = {_WITHOUT_HEADERS: HAS_HEADERS - 1, VERSION: 2 * HAS_HEADERS - 1}
 _HEADER = struct.Struct("<2sBBIII")
 _CHECKED = 12
 
@@ -48,12 +56,14 @@ TAG = pa.field("tag", pa.string(), nullable=False)
 VALUE = pa.field("value", pa.binary(), nullable=False)
 TIME = pa.field("time", pa.int64(), nullable=False)
 OFFSET = pa.field("offset", pa.int64(), nullable=False)
+HEADERS = pa.field("headers", pa.binary(), nullable=False)
 _SCHEMAS = {
     0: pa.schema([TAG, VALUE]),
     HAS_TIME: pa.schema([TAG, VALUE, TIME]),
     HAS_OFFSET: pa.schema([TAG, VALUE, OFFSET]),
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
+_SCHEMAS |= {flag | HAS_HEADERS: schema.append(HEADERS) for flag, schema in _SCHEMAS.items()}
 EMPTY = pa.RecordBatch.from_pylist([], _SCHEMAS[HAS_TIME | HAS_OFFSET])
 _FAST = pa.Codec("lz4_raw")
 _MIDDLING = pa.Codec("zstd", 2)
@@ -68,9 +78,9 @@ CHECK_PRIME = 4294967291
 _CHECKED_VERSION = 1 << 32
 
 
-def message_crc(tag: bytes, value: bytes) -> int:
-    """Return the CRC-32 of a message; it begins with the length of the tag."""
-    return crc32(value, crc32(tag, len(tag)))
+def message_crc(tag: bytes, value: bytes, headers: bytes = b"") -> int:
+    """Return the CRC-32 of a message: lengths of tag and headers, tag, headers, value."""
+    return crc32(value, crc32(headers, crc32(tag, len(tag) + (len(headers) << 16))))
 
 
 def checksum(crc: int, offset: int, time: int, count: int = 1) -> int:
@@ -105,8 +115,9 @@ def batch_of(
     values: Sequence[bytes | str],
     times: Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
+    headers: Sequence[bytes] | None = None,
 ) -> pa.RecordBatch:
-    """Return the record batch of a node, made of columns."""
+    """Return the record batch of a node, made of columns; headers as they are stored."""
     try:
         columns = [pa.array(tags, pa.string()), pa.array(values, pa.binary())]
     except (pa.ArrowException, UnicodeError, TypeError, OverflowError) as error:
@@ -121,7 +132,16 @@ def batch_of(
     if offsets is not None:
         columns.append(pa.array(offsets, pa.int64()))
         columns_flag |= HAS_OFFSET
+    if headers is not None and any(headers):
+        columns.append(pa.array(headers, pa.binary()))
+        columns_flag |= HAS_HEADERS
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[columns_flag])
+
+
+def longest(array: pa.Array) -> int:
+    """Return the length of the longest value."""
+    length: int | None = pc.max(pc.binary_length(array)).as_py()
+    return length or 0
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
@@ -133,13 +153,16 @@ def check_batch(batch: pa.RecordBatch) -> None:
     size = batch.nbytes
     if size > MAX_BATCH_BYTES:
         raise InvalidInput(f"a batch may have {MAX_BATCH_BYTES} bytes, not {size}; split it")
-    for column, most in (("tag", MAX_TAG_BYTES), ("value", MAX_VALUE_BYTES)):
+    limits = [("tag", MAX_TAG_BYTES), ("value", MAX_VALUE_BYTES)]
+    if "headers" in batch.schema.names:
+        limits.append(("headers", MAX_HEADERS_BYTES))
+    for column, most in limits:
         array = batch.column(column)
         if array.null_count:
             raise InvalidInput(f"a {column} is None; every message needs one (it may be empty)")
-        longest = pc.max(pc.binary_length(array)).as_py() or 0
-        if longest > most:
-            raise InvalidInput(f"a {column} may have {most} bytes, not {longest}; make it smaller")
+        size = longest(array)
+        if size > most:
+            raise InvalidInput(f"a {column} may have {most} bytes, not {size}; make it smaller")
 
 
 def digest(batch: pa.RecordBatch) -> str:
@@ -164,8 +187,24 @@ def digest(batch: pa.RecordBatch) -> str:
     return f"{crc:08x}{size:x}"
 
 
+def of_rows(rows: pa.RecordBatch, *, offsets: bool = False) -> pa.RecordBatch:
+    """Return rows of a scan, with headers as they are stored if any, in the shape of a node."""
+    columns = [rows.column("tag"), rows.column("value"), rows.column("time").view(pa.int64())]
+    flag = HAS_TIME
+    if offsets:
+        columns.append(rows.column("offset"))
+        flag |= HAS_OFFSET
+    if "headers" in rows.schema.names:
+        columns.append(rows.column("headers"))
+        flag |= HAS_HEADERS
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS[flag])
+
+
 def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-    """Return a caller's Arrow data in the shape of a node: tag, value and, if present, time."""
+    """Return a caller's Arrow data in the shape of a node: tag, value, and time and headers if any.
+
+    Headers are a map of string to binary, or as Spark has them: an array of structs, key and value.
+    """
     if isinstance(batch, pa.Table):
         batch = batch.combine_chunks().to_batches() or [
             pa.RecordBatch.from_pylist([], batch.schema)
@@ -176,9 +215,10 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
             f"append takes a pyarrow.RecordBatch or Table, not {type(batch).__name__}"
         )
     names = set(batch.schema.names)
-    if not {"tag", "value"} <= names or names - {"tag", "value", "time"}:
+    if not {"tag", "value"} <= names or names - {"tag", "value", "time", "headers"}:
         raise InvalidInput(
-            f"append takes the columns tag, value and, if wished, time, not {batch.schema.names}"
+            "append takes the columns tag, value and, if wished, time and headers, not "
+            f"{batch.schema.names}"
         )
     try:
         columns = [batch.column("tag").cast(pa.string()), batch.column("value").cast(pa.binary())]
@@ -194,6 +234,11 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
                 raise InvalidInput("a time is too large; times are milliseconds since 1970")
             columns.append(times)
             flag = HAS_TIME
+        if "headers" in names:
+            headers = encoded_column(batch.column("headers"))
+            if headers is not None:
+                columns.append(headers)
+                flag |= HAS_HEADERS
     except pa.ArrowException as error:
         raise InvalidInput(
             f"append takes tag: string, value: binary, time: timestamp or int64 ({error})"
@@ -205,6 +250,13 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
     """Return a batch as a node: ``hot`` is packed fast, ``sealed`` as small as can be."""
     names = batch.schema.names
     columns = (HAS_TIME if "time" in names else 0) | (HAS_OFFSET if "offset" in names else 0)
+    version = _WITHOUT_HEADERS
+    if "headers" in names:
+        if longest(batch.column("headers")):
+            version = VERSION
+            columns |= HAS_HEADERS
+        else:
+            batch = batch.drop_columns("headers")
     first = newest = None
     if columns & HAS_TIME and batch.num_rows:
         times = batch.column("time")
@@ -215,7 +267,7 @@ def pack(batch: pa.RecordBatch, *, hot: bool = False, sealed: bool = False) -> P
         columns |= LZ4 if hot else ZSTD
         message = (_FAST if hot else _SMALL if sealed else _MIDDLING).compress(message)
     body = message.to_pybytes()
-    facts = (b"HW", VERSION, columns, batch.num_rows, size)
+    facts = (b"HW", version, columns, batch.num_rows, size)
     checksum = crc32(body, crc32(_HEADER.pack(*facts, 0)[:_CHECKED]))
     return PackedNode(batch.num_rows, first, newest, size, _HEADER.pack(*facts, checksum) + body)
 
@@ -230,11 +282,11 @@ def check(blob: bytes) -> tuple[int, int, int]:
     magic, version, columns, rows, size, checksum = _HEADER.unpack_from(blob)
     if magic != b"HW":
         raise UnreadableNode("it does not begin as a node does")
-    if version != VERSION:
-        raise UnreadableNode(f"it has format version {version}, this client reads {VERSION}")
+    if version not in _KNOWN:
+        raise UnreadableNode(f"it has format version {version}, this client reads up to {VERSION}")
     if checksum != crc32(memoryview(blob)[_HEADER.size :], crc32(blob[:_CHECKED])):
         raise UnreadableNode(DAMAGED)
-    if columns & ~(ZSTD | LZ4) not in _SCHEMAS:
+    if columns & ~_KNOWN[version]:
         raise UnreadableNode(f"it has columns that this client does not know ({columns})")
     return columns, rows, size
 
@@ -279,6 +331,9 @@ def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     lengths: list[Any] = pc.binary_length(batch.column("value")).to_pylist()
+    if "headers" in batch.schema.names:
+        more = pc.binary_length(batch.column("headers")).to_pylist()
+        lengths = [one + other for one, other in zip(lengths, more, strict=True)]
     start, size = 0, 0
     for row, length in enumerate(lengths):
         if row > start and size + length > NODE_BYTES:

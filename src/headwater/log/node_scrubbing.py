@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from headwater.errors import UnreadableNode
+from headwater.headers import check_stored
 from headwater.log.keys import index_key, nodes_key, stream_key
 from headwater.log.replies import IndexedNode, SentNode
 from headwater.log.runs import open_node
@@ -176,6 +177,8 @@ def _fault_of(facts: IndexedNode, last: int, blob: bytes | None) -> tuple[str, s
         return None if not facts.messages else (f"{facts.messages} messages", "none")
     try:
         batch = open_node(SentNode(facts.base, last, facts.time, facts.version, blob), "")
+        if "headers" in batch.schema.names:
+            check_stored(batch.column("headers").to_pylist())
     except UnreadableNode as error:
         return "a node that can be read", error.why
     if batch.num_rows != facts.messages:

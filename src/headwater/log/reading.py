@@ -10,7 +10,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from headwater.inputs import Duration
 from headwater.log import counts, history
 from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
@@ -46,7 +45,7 @@ Piece = TypeVar("Piece")
 
 
 def read(
-    stream: StreamHandle, offset: int, count: int, block_ms: Duration | float | None
+    stream: StreamHandle, offset: int, count: int, block_ms: float | None
 ) -> Operation[list[Message | None]]:
     """Read ``count`` messages from ``offset`` on; one place per offset, None where it is gone."""
     check_offset(offset)
@@ -67,12 +66,7 @@ def read(
 
 
 def read_from(
-    stream: StreamHandle,
-    offset: int,
-    count: int,
-    block_ms: Duration | float | None,
-    *,
-    looks: bool = False,
+    stream: StreamHandle, offset: int, count: int, block_ms: float | None, *, looks: bool = False
 ) -> Operation[Passage]:
     """Read on from ``offset``: up to ``count`` messages, where to go on, and what was evicted.
 
@@ -236,12 +230,17 @@ class Scanned(NamedTuple, Generic[Piece]):
     created: int
 
 
-def scan_part(stream: StreamHandle, at: int, stop: int) -> Operation[Scanned[pa.RecordBatch]]:
-    """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed."""
+def scan_part(
+    stream: StreamHandle, at: int, stop: int, *, headers: bool = False
+) -> Operation[Scanned[pa.RecordBatch]]:
+    """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed.
+
+    With ``headers``, they have a column of headers as they are stored.
+    """
     held = stream.held
     reply = ReadReply(*(yield _part(stream, held.name, at, stop)))
     runs, stream.held = open_runs(reply, held, stream.name)
-    batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop)]
+    batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop, headers=headers)]
     return _scanned(batches, at, stop, reply)
 
 
@@ -278,9 +277,15 @@ def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
     return Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
 
 
-def _cut(runs: Iterable[Run], start: int, stop: int) -> list[tuple[int, pa.RecordBatch]]:
+def _cut(
+    runs: Iterable[Run], start: int, stop: int, *, headers: bool = False
+) -> list[tuple[int, pa.RecordBatch]]:
     """Return the rows of runs that lie in the range, those of each run with its first offset."""
-    found = [(run.base, run.cut(start, stop - 1).to_arrow()) for run in runs if run.last >= start]
+    found = [
+        (run.base, run.cut(start, stop - 1).to_arrow(headers=headers))
+        for run in runs
+        if run.last >= start
+    ]
     return [(base, batch) for base, batch in found if batch.num_rows]
 
 

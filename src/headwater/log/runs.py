@@ -7,8 +7,9 @@ columns are only made of the rows that were asked for.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
@@ -16,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import UnreadableNode
+from headwater.headers import Headers
 from headwater.log import node
 from headwater.log.group_replies import GroupReadReply
 from headwater.log.replies import ReadReply, SentNode
-from headwater.log.types import Message
+from headwater.log.types import HeadedMessage, Message
 
 Look = TypeVar("Look")
 
@@ -31,6 +33,9 @@ SCHEMA = pa.schema(
         pa.field("time", pa.timestamp("ms", "UTC"), nullable=False),
     ]
 )
+# The same with headers, as they are stored.
+SCHEMA_WITH_HEADERS = SCHEMA.append(node.HEADERS)
+_NONE_HEADED: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Run(Protocol):
@@ -44,6 +49,10 @@ class Run(Protocol):
     def last(self) -> int:
         """The last offset."""
 
+    @property
+    def headed(self) -> bool:
+        """Whether a message may have headers."""
+
     def cut(self, first: int, last: int) -> Run:
         """Return the part that lies in first..last."""
 
@@ -53,8 +62,8 @@ class Run(Protocol):
     def messages(self, attempt: int = 0) -> list[Message]:
         """Return all rows as Python messages."""
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """Return all rows as a record batch of SCHEMA."""
+    def to_arrow(self, *, headers: bool = False) -> pa.RecordBatch:
+        """Return all rows as a record batch of SCHEMA, or of SCHEMA_WITH_HEADERS when asked."""
 
 
 class PackedRun(NamedTuple):
@@ -69,6 +78,11 @@ class PackedRun(NamedTuple):
     def sparse(self) -> bool:
         """Whether offsets are missing in it."""
         return "offset" in self.batch.schema.names
+
+    @property
+    def headed(self) -> bool:
+        """See Run."""
+        return "headers" in self.batch.schema.names
 
     def cut(self, first: int, last: int) -> PackedRun:
         """See Run."""
@@ -99,11 +113,14 @@ class PackedRun(NamedTuple):
         )
         times = batch.column("time").to_pylist() if "time" in names else repeat(self.time)
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        if self.headed:
+            headers = batch.column("headers").to_pylist()
+            return list(map(_message, offsets, tags, values, times, repeat(attempt), headers))
         attempts = (repeat(attempt),) if attempt else ()
         made: Callable[..., Message] = Message
         return list(map(made, offsets, tags, values, times, *attempts))
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, *, headers: bool = False) -> pa.RecordBatch:
         """See Run; tags and values are not copied."""
         batch = self.batch
         offsets = batch.column("offset") if self.sparse else pa.arange(self.base, self.last + 1)
@@ -112,20 +129,35 @@ class PackedRun(NamedTuple):
             times = batch.column("time").view(kind)
         else:
             times = pa.repeat(pa.scalar(self.time, kind), batch.num_rows)
-        return pa.RecordBatch.from_arrays([offsets, *batch.columns[:2], times], schema=SCHEMA)
+        columns = [offsets, *batch.columns[:2], times]
+        if not headers:
+            return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        columns.append(
+            batch.column("headers")
+            if self.headed
+            else pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
+        )
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_WITH_HEADERS)
 
 
 class PlainRun(NamedTuple):
-    """Messages that were written one by one."""
+    """Messages that were written one by one; ``headers`` of those that have some, by offset."""
 
     base: int
     last: int
     rows: list[tuple[int, str, bytes, int]]
+    headers: Mapping[int, bytes] = _NONE_HEADED
+
+    @property
+    def headed(self) -> bool:
+        """See Run."""
+        return bool(self.headers)
 
     def cut(self, first: int, last: int) -> PlainRun:
         """See Run."""
         first, last = max(first, self.base), min(last, self.last)
-        return PlainRun(first, last, self.rows[first - self.base : last - self.base + 1])
+        rows = self.rows[first - self.base : last - self.base + 1]
+        return PlainRun(first, last, rows, self.headers)
 
     def hole_to(self, offset: int) -> int:
         """See Run; plain messages have no holes."""
@@ -133,15 +165,29 @@ class PlainRun(NamedTuple):
 
     def messages(self, attempt: int = 0) -> list[Message]:
         """See Run."""
+        if self.headers:
+            return [_message(*row, attempt, self.headers.get(row[0], b"")) for row in self.rows]
         return [Message(*row, attempt) for row in self.rows]
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, *, headers: bool = False) -> pa.RecordBatch:
         """See Run."""
-        columns = zip(*self.rows, strict=True)
+        columns = list(zip(*self.rows, strict=True))
+        schema = SCHEMA
+        if headers:
+            columns.append(tuple(self.headers.get(row[0], b"") for row in self.rows))
+            schema = SCHEMA_WITH_HEADERS
         return pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
-            schema=SCHEMA,
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+            schema=schema,
         )
+
+
+def _message(
+    offset: int, tag: str, value: bytes, time: int, attempt: int, headers: bytes
+) -> Message:
+    if not headers:
+        return Message(offset, tag, value, time, attempt)
+    return HeadedMessage(offset, tag, value, time, attempt, Headers.stored(headers))
 
 
 class Held(NamedTuple):
@@ -227,13 +273,14 @@ def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
     """
     runs: list[Run] = []
     rows: list[tuple[int, str, bytes, int]] = []
+    headed: dict[int, bytes] = {}
     offset = 0
     try:
         for entry_id, fields in entries:
             offset = int(entry_id[2:])
             if fields[0] == b"k":
                 if rows and offset != rows[-1][0] + 1:
-                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows, headed))
                     rows = []
                 tag, value = fields[1], fields[3]
                 time_digits, _, check = fields[5].partition(b"-")
@@ -243,9 +290,15 @@ def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
                 if check and (crc + time + 3 * offset + 5 - int(check)) % node.CHECK_PRIME:
                     raise UnreadableNode(node.DAMAGED)
                 rows.append((offset, tag.decode(), value, time))
+            elif fields[0] == b"h":
+                if rows and offset != rows[-1][0] + 1:
+                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows, headed))
+                    rows = []
+                rows.append(_open_headed(offset, fields))
+                headed[offset] = fields[1]
             else:
                 if rows:
-                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+                    runs.append(PlainRun(rows[0][0], rows[-1][0], rows, headed))
                     rows = []
                 runs.append(_open_packed(offset, fields))
     except UnreadableNode as error:
@@ -253,8 +306,18 @@ def open_entries(entries: Iterable[Any], stream: str = "") -> list[Run]:
     except (ValueError, IndexError):
         raise UnreadableNode(node.DAMAGED, stream, offset) from None
     if rows:
-        runs.append(PlainRun(rows[0][0], rows[-1][0], rows))
+        runs.append(PlainRun(rows[0][0], rows[-1][0], rows, headed))
     return runs
+
+
+def _open_headed(offset: int, fields: list[bytes]) -> tuple[int, str, bytes, int]:
+    headers, tag, value, checked = fields[1], fields[3], fields[5], fields[7]
+    time_digits, _, check = checked.partition(b"-")
+    time = int(time_digits)
+    crc = node.message_crc(tag, value, headers)
+    if int(check) != node.checksum(crc, offset, time):
+        raise UnreadableNode(node.DAMAGED)
+    return offset, tag.decode(), value, time
 
 
 def _open_packed(offset: int, fields: list[bytes]) -> PackedRun:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.errors import UnreadableNode
+from headwater.headers import check_stored
 from headwater.log import group_scrubbing, node_scrubbing, publish_scrubbing
 from headwater.log.keys import index_key, nodes_key, stream_key, tail_key
 from headwater.log.node_scrubbing import CALL_BYTES, rows_command, rows_of
@@ -197,6 +198,8 @@ def _entry_fault(entry: Any) -> tuple[int, int, str]:
     last = int(entry[0][2:])
     try:
         (run,) = open_entries([entry])
+        if run.headed:
+            check_stored(run.to_arrow(headers=True).column("headers").to_pylist())
     except UnreadableNode as error:
         return last, last, error.why
     except ValueError:

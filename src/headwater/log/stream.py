@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.inputs import Duration
+from headwater.headers import GivenHeaders
 from headwater.log import (
     compaction,
     housekeeping,
@@ -19,13 +19,16 @@ from headwater.log import (
     staging,
     writing,
 )
+from headwater.log.entries import Entry
 from headwater.log.group import Group
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
+from headwater.log.header_columns import with_maps
 from headwater.log.types import (
     Message,
     Passage,
     Published,
     Retained,
+    Retention,
     StreamInfo,
 )
 
@@ -50,18 +53,28 @@ class Stream(Generic[D]):
     def __repr__(self) -> str:
         return f"Stream({self.name!r})"
 
-    def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> int:
+    def write(
+        self,
+        tag: str,
+        value: D | str,
+        *,
+        backlog: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> int:
         """Append one message and return its offset.
 
         It is in the log when this returns. ``backlog`` then evicts old messages so that at least
-        that many remain; it never passes a registered reader. Raises OutcomeUnknown when the
-        connection broke in between. One round trip.
+        that many remain; it never passes a registered reader. ``headers`` are a small map beside
+        the value, of names to bytes or str. Raises OutcomeUnknown when the connection broke in
+        between. One round trip.
         """
-        return self._run(writing.write(self._handle, tag, self._handle.encoded(value), backlog))
+        return self._run(
+            writing.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
+        )
 
     def write_many(
         self,
-        entries: Iterable[tuple[str, D | str]],
+        entries: Iterable[Entry[D]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
@@ -69,6 +82,7 @@ class Stream(Generic[D]):
     ) -> range:
         """Append (tag, value) pairs, all or none, and return their offsets.
 
+        An entry may also be (tag, value, headers), or a message that was read, which is copied.
         With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
         returns the offsets of the first time; the last 128 sequences of a producer are remembered.
         Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
@@ -88,7 +102,10 @@ class Stream(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Append Arrow columns tag, value and, if present, time, without touching a row."""
+        """Append Arrow columns tag, value and, if present, time and headers (map<string, binary>).
+
+        Without headers, no row is touched.
+        """
         batch = node.from_arrow(arrow_batch)
         return self._run(writing.append(self._handle, batch, backlog, producer, sequence))
 
@@ -98,9 +115,9 @@ class Stream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: Duration = staging.STAGED_MS,
+        keep_ms: int = staging.STAGED_MS,
     ) -> int:
-        """Stage Arrow columns tag, value and, if present, time, to be published later.
+        """Stage Arrow columns, as append takes them, to be published later.
 
         ``into`` names the staging. The first batch goes to place 0, each next one to the place
         that the one before returned; so a repeat changes nothing. No reader sees a staging, and the
@@ -127,7 +144,7 @@ class Stream(Generic[D]):
         return self._run(staging.unstage(self._handle, stagings))
 
     def read(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+        self, offset: int, count: int, *, block_ms: float | None = None
     ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on.
 
@@ -138,9 +155,7 @@ class Stream(Generic[D]):
         found = self._run(reading.read(self._handle, offset, count, block_ms))
         return self._handle.decoded(found)
 
-    def read_from(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
-    ) -> Passage[D]:
+    def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage[D]:
         """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
 
         This is for readers that keep their own position. It returns fewer messages when they are
@@ -151,16 +166,18 @@ class Stream(Generic[D]):
         passage = self._run(reading.read_from(self._handle, offset, count, block_ms))
         return Passage(self._handle.decoded(passage.messages), *passage[1:])
 
-    def scan(self, start: int | None = None, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, start: int | None = None, stop: int | None = None, *, headers: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of start..stop-1 as record batches: offset, tag, value, time.
 
-        The scan ends at what is the end of the stream when it gets there. Evicted and compacted
-        offsets are left out.
+        With ``headers``, a further column has them: map<string, binary>. The scan ends at what is
+        the end of the stream when it gets there. Evicted and compacted offsets are left out.
         """
         at, end = reading.scan_range(start, stop)
         while at and at < end:
-            batches, at, *_ = self._run(reading.scan_part(self._handle, at, end))
-            yield from batches
+            batches, at, *_ = self._run(reading.scan_part(self._handle, at, end, headers=headers))
+            yield from map(with_maps, batches) if headers else batches
 
     def info(self) -> StreamInfo:
         """Return where the stream stands."""
@@ -190,9 +207,9 @@ class Stream(Generic[D]):
         self,
         *,
         max_count: int | None = None,
-        max_age_ms: Duration | None = None,
+        max_age_ms: int | None = None,
         max_bytes: int | None = None,
-        max_idle_ms: Duration | None = None,
+        max_idle_ms: int | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now.
@@ -202,10 +219,10 @@ class Stream(Generic[D]):
         reads again. ``headwater keep`` applies the policy from then on. Without any limit,
         everything is kept.
         """
-        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
+        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
         return self._run(retention.retain(self._handle.key, policy, force))
 
-    def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
+    def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
@@ -213,7 +230,7 @@ class Stream(Generic[D]):
         """
         return self._run(compaction.compact(self._handle, marker_ms))
 
-    def auto_compact(self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS) -> None:
+    def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
         It does so when at least half of the messages are newer than the last compaction.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Generic
 import pyarrow as pa
 
 from headwater.codecs import D
+from headwater.headers import GivenHeaders
 from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
+from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_READ, check_count
 from headwater.log.stream import Stream
 from headwater.log.topic_groups import TopicStart
@@ -21,7 +23,6 @@ from headwater.log.types import (
     TopicDeadLetter,
     TopicMessage,
 )
-from headwater.log.writing import batch_of_entries
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -57,21 +58,28 @@ class Topic(Generic[D]):
         check_count(place, "partition", len(streams) - 1)
         return Stream(self._store, streams[place], self._member)
 
-    def write(self, tag: str, value: D | str, *, backlog: int | None = None) -> Placed:
-        """Append one message to the partition of its tag."""
+    def write(
+        self,
+        tag: str,
+        value: D | str,
+        *,
+        backlog: int | None = None,
+        headers: GivenHeaders | None = None,
+    ) -> Placed:
+        """Append one message to the partition of its tag; see Stream.write."""
         return self._store.run(
-            topics.write(self._handle, tag, self._handle.encoded(value), backlog)
+            topics.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
         )
 
     def write_many(
         self,
-        entries: Iterable[tuple[str, D | str]],
+        entries: Iterable[Entry[D]],
         *,
         backlog: int | None = None,
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append (tag, value) pairs; returns the offsets in each partition.
+        """Append (tag, value) pairs, or entries with headers; returns the offsets by partition.
 
         Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
         after a failure: what was written is deduplicated.
@@ -87,15 +95,15 @@ class Topic(Generic[D]):
         producer: str | None = None,
         sequence: int | None = None,
     ) -> dict[int, range]:
-        """Append Arrow columns tag, value and, if present, time; see write_many."""
+        """Append Arrow columns, as Stream.append takes them; see write_many."""
         batch = node.from_arrow(arrow_batch)
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
-    def scan(self) -> Iterator[pa.RecordBatch]:
-        """Yield all messages, partition by partition: partition, offset, tag, value, time."""
+    def scan(self, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield all messages, partition by partition: partition, and the columns of Stream.scan."""
         for place in range(self.partitions()):
             stream = self.partition(place)
-            for batch in stream.scan():
+            for batch in stream.scan(headers=headers):
                 yield topics.with_partition(batch, place)
 
     def info(self) -> list[StreamInfo]:

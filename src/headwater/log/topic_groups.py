@@ -18,7 +18,14 @@ from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle
 from headwater.log.keys import tail_key
 from headwater.log.limits import check_block, check_count, check_ms, check_name
 from headwater.log.topics import TopicHandle, check_partition, in_each
-from headwater.log.types import GroupInfo, Redriven, TopicDeadLetter, TopicMessage
+from headwater.log.types import (
+    GroupInfo,
+    HeadedTopicMessage,
+    Message,
+    Redriven,
+    TopicDeadLetter,
+    TopicMessage,
+)
 from headwater.store.call import Clock, Operation, Wait
 from headwater.store.many import together
 
@@ -140,6 +147,10 @@ def _read_partitions(
             raise
         messages += [
             TopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt)
+            if type(m) is Message
+            else HeadedTopicMessage(
+                place, m.offset, m.tag, m.value, m.time_ms, m.attempt, m.headers
+            )
             for m in taken.messages
         ]
         news.append((members[place].stream, taken.last))

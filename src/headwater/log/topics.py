@@ -13,11 +13,12 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import astuple
 
 from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput, PartitionMismatch
+from headwater.headers import GivenHeaders
 from headwater.log import node, reading, retention, writing
+from headwater.log.entries import encoded_entries
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import TOPICS, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_count
@@ -73,12 +74,9 @@ class TopicHandle:
         """Return what is written of a value."""
         return cast("bytes | str", value) if self.coder is None else self.coder.encode(value)
 
-    def encoded_entries(self, entries: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-        """Return what is written of (tag, value) pairs."""
-        if self.coder is None:
-            return entries
-        encode = self.coder.encode
-        return [(tag, encode(value)) for tag, value in entries]
+    def encoded_entries(self, entries: Iterable[Any]) -> Iterable[Any]:
+        """Return what is written of entries; see entries.py for what they may be."""
+        return entries if self.coder is None else encoded_entries(self.coder, entries)
 
     def decoded(self, messages: list[TopicMessage]) -> list[Any]:
         """Return messages with their values decoded."""
@@ -88,7 +86,12 @@ class TopicHandle:
         made: Callable[..., TopicMessage[Any]] = DecodedTopicMessage
         return [
             made(
-                *astuple(message),
+                message.partition,
+                message.offset,
+                message.tag,
+                message.value,
+                message.time_ms,
+                message.attempt,
                 coder.decode(
                     message.value,
                     "message",
@@ -98,6 +101,7 @@ class TopicHandle:
                     "partition",
                     message.partition,
                 ),
+                message.headers,
             )
             for message in messages
         ]
@@ -152,14 +156,19 @@ def spread(batch: pa.RecordBatch, places: pa.Array) -> dict[int, pa.RecordBatch]
 
 
 def write(
-    topic: TopicHandle, tag: str, value: bytes | str, backlog: int | None
+    topic: TopicHandle,
+    tag: str,
+    value: bytes | str,
+    backlog: int | None,
+    headers: GivenHeaders | None = None,
 ) -> Operation[Placed]:
     """Append one message to the partition of its tag."""
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
     streams = yield from topic.open()
     place = partition_of(tag, len(streams))
-    return Placed(place, (yield from writing.write(streams[place], tag, value, backlog)))
+    offset = yield from writing.write(streams[place], tag, value, backlog, headers)
+    return Placed(place, offset)
 
 
 def append(

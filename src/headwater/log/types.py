@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
+from headwater.headers import NO_HEADERS, Headers
 
 # A group or reader that was silent for so long is named where it holds up retention.
 IDLE_MS = 24 * 3600 * 1000
@@ -20,6 +21,7 @@ class Message(msgspec.Struct, Generic[D], frozen=True, gc=False):
     ``attempt`` is 0 for a plain read; read through a group it counts the deliveries, from 1.
     ``data`` is the value as the codec of the stream decodes it; without a codec, its bytes.
     It is a Struct because reads make many of them: that takes a third of the time of a NamedTuple.
+    Only a message that has headers takes room for them.
     """
 
     offset: int
@@ -33,11 +35,23 @@ class Message(msgspec.Struct, Generic[D], frozen=True, gc=False):
         """What the message says; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
+    @property
+    def headers(self) -> Headers:
+        """What was written beside the value, by name; an empty map when nothing was."""
+        return NO_HEADERS
+
+
+class HeadedMessage(Message[D], frozen=True, gc=False):
+    """A message of a stream that has headers."""
+
+    headers: Headers = NO_HEADERS
+
 
 class DecodedMessage(Message[D], frozen=True, gc=True):
     """A message of a stream that has a codec."""
 
     decoded: D | Undecodable | None = None
+    headers: Headers = NO_HEADERS
 
     @property
     def data(self) -> D:
@@ -76,7 +90,10 @@ class Published(NamedTuple):
 
 
 class TopicMessage(msgspec.Struct, Generic[D], frozen=True, gc=False):
-    """One message of a topic; offsets count within its partition. ``data`` is as in Message."""
+    """One message of a topic; offsets count within its partition.
+
+    ``data`` and ``headers`` are as in Message.
+    """
 
     partition: int
     offset: int
@@ -90,11 +107,23 @@ class TopicMessage(msgspec.Struct, Generic[D], frozen=True, gc=False):
         """What the message says; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
+    @property
+    def headers(self) -> Headers:
+        """What was written beside the value, by name; an empty map when nothing was."""
+        return NO_HEADERS
+
+
+class HeadedTopicMessage(TopicMessage[D], frozen=True, gc=False):
+    """A message of a topic that has headers."""
+
+    headers: Headers = NO_HEADERS
+
 
 class DecodedTopicMessage(TopicMessage[D], frozen=True, gc=True):
     """A message of a topic that has a codec."""
 
     decoded: D | Undecodable | None = None
+    headers: Headers = NO_HEADERS
 
     @property
     def data(self) -> D:
@@ -111,6 +140,7 @@ class DeadLetter(NamedTuple):
     time_ms: int
     origin: int
     attempts: int
+    headers: Headers = NO_HEADERS
 
 
 class TopicDeadLetter(NamedTuple):
@@ -123,6 +153,7 @@ class TopicDeadLetter(NamedTuple):
     time_ms: int
     origin: int
     attempts: int
+    headers: Headers = NO_HEADERS
 
 
 class Redriven(NamedTuple):

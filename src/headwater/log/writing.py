@@ -15,7 +15,9 @@ from zlib import crc32
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StoreError
+from headwater.headers import GivenHeaders, encode_headers
 from headwater.log import history, node
+from headwater.log.entries import batch_of_entries
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_name
 from headwater.log.limits import (
@@ -41,7 +43,11 @@ _FIT_BYTES = NODE_BYTES // 4
 
 
 def write(
-    stream: StreamHandle, tag: str, value: bytes | str, backlog: int | None
+    stream: StreamHandle,
+    tag: str,
+    value: bytes | str,
+    backlog: int | None,
+    headers: GivenHeaders | None = None,
 ) -> Operation[int]:
     """Append one message and return its offset."""
     if type(value) is not bytes:
@@ -61,7 +67,13 @@ def write(
             f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
         )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
-    args = ("", "", keep, "checked", raw_tag, value, crc32(value, crc32(raw_tag, len(raw_tag))))
+    stored = encode_headers(headers) if headers is not None else b""
+    args: tuple[Argument, ...]
+    if not stored:
+        args = ("", "", keep, "checked", raw_tag, value, crc32(value, crc32(raw_tag, len(raw_tag))))
+    else:
+        crc = node.message_crc(raw_tag, value, stored)
+        args = ("", "", keep, "headed", raw_tag, value, crc, stored)
     call = Call("hw_stream_write", stream.key, args, messages=1)
     reply = WriteReply(*(yield call))
     offset = reply.last
@@ -74,7 +86,7 @@ def write(
 
 def write_many(
     stream: StreamHandle,
-    entries: Iterable[tuple[str, bytes | str]],
+    entries: Iterable[Any],
     backlog: int | None,
     producer: str | None,
     sequence: int | None,
@@ -82,21 +94,6 @@ def write_many(
     """Append a batch and return its offsets; see append for producer and sequence."""
     batch = batch_of_entries(entries)
     return (yield from append(stream, batch, backlog, producer, sequence))
-
-
-def batch_of_entries(entries: Iterable[tuple[str, bytes | str]]) -> pa.RecordBatch:
-    """Turn (tag, value) pairs into a batch of a node's shape."""
-    if not isinstance(entries, Iterable):
-        raise InvalidInput(f"entries must be (tag, value) pairs, not {entries!r}")
-    pairs = entries if isinstance(entries, list) else list(entries)
-    try:
-        tags, values = zip(*pairs, strict=True) if pairs else ((), ())
-    except (TypeError, ValueError):
-        raise InvalidInput("entries must be (tag, value) pairs") from None
-    if pairs and isinstance(pairs[0], str):
-        # A str of two characters would pass for a pair; a dict gives its keys.
-        raise InvalidInput("entries must be (tag, value) pairs, not strings; use dict.items()")
-    return node.batch_of(tags, values)
 
 
 def append(
@@ -195,12 +192,22 @@ def _head(backlog: int | None, producer: str | None, sequence: int | None) -> tu
 
 def _payload(batch: pa.RecordBatch, *, hot: bool) -> list[Argument]:
     if batch.num_rows <= PLAIN_MESSAGES and "time" not in batch.schema.names:
+        if "headers" in batch.schema.names:
+            return _headed_words(batch)
         words: list[Argument] = ["checked"]
         for tag, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             raw_tag = tag.encode()
             words += (raw_tag, value, node.message_crc(raw_tag, value))
         return words
     return ["packed", *packed_words(batch, hot=hot)]
+
+
+def _headed_words(batch: pa.RecordBatch) -> list[Argument]:
+    words: list[Argument] = ["headed"]
+    for tag, value, headers in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+        raw_tag = tag.encode()
+        words += (raw_tag, value, node.message_crc(raw_tag, value, headers), headers)
+    return words
 
 
 def packed_words(batch: pa.RecordBatch, *, hot: bool = False) -> list[Argument]:
@@ -247,10 +254,9 @@ def seal(key: str, *, everything: bool) -> Operation[int]:
             start, end = sealed + 1, _end_of_node(sealed + 1, last, everything)
             continue
         runs, _ = open_runs(reply, NOTHING_HELD, stream_name(key))
-        parts = [run.cut(start, covered).to_arrow() for run in runs]
-        packed = node.pack(
-            node.from_arrow(pa.concat_batches(parts).drop_columns("offset")), sealed=True
-        )
+        headers = any(run.headed for run in runs)
+        parts = [run.cut(start, covered).to_arrow(headers=headers) for run in runs]
+        packed = node.pack(node.of_rows(pa.concat_batches(parts)), sealed=True)
         span = (packed.first_time or 0, packed.newest_time or 0)
         words = (reply.created, sealed, covered, packed.rows, *span, packed.blob)
         boundary = yield Call("hw_stream_seal", key, words, repeatable=True, messages=packed.rows)

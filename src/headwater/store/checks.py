@@ -17,7 +17,7 @@ from headwater.store.connections import ServerConnections
 from headwater.store.library import (
     FORMAT,
     VERSION,
-    library,
+    format_of_ours,
     name_in_server,
     needs_loading,
     release_of,
@@ -258,7 +258,7 @@ def _functions(server: CheckedServer) -> Iterator[Finding]:
         else:
             yield Finding("functions", f"the server answers: {error}", "fail", "upgrade the server")
         return
-    if found == library().identity:
+    if format_of_ours(found):
         text = f"version {VERSION}, the same as here"
     elif needs_loading(found):
         text = f"version {VERSION}, of release {release_of(found)}: the next client replaces them"

@@ -41,7 +41,7 @@ from headwater.release import __version__
 VERSION = 6
 NAME = f"headwater_{VERSION}"
 # The newest format of stored objects that this release understands.
-FORMAT = 1
+FORMAT = 2
 # What a server begins with, until it is known that every client understands more.
 FIRST_FORMAT = 1
 
@@ -102,11 +102,15 @@ def needs_loading(found: str | None, writes: int = FIRST_FORMAT) -> bool:
     """
     if found is None:
         return True
-    theirs, _, format_in_use = found.rpartition(":")
-    ours = library(writes).identity.rpartition(":")[0]
-    if theirs == ours:
-        return int(format_in_use) < writes
-    return _age(release_of(found)) <= _age(release_of(ours))
+    if written := format_of_ours(found):
+        return written < writes
+    return _age(release_of(found)) <= _age(__version__)
+
+
+def format_of_ours(found: str | None) -> int:
+    """Return the format that a library in a server writes if it is ours; 0 for any other."""
+    theirs, _, written = (found or "").rpartition(":")
+    return int(written) if theirs == library().identity.rpartition(":")[0] else 0
 
 
 def release_of(identity: str) -> str:

@@ -22,7 +22,14 @@ from headwater.store import faults, rights
 from headwater.store.call import Call, Key, Look, Many, Request, ScanKeys, Wait
 from headwater.store.commands import encoder
 from headwater.store.embedded import EmbeddedServer
-from headwater.store.library import FIRST_FORMAT, FORMAT, library, name_in_server, needs_loading
+from headwater.store.library import (
+    FIRST_FORMAT,
+    FORMAT,
+    format_of_ours,
+    library,
+    name_in_server,
+    needs_loading,
+)
 from headwater.store.many import chunks
 from headwater.store.observing import RequestObservation
 from headwater.store.record import KEY, LOOK, NOTE, NOTE_S
@@ -112,17 +119,19 @@ class StoreSteps:
         versions = [faults.check_server(info, self.where) for info in infos]
         if not cluster:
             faults.refuse_node(infos[0], self.where)
-        yield from self._load_library()
+        yield from self._load_library(first=self._check_rights)
         if self._check_rights:
             for denied in (yield from self._command(*rights.request(cluster))):
                 rights.check(denied, self.where, cluster)
             yield from self._note_or_look()
         return versions[0]
 
-    def _load_library(self) -> Steps[None]:
-        """Load our function library into every server that has none or an older one."""
+    def _load_library(self, *, first: bool = False) -> Steps[None]:
+        """Load our function library into every server that has none or an older one.
+
+        The first time, the record says which format it writes.
+        """
         ask = ("FCALL", name_in_server("hw_version"), 0)
-        load = ("FUNCTION", "LOAD", "REPLACE", library(self._writes).source)
         for server in (yield self.connections.servers):
             try:
                 reply = yield partial(server.send, "", ask, fresh=True)
@@ -131,8 +140,23 @@ class StoreSteps:
                 if "Function not found" not in str(error):
                     raise
                 found = None
+            if first:
+                first, known = False, format_of_ours(found)
+                self._writes = known or (yield from self._look_up_format())
             if needs_loading(found, self._writes):
+                load = ("FUNCTION", "LOAD", "REPLACE", library(self._writes).source)
                 yield partial(server.send, "", load, fresh=True)
+
+    def _look_up_format(self) -> Steps[int]:
+        """Return the format in use; a store without a record begins with what we understand.
+
+        Loading the library takes long, and so it is loaded once.
+        """
+        try:
+            look = partial(self.connections.send, KEY, ("HGET", KEY, "format"), fresh=True)
+            return min(int((yield look) or FORMAT), FORMAT)
+        except redis.ResponseError:
+            return FIRST_FORMAT
 
     def _note(self) -> Steps[None]:
         """Note in the store's record that a client of this release is here.

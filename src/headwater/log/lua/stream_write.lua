@@ -6,17 +6,33 @@
   KEYS   1 the stream
   ARGV   1 producer or ''     2 its sequence and, after a colon, a digest of the content if it has one
          3 backlog or '': keep at least so many messages, without passing a registered reader
-         4 form: 'plain', 'checked' or 'packed'
+         4 form: 'plain', 'checked', 'headed' or 'packed'
          5.. plain:    tag, value, tag, value, ...
              checked:  tag, value, CRC-32 of the value, begun with that of the tag, begun with the bytes
                        of the tag, ... (see docs/reference/keys.md)
+             headed:   tag, value, CRC-32, headers or '', ...; the CRC begins with the bytes of the tag, and of
+                       the headers shifted by sixteen bits, and is of the tag, the headers and the value
              packed:   count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua), created, a space and history (see
            shared/12-history.lua) or, of a repeat, '' }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was written with other content
+         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that know
+         none may read them
 ]]
+-- How many words each message takes in a form.
+local STEPS = { plain = 2, checked = 3, headed = 4 }
+
+-- Raises an error when messages have headers and must not have any yet.
+local function check_headers(form, args)
+  if form == 'headed' then return require_headers() end
+  if form ~= 'packed' then return end
+  for i = 9, #args, 5 do
+    if has_headers(args[i]) then return require_headers() end
+  end
+end
+
 -- mark: what the last entry carries. Returns false when the tail is ahead of what is noted.
 local function write_packed(K, stream, args, now, mark)
   for i = 5, #args, 5 do
@@ -38,14 +54,22 @@ local function write_plain(K, stream, args, now, mark, step)
     local extra = MORE
     if i + step > #args then extra = mark end
     id = '0-' .. digits(last)
-    if step == 3 then time = clock .. '-' .. digits(checksum(tonumber(args[i + 2]), last, now, 1)) end
-    if not add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time) then return false end
+    if step >= 3 then time = clock .. '-' .. digits(checksum(tonumber(args[i + 2]), last, now, 1)) end
+    if step == 4 and args[i + 3] ~= '' then
+      note_headers(K)
+      if not add_entry(K, id, extra, 'h', args[i + 3], 'k', args[i], 'v', args[i + 1], 't', time) then return false end
+    elseif not add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time) then
+      return false
+    end
     stream.last = last
   end
   -- Whoever is blocked gets it from here.
   if id and stream.waiting ~= '' then
     local at = #args - step + 1
     stream.newest = { id, { 'k', args[at], 'v', args[at + 1], 't', time } }
+    if step == 4 and args[at + 3] ~= '' then
+      stream.newest[2] = { 'h', args[at + 3], 'k', args[at], 'v', args[at + 1], 't', time }
+    end
   end
   return true
 end
@@ -71,7 +95,7 @@ local function write(K, producer, numbered, form, args, now, again)
   if form == 'packed' then
     whole = write_packed(K, stream, args, now, mark)
   else
-    whole = write_plain(K, stream, args, now, mark, form == 'checked' and 3 or 2)
+    whole = write_plain(K, stream, args, now, mark, STEPS[form])
   end
   if not whole then
     -- A call before this one stopped half-way: complete it, and begin anew behind it.
@@ -94,6 +118,7 @@ end
 
 redis.register_function('hw_stream_write', function(keys, args)
   local K, producer, numbered, backlog, form = keys[1], args[1], args[2], args[3], args[4]
+  if form ~= 'checked' then check_headers(form, args) end
   local now = server_ms()
   local reply, stream = write(K, producer, numbered, form, args, now)
   if not stream then return reply end

@@ -1,6 +1,6 @@
 --[[
   Checksums of what is at rest. The client takes the CRC-32 of what it sends, and checks it when it
-  reads: a tag and its value, or a node, whose header carries it. The server, which has no CRC, adds
+  reads: a tag, headers and a value, or a node, whose header carries it. The server, which has no CRC, adds
   what it decides itself: offset, time and count. The sum is taken modulo a prime, so that a change of
   any one of them is always noticed, and the sum stays within the integers of Lua.
 ]]
@@ -19,6 +19,11 @@ end
 
 local function time_of(text)
   return tonumber(string.match(text, '^%d+'))
+end
+
+-- Whether a message of a node has headers: only then it is of the second version.
+local function has_headers(blob)
+  return string.byte(blob, 3) == 2
 end
 
 -- Returns the CRC in the header of a node; 0 for a node of which nothing is left, which has no bytes.

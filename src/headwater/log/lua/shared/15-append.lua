@@ -5,6 +5,7 @@
   written; everything else is derived from it. An entry is one of
 
     k <tag> v <value> t <time>               one message
+    h <headers> k <tag> v <value> t <time>   one message that has headers
     n <count> t <newest time> d <node>       a packed batch
     n <count> t <time> w <newest time>       a batch that is in the nodes already
 
@@ -85,6 +86,7 @@ end
 -- in the tail wakes blocked readers. Returns false as add_entry does; nothing is changed then.
 local function append_packed(K, stream, now, count, time, newest, fit, blob, mark)
   local base, last = stream.last + 1, stream.last + count
+  if has_headers(blob) then note_headers(K) end
   time, newest = time or now, newest or now
   stream.time = math.max(stream.time, newest)
   local id = '0-' .. digits(last)

@@ -4,7 +4,7 @@
   A reply is a flat list that any client can walk:
     nodes    base, last, time, version, blob, base, last, ...
     entries  as XRANGE gives them: id 0-<last>, then the fields (15-append.lua)
-             k <tag> v <value> t <time-checksum>        one message
+             k <tag> v <value> t <time-checksum>        one message; before it h <headers> if it has any
              n <count> t <time-checksum> d <blob>       a packed batch
   The blob is false for the node that the client said it still has.
 ]]

@@ -9,7 +9,8 @@
     G:waiters        zset  who waits; score: its turn
     G:served         zset  who may have something in its box; score: since when
     G field w:<waiter>     "until:count:retry:expire:number of its read"
-    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time-checksum:tag length\n<tag><value>]" or "poke"
+    G:box:<waiter>   list  "<r|n>first:last:attempt,...\n[time-checksum:tag length\n<tag><value>]" or "poke";
+                           with headers "time-checksum:tag length:headers length\n<tag><headers><value>"
 ]]
 local WAITER_GRACE_MS = 1000
 local BOX_GRACE_MS = 2000
@@ -40,7 +41,12 @@ local function claim_text(claims, retry, bag)
   if #claims == 3 and claims[1] == claims[2] and #bag.nodes == 0 and bag.bytes <= INLINE_BYTES then
     local tag = entry_field(entry, 'k')
     if tag then
-      text = text .. entry_field(entry, 't') .. ':' .. #tag .. '\n' .. tag .. entry_field(entry, 'v')
+      local sizes, headers = #tag, ''
+      if entry[2][1] == 'h' then
+        headers = entry[2][2]
+        sizes = sizes .. ':' .. #headers
+      end
+      text = text .. entry_field(entry, 't') .. ':' .. sizes .. '\n' .. tag .. headers .. entry_field(entry, 'v')
     end
   end
   return text

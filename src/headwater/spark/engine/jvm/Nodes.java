@@ -30,7 +30,8 @@ public class Nodes {
   // The header, as headwater.log.node writes it: 'H', 'W', then a byte each for the version and the
   // columns, then two numbers of four bytes, rows and the size of the message, then a checksum.
   private static final int MAGIC = 'H' | 'W' << 8;
-  private static final int VERSION = 1;
+  // Nodes in which a message has headers are of version 2; these lie behind the other columns.
+  private static final int VERSION = 2;
   private static final int VERSION_AT = 2;
   private static final int COLUMNS_AT = 3;
   private static final int ROWS_AT = 4;
@@ -40,6 +41,7 @@ public class Nodes {
   private static final int HAS_OFFSET = 2;
   private static final int ZSTD = 4;
   private static final int LZ4 = 8;
+  private static final int HAS_HEADERS = 16;
   // Buffers of a column in Arrow: which values are there, where each begins unless all are of one
   // size, their bytes.
   private static final int TAG = 1;
@@ -130,11 +132,12 @@ public class Nodes {
     if (bytes.length < HEADER || head.getShort(0) != MAGIC) {
       throw unreadable("it does not begin as a node does");
     }
-    if (bytes[VERSION_AT] != VERSION) {
+    if (bytes[VERSION_AT] < 1 || bytes[VERSION_AT] > VERSION) {
       int found = bytes[VERSION_AT] & 0xff;
-      throw unreadable("it has format version " + found + ", this client reads " + VERSION);
+      throw unreadable("it has format version " + found + ", this client reads up to " + VERSION);
     }
-    if ((bytes[COLUMNS_AT] & ~(HAS_TIME | HAS_OFFSET | ZSTD | LZ4)) != 0) {
+    int headers = bytes[VERSION_AT] == VERSION ? HAS_HEADERS : 0;
+    if ((bytes[COLUMNS_AT] & ~(HAS_TIME | HAS_OFFSET | ZSTD | LZ4 | headers)) != 0) {
       int found = bytes[COLUMNS_AT] & 0xff;
       throw unreadable("it has columns that this client does not know (" + found + ")");
     }

@@ -1,0 +1,79 @@
+"""Entries: what a batch may be written of.
+
+Each is a pair of tag and value, a triple with headers, or a message that was read, which is copied
+with its headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from headwater.codecs import Coder
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.headers import GivenHeaders, encode_headers
+from headwater.log import node
+from headwater.log.types import DeadLetter, Message, TopicDeadLetter, TopicMessage
+
+E = TypeVar("E")
+WholeMessage: TypeAlias = "Message[E] | TopicMessage[E] | DeadLetter | TopicDeadLetter"
+Entry: TypeAlias = (
+    "tuple[str, E | str] | tuple[str, E | str, GivenHeaders | None] | WholeMessage[E]"
+)
+_WHOLE = (Message, TopicMessage, DeadLetter, TopicDeadLetter)
+_FORMS = "entries must be (tag, value) pairs or (tag, value, headers)"
+
+
+def batch_of_entries(entries: Iterable[Any]) -> pa.RecordBatch:
+    """Turn entries into a batch of a node's shape; raises InvalidInput."""
+    given = _listed(entries)
+    if given and isinstance(given[0], str):
+        # A str of two characters would pass for a pair; a dict gives its keys.
+        raise InvalidInput(f"{_FORMS}, not strings; use dict.items()")
+    try:
+        tags, values = zip(*given, strict=True) if given else ((), ())
+    except (TypeError, ValueError):
+        tags, values, headers = zip(*map(_triple, given), strict=True)
+        return node.batch_of(tags, values, headers=list(map(encode_headers, headers)))
+    return node.batch_of(tags, values)
+
+
+def encoded_entries(coder: Coder[Any], entries: Iterable[Any]) -> Iterable[Any]:
+    """Return entries with their values encoded; messages that were read stay as they are."""
+    given = _listed(entries)
+    encode = coder.encode
+    try:
+        return [(tag, encode(value)) for tag, value in given]
+    except HeadwaterError:
+        raise
+    except (TypeError, ValueError):
+        return [
+            entry if isinstance(entry, _WHOLE) else _with_value(_triple(entry), encode)
+            for entry in given
+        ]
+
+
+def _listed(entries: Any) -> list[Any]:
+    if not isinstance(entries, Iterable):
+        raise InvalidInput(f"{_FORMS}, not {entries!r}")
+    return entries if isinstance(entries, list) else list(entries)
+
+
+def _with_value(triple: tuple[Any, Any, Any], encode: Any) -> tuple[Any, Any, Any]:
+    tag, value, headers = triple
+    return tag, encode(value), headers
+
+
+def _triple(entry: Any) -> tuple[Any, Any, Any]:
+    if isinstance(entry, _WHOLE):
+        return entry.tag, entry.value, entry.headers
+    if isinstance(entry, str | bytes):
+        raise InvalidInput(f"{_FORMS}, not strings; use dict.items()")
+    try:
+        tag, value, *rest = entry
+        (headers,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise InvalidInput(_FORMS) from None
+    return tag, value, headers

@@ -1,0 +1,55 @@
+"""Headers as columns of Arrow: a map for users, one string of bytes for each message at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.errors import InvalidInput
+from headwater.headers import Headers, encode_fields
+
+MAP = pa.field("headers", pa.map_(pa.string(), pa.binary()), nullable=False)
+
+
+def encoded_column(given: pa.Array) -> pa.Array | None:
+    """Return headers as they are stored; None when no message has any. Raises InvalidInput.
+
+    Takes maps, and lists of structs with two fields. Names of Headwater's own are taken along.
+    """
+    rows = [_encoded(row) for row in given.to_pylist()]
+    return pa.array(rows, pa.binary()) if any(rows) else None
+
+
+def _encoded(row: Any) -> bytes:
+    if not row:
+        return b""
+    try:
+        pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in row]
+        fields = dict(pairs)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            "the column headers must be map<string, binary>, or a list of structs of key and value"
+        ) from None
+    if len(fields) != len(pairs):
+        raise InvalidInput("a message has two headers of one name; give each name once")
+    return encode_fields(fields)
+
+
+def with_maps(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose stored headers, the last column, are maps."""
+    stored = batch.column("headers").to_pylist()
+    maps = map_column(stored) if any(stored) else _empty_column(len(stored))
+    return batch.set_column(batch.num_columns - 1, MAP, maps)
+
+
+def map_column(stored: Iterable[bytes]) -> pa.Array:
+    """Return the column of maps for headers as they are stored."""
+    rows = [list(Headers.stored(one).items()) if one else [] for one in stored]
+    return pa.array(rows, MAP.type)
+
+
+def _empty_column(rows: int) -> pa.Array:
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+    return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.binary()))
