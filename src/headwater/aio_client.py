@@ -11,8 +11,9 @@ from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
 from headwater.ick.aio_ick import AsyncIck, AsyncIckChannel
-from headwater.ick.layout import LEASE_MS, list_channels
+from headwater.ick.layout import list_channels
 from headwater.ick.types import KeptChannel
+from headwater.inputs import Duration
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import list_streams, list_topics
@@ -103,10 +104,11 @@ class AsyncHeadwater:
         shards: int | None = None,
         *,
         consumer: str | None = None,
-        lease_ms: int = LEASE_MS,
+        ack_ms: Duration | None = None,
+        lease_ms: Duration | None = None,
     ) -> AsyncIckChannel:
         """Return a consumer's view of the channel of that name; its first use creates it."""
-        handle = self._handles.channel(name, shards, consumer, lease_ms)
+        handle = self._handles.channel(name, shards, consumer, ack_ms, lease_ms)
         return AsyncIckChannel(self.store, handle)
 
     async def ick_channels(self) -> list[str]:
@@ -184,7 +186,7 @@ class AsyncHeadwater:
 class _Connecting:
     """A connection in the making: await it, or use it in ``async with``."""
 
-    def __init__(self, url: str | None, wait_ms: int | None) -> None:
+    def __init__(self, url: str | None, wait_ms: Duration | None) -> None:
         self._url = url
         self._wait_s = wait_seconds(wait_ms)
         self._made: AsyncHeadwater | None = None
@@ -204,6 +206,6 @@ class _Connecting:
             await self._made.close()
 
 
-def connect(url: str | None = None, *, wait_ms: int | None = None) -> _Connecting:
+def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> _Connecting:
     """Connect as headwater.connect does; await the result, or use it in ``async with``."""
     return _Connecting(url, wait_ms)

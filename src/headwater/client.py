@@ -11,8 +11,9 @@ from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
 from headwater.ick.ick import Ick, IckChannel
-from headwater.ick.layout import LEASE_MS, list_channels
+from headwater.ick.layout import list_channels
 from headwater.ick.types import KeptChannel
+from headwater.inputs import Duration
 from headwater.log.handles import list_streams, list_topics
 from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
@@ -30,7 +31,7 @@ from headwater.store.store import Store
 class Headwater:
     """A connected store. Safe to share between threads; close it, or use it in ``with``."""
 
-    def __init__(self, url: str | None = None, *, wait_ms: int | None = None) -> None:
+    def __init__(self, url: str | None = None, *, wait_ms: Duration | None = None) -> None:
         self.store = Store(url, wait_s=wait_seconds(wait_ms))
         self._handles = ClientHandles(self.store.kind, self.store.token)
 
@@ -100,15 +101,18 @@ class Headwater:
         shards: int | None = None,
         *,
         consumer: str | None = None,
-        lease_ms: int = LEASE_MS,
+        ack_ms: Duration | None = None,
+        lease_ms: Duration | None = None,
     ) -> IckChannel:
         """Return a consumer's view of the channel of that name; its first use creates the channel.
 
         ``shards`` is for a new channel, 8 without it; an existing channel keeps its own number.
         ``consumer`` names who reserves by this object; without it each has a name of its own.
-        ``lease_ms`` is how long a shard stays leased to a consumer that sends nothing.
+        ``ack_ms`` is how long a shard stays leased to a consumer that sends nothing, 30 s without
+        it; ``lease_ms`` is another name of it.
         """
-        return IckChannel(self.store, self._handles.channel(name, shards, consumer, lease_ms))
+        handle = self._handles.channel(name, shards, consumer, ack_ms, lease_ms)
+        return IckChannel(self.store, handle)
 
     def ick_channels(self) -> list[str]:
         """Return the names of all channels, sorted."""
@@ -204,7 +208,7 @@ class Headwater:
         self.store.close()
 
 
-def connect(url: str | None = None, *, wait_ms: int | None = None) -> Headwater:
+def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> Headwater:
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
     URLs: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``rediss+cluster://``,

@@ -11,7 +11,7 @@ from headwater.codecs import AnyCodec, coder_of
 from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
 from headwater.ick.single import IckHandle
 from headwater.ick.types import KeptChannel
-from headwater.inputs import check_ms
+from headwater.inputs import Duration, check_ms, deadline
 from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_deleted, list_streams
 from headwater.log.housekeeping import Kept
@@ -29,7 +29,7 @@ def member_name(token: str) -> str:
     return f"{host}-{os.getpid()}-{token}"
 
 
-def wait_seconds(wait_ms: int | None) -> float | None:
+def wait_seconds(wait_ms: Duration | None) -> float | None:
     """Return the seconds that a client waits for a store that does not answer; None: as calls."""
     return None if wait_ms is None else check_ms(wait_ms, "wait_ms") / 1000
 
@@ -68,11 +68,18 @@ class ClientHandles:
         return IckHandle(name, self._one_server)
 
     def channel(
-        self, name: str, shards: int | None, consumer: str | None, lease_ms: int
+        self,
+        name: str,
+        shards: int | None,
+        consumer: str | None,
+        ack_ms: Duration | None = None,
+        lease_ms: Duration | None = None,
     ) -> ChannelHandle:
         """Return the handle of a channel; without ``consumer``, each has a name of its own."""
         consumer = consumer or f"{self.member}.{self._token()}"
-        return ChannelHandle(name, shards, consumer, lease_ms, self._registered)
+        held_ms = deadline(ack_ms, lease_ms, "lease_ms")
+        held_ms = LEASE_MS if held_ms is None else held_ms
+        return ChannelHandle(name, shards, consumer, held_ms, self._registered)
 
     def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:
         """Keep the named streams; or all, and before them all queues and channels."""
@@ -99,7 +106,7 @@ class ClientHandles:
         """Keep the named channels, or all."""
         kept = []
         for name in channels or (yield from list_channels()):
-            handle = self.channel(name, None, self.member, LEASE_MS)
+            handle = self.channel(name, None, self.member)
             layout = yield from finish_change(handle)
             if layout is not None:
                 kept.append(KeptChannel(name, layout.settled, layout.leases))

@@ -8,16 +8,22 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from headwater.errors import InvalidInput
 
 One = TypeVar("One")
+# A span of time: a number of milliseconds, or a timedelta.
+Duration: TypeAlias = "int | dt.timedelta"
 
+# The name of a deadline in messages: by whichever of its names it was given.
+DEADLINE: Final = "ack_ms (or retry_ms)"
+LEASE: Final = "ack_ms (or lease_ms)"
 MAX_NAME_BYTES: Final = 200
 # Scores and Lua's numbers are doubles: whole numbers are exact up to here.
 MAX_EXACT: Final = 2**53 - 1
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
+_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def check_name(name: str, what: str) -> str:
@@ -47,20 +53,47 @@ def check_int(value: int, what: str, least: int, most: int) -> int:
     return value
 
 
-def check_ms(value: int, what: str, least: int = 0) -> int:
-    """Accept a span of time in milliseconds."""
-    return check_int(value, what, least, MAX_MS)
+def whole_ms(span: Duration) -> int:
+    """Return a span of time in milliseconds; a part of one counts as a whole."""
+    return -(-span // _MILLISECOND) if isinstance(span, dt.timedelta) else span
 
 
-def check_block(block_ms: float | None) -> float:
+def check_ms(value: Duration, what: str, least: int = 0, most: int = MAX_MS) -> int:
+    """Accept a span of time, and return it in milliseconds."""
+    return check_int(value if type(value) is int else whole_ms(value), what, least, most)
+
+
+def check_block(block_ms: Duration | float | None) -> float:
     """Turn a blocking time into milliseconds: None and 0 do not wait, infinity waits forever."""
     if block_ms is None:
         return 0
-    if isinstance(block_ms, bool) or not isinstance(block_ms, int | float) or block_ms < 0:
-        raise InvalidInput(f"block_ms must be 0 or more milliseconds, not {block_ms!r}")
-    if math.isnan(block_ms):
-        raise InvalidInput("block_ms must be a number of milliseconds, not NaN")
+    if isinstance(block_ms, dt.timedelta):
+        block_ms = block_ms / _MILLISECOND
+    # What is not a number is not 0 or more, either.
+    if isinstance(block_ms, bool) or not isinstance(block_ms, int | float) or not block_ms >= 0:
+        raise InvalidInput(
+            f"block_ms must be 0 or more milliseconds, or a timedelta, not {block_ms!r}"
+        )
     return block_ms
+
+
+def deadline(
+    ack_ms: Duration | None, older: Duration | None, older_name: str = "retry_ms"
+) -> Duration | None:
+    """Return how long a consumer may hold what it took: ``ack_ms``, or the older name of it."""
+    if older is None:
+        return ack_ms
+    if ack_ms is not None:
+        raise InvalidInput(f"ack_ms and {older_name} are names of one deadline; give one of them")
+    return older
+
+
+def needed_deadline(ack_ms: Duration | None, older: Duration | None) -> Duration:
+    """Return the deadline of what is extended, which must be given."""
+    found = deadline(ack_ms, older)
+    if found is None:
+        raise InvalidInput("give ack_ms, the time until messages are redelivered")
+    return found
 
 
 def to_ms(time: int | dt.datetime, what: str = "time_ms") -> int:

@@ -50,20 +50,22 @@ def make_case(hw: Headwater) -> Case:
     for _ in range(2):
         queue.nack(*queue.pop(9, ack_ms=LONG_MS))
     queue.push_many([b"retry-%d" % i for i in range(3)])
-    queue.nack(*queue.pop(9, ack_ms=LONG_MS))
+    queue.nack(*queue.pop(25, ack_ms=LONG_MS))
+    # A pop asked for 25 before: bundles in the list are of so many.
+    queue.push_many([b"one-%d" % i for i in range(3)])
+    queue.push_many([b"packed-%02d" % i for i in range(25)])
     queue.push(b"rests", priority=9)
     queue.nack(*queue.pop(1, ack_ms=LONG_MS), delay_ms=LONG_MS)
     queue.push_many([b"late-%d" % i for i in range(2)], delay_ms=LONG_MS)
-    queue.push_many([b"due-%d" % i for i in range(2)], delay_ms=1)
     queue.push_many([b"held-%d" % i for i in range(4)], priority=9)
     queue.push_many([b"more-%d" % i for i in range(2)], priority=9)
     case.held = queue.pop(4, ack_ms=LONG_MS) + queue.pop(2, ack_ms=LONG_MS)
+    queue.push(b"keyed", dedupe="known")
+    # A pop would move what is due, a push does not: nothing below depends on how long it takes.
     queue.push_many([b"lapsed-%d" % i for i in range(2)], priority=9)
     queue.pop(2, ack_ms=1)
+    queue.push_many([b"due-%d" % i for i in range(2)], delay_ms=1)
     queue.push(b"mortal", ttl_ms=1, priority=9)
-    queue.push_many([b"one-%d" % i for i in range(3)])
-    queue.push_many([b"packed-%02d" % i for i in range(25)])
-    queue.push(b"keyed", dedupe="known")
     let_pass(hw, 3)
     case.before = contents(queue)
     return case

@@ -11,6 +11,7 @@ from headwater.ick.layout import ChannelHandle
 from headwater.ick.limits import Member, Scores
 from headwater.ick.single import IckHandle
 from headwater.ick.types import Added, Batch, ChannelStats, Layout, Lease, Listed
+from headwater.inputs import Duration, deadline
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -87,13 +88,16 @@ class AsyncIckChannel:
         """Mark members of a batch, or all of it, as clean; returns how many."""
         return await self._run(channels.commit(self._handle, batch, members))
 
-    async def release(self, batch: Batch, *members: Member, delay_ms: int = 0) -> int:
+    async def release(self, batch: Batch, *members: Member, delay_ms: Duration = 0) -> int:
         """Give members of a batch, or all of it, back undone; returns how many."""
         return await self._run(channels.release(self._handle, batch, members, delay_ms))
 
-    async def renew(self, batch: Batch, *, lease_ms: int | None = None) -> int:
+    async def renew(
+        self, batch: Batch, *, ack_ms: Duration | None = None, lease_ms: Duration | None = None
+    ) -> int:
         """Renew the lease of a batch; returns until when, in ms since 1970."""
-        return await self._run(channels.renew(self._handle, batch, lease_ms))
+        held_ms = deadline(ack_ms, lease_ms, "lease_ms")
+        return await self._run(channels.renew(self._handle, batch, held_ms))
 
     async def consumers(self) -> list[Lease]:
         """Return who holds which shard until when."""

@@ -43,7 +43,7 @@ from headwater.ick.types import (
     Reserved,
     ShardStats,
 )
-from headwater.inputs import check_ms, to_ms
+from headwater.inputs import LEASE, Duration, check_ms, to_ms
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 from headwater.store.many import together
@@ -182,7 +182,7 @@ def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Op
 
 
 def release(
-    handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: int
+    handle: ChannelHandle, batch: Batch, members: Iterable[Member], delay_ms: Duration
 ) -> Operation[int]:
     """Give members of a batch back undone; return how many were reserved until now."""
     _check_batch(handle, batch)
@@ -195,10 +195,10 @@ def release(
     return given
 
 
-def renew(handle: ChannelHandle, batch: Batch, lease_ms: int | None) -> Operation[int]:
+def renew(handle: ChannelHandle, batch: Batch, lease_ms: Duration | None) -> Operation[int]:
     """Renew the lease of a batch; return until when, or 0 when nothing of it is reserved."""
     _check_batch(handle, batch)
-    span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, "lease_ms", 1)
+    span = handle.lease_ms if lease_ms is None else check_ms(lease_ms, LEASE, 1)
     until_ms: int = yield from _on_batch(handle, "hw_channel_renew", batch, (batch.token, span))
     return until_ms
 

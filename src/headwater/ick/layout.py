@@ -22,7 +22,7 @@ from headwater.ick.keys import CHANNELS, channel_key, shard_key
 from headwater.ick.limits import MOVE_MEMBERS, check_shards
 from headwater.ick.replies import MovedRow, SeenLayout
 from headwater.ick.types import Layout
-from headwater.inputs import check_ms, check_name
+from headwater.inputs import LEASE, Duration, check_ms, check_name
 from headwater.store.call import Argument, Call, Count, Operation
 from headwater.store.faults import Refusal
 
@@ -40,13 +40,13 @@ class ChannelHandle:
     """
 
     def __init__(
-        self, name: str, wanted: int | None, consumer: str, lease_ms: int, registered: set[str]
+        self, name: str, wanted: int | None, consumer: str, lease_ms: Duration, registered: set[str]
     ) -> None:
         self.key = channel_key(name)
         self.name = name
         self.wanted = DEFAULT_SHARDS if wanted is None else check_shards(wanted)
         self.consumer = check_name(consumer, "consumer")
-        self.lease_ms = check_ms(lease_ms, "lease_ms", 1)
+        self.lease_ms = check_ms(lease_ms, LEASE, 1)
         self.turn = -1
         self._registered = registered
         self._view: SeenLayout | None = None

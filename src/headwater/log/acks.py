@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+from headwater.inputs import DEADLINE, Duration
 from headwater.log import counts
 from headwater.log.ack_arguments import Offsets, ranges_of
 from headwater.log.group_replies import RangesReply
@@ -21,15 +22,15 @@ def ack(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
     return (yield from _on_ranges(group, "hw_group_ack", (), offsets))
 
 
-def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: int) -> Operation[int]:
+def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> Operation[int]:
     """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
-    check_ms(delay_ms, "delay_ms")
+    delay_ms = check_ms(delay_ms, "delay_ms")
     return (yield from _on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
 
 
-def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: int) -> Operation[int]:
+def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: Duration) -> Operation[int]:
     """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
-    check_ms(retry_ms, "retry_ms", 1)
+    retry_ms = check_ms(retry_ms, DEADLINE, 1)
     return (yield from _on_ranges(group, "hw_group_postpone", (retry_ms,), offsets))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from headwater.codecs import D
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import acks, dead_letters, grouping
 from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
@@ -32,25 +33,30 @@ class AsyncGroup(Generic[D]):
         self,
         count: int,
         *,
-        block_ms: float | None = None,
-        retry_ms: int | None = None,
-        expire_ms: int | None = None,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
     ) -> list[Message[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
-        found = await self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        held_ms = deadline(ack_ms, retry_ms)
+        found = await self._run(grouping.read(self._handle, count, block_ms, held_ms, expire_ms))
         return self._handle.stream.decoded(found)
 
     async def ack(self, *offsets: Offsets) -> int:
         """Acknowledge messages, offsets and ranges; returns how many were pending."""
         return await self._run(acks.ack(self._handle, offsets))
 
-    async def nack(self, *offsets: Offsets, delay_ms: int = 0) -> int:
+    async def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return await self._run(acks.nack(self._handle, offsets, delay_ms))
 
-    async def extend(self, *offsets: Offsets, retry_ms: int) -> int:
-        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return await self._run(acks.extend(self._handle, offsets, retry_ms))
+    async def extend(
+        self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
+    ) -> int:
+        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return await self._run(acks.extend(self._handle, offsets, held_ms))
 
     async def seek(self, offset: Start) -> int:
         """Set where the group stands, and return it: all before is done, all from it on is new."""

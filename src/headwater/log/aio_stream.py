@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
+from headwater.inputs import Duration
 from headwater.log import (
     compaction,
     housekeeping,
@@ -28,7 +29,6 @@ from headwater.log.types import (
     Passage,
     Published,
     Retained,
-    Retention,
     StreamInfo,
 )
 
@@ -96,7 +96,7 @@ class AsyncStream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: int = staging.STAGED_MS,
+        keep_ms: Duration = staging.STAGED_MS,
     ) -> int:
         """Stage Arrow columns, to be published later; see Stream.stage."""
         batch = node.from_arrow(arrow_batch)
@@ -111,14 +111,14 @@ class AsyncStream(Generic[D]):
         return await self._run(staging.unstage(self._handle, stagings))
 
     async def read(
-        self, offset: int, count: int, *, block_ms: float | None = None
+        self, offset: int, count: int, *, block_ms: Duration | float | None = None
     ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on; see Stream.read."""
         found = await self._run(reading.read(self._handle, offset, count, block_ms))
         return self._handle.decoded(found)
 
     async def read_from(
-        self, offset: int, count: int, *, block_ms: float | None = None
+        self, offset: int, count: int, *, block_ms: Duration | float | None = None
     ) -> Passage[D]:
         """Read on from ``offset``, over holes and gaps; see Stream.read_from."""
         passage = await self._run(reading.read_from(self._handle, offset, count, block_ms))
@@ -156,20 +156,22 @@ class AsyncStream(Generic[D]):
         self,
         *,
         max_count: int | None = None,
-        max_age_ms: int | None = None,
+        max_age_ms: Duration | None = None,
         max_bytes: int | None = None,
-        max_idle_ms: int | None = None,
+        max_idle_ms: Duration | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now; see Stream.retain."""
-        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
+        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return await self._run(retention.retain(self._handle.key, policy, force))
 
-    async def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
+    async def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; see Stream.compact."""
         return await self._run(compaction.compact(self._handle, marker_ms))
 
-    async def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
+    async def auto_compact(
+        self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS
+    ) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer."""
         await self._run(housekeeping.auto_compact(self._handle.key, on, marker_ms))
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.inputs import Duration
 from headwater.log import node
 from headwater.log.fetching import fetch
 from headwater.log.handles import StreamHandle
@@ -71,12 +72,12 @@ class Rewritten(NamedTuple):
     lost_race: bool
 
 
-def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Operation[Survey]:
+def survey(stream: StreamHandle, marker_ms: Duration, *, sealing: bool = True) -> Operation[Survey]:
     """Seal all that was written, and see how far a compaction may go.
 
     Without ``sealing`` nothing is changed, and the survey goes up to what is the end now.
     """
-    check_ms(marker_ms, "marker_ms")
+    marker_ms = check_ms(marker_ms, "marker_ms")
     # Asked first: when the stream is deleted and made anew after this, no node is replaced.
     created = NodesReply.of((yield _nodes(stream.key, 0))).created
     if sealing:
@@ -93,7 +94,7 @@ def survey(stream: StreamHandle, marker_ms: int, *, sealing: bool = True) -> Ope
     return Survey(created, facts.first, last, floor, facts.last_time_ms - marker_ms)
 
 
-def compact(stream: StreamHandle, marker_ms: int) -> Operation[int]:
+def compact(stream: StreamHandle, marker_ms: Duration) -> Operation[int]:
     """Keep the last message of every tag; returns how many messages went.
 
     Takes memory for one set of all tags; the log may be larger.

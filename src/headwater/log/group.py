@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic
 
 from headwater.codecs import D
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import acks, dead_letters, grouping
 from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
@@ -32,18 +33,20 @@ class Group(Generic[D]):
         self,
         count: int,
         *,
-        block_ms: float | None = None,
-        retry_ms: int | None = None,
-        expire_ms: int | None = None,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
     ) -> list[Message[D]]:
         """Take up to ``count`` messages that no other member has.
 
-        With ``retry_ms`` each must be acknowledged, or it is redelivered after that time, to any
+        With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, to any
         member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
-        is given up. Without ``retry_ms`` there is nothing to acknowledge (at most once).
-        ``block_ms`` waits; blocked members are served in turn.
+        is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
+        waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
         """
-        found = self._run(grouping.read(self._handle, count, block_ms, retry_ms, expire_ms))
+        held_ms = deadline(ack_ms, retry_ms)
+        found = self._run(grouping.read(self._handle, count, block_ms, held_ms, expire_ms))
         return self._handle.stream.decoded(found)
 
     def ack(self, *offsets: Offsets) -> int:
@@ -54,13 +57,16 @@ class Group(Generic[D]):
         """
         return self._run(acks.ack(self._handle, offsets))
 
-    def nack(self, *offsets: Offsets, delay_ms: int = 0) -> int:
+    def nack(self, *offsets: Offsets, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(acks.nack(self._handle, offsets, delay_ms))
 
-    def extend(self, *offsets: Offsets, retry_ms: int) -> int:
-        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return self._run(acks.extend(self._handle, offsets, retry_ms))
+    def extend(
+        self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
+    ) -> int:
+        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return self._run(acks.extend(self._handle, offsets, held_ms))
 
     def seek(self, offset: Start) -> int:
         """Set where the group stands, and return it: all before is done, all from it on is new."""

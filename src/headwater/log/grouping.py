@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
+from headwater.inputs import DEADLINE, Duration
 from headwater.log import acks, counts, dead_letters
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
@@ -33,16 +34,16 @@ class Terms(NamedTuple):
     expire_ms: int | None
 
     @classmethod
-    def of(cls, retry_ms: int | None, expire_ms: int | None) -> Terms:
+    def of(cls, retry_ms: Duration | None, expire_ms: Duration | None) -> Terms:
         """Accept what a caller asks for."""
         if expire_ms is not None:
             if retry_ms is None:
                 raise InvalidInput(
-                    "expire_ms needs retry_ms: only what must be acknowledged can expire"
+                    "expire_ms needs ack_ms: only what must be acknowledged can expire"
                 )
-            check_ms(expire_ms, "expire_ms", 1)
+            expire_ms = check_ms(expire_ms, "expire_ms", 1)
         if retry_ms is not None:
-            check_ms(retry_ms, "retry_ms", 1)
+            retry_ms = check_ms(retry_ms, DEADLINE, 1)
         return cls(retry_ms, expire_ms)
 
     def words(self) -> tuple[Argument, Argument]:
@@ -74,9 +75,9 @@ class GroupRead(NamedTuple):
 def read(
     group: GroupHandle,
     count: int,
-    block_ms: float | None,
-    retry_ms: int | None,
-    expire_ms: int | None,
+    block_ms: Duration | float | None,
+    retry_ms: Duration | None,
+    expire_ms: Duration | None,
 ) -> Operation[list[Message]]:
     """Take up to ``count`` messages that no other member has.
 

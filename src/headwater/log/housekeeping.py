@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import LogError, UnknownGroup
+from headwater.inputs import Duration
 from headwater.log import compaction, dead_letters, retention, staging
 from headwater.log.cooling import cool
 from headwater.log.handles import GroupHandle, StreamHandle
@@ -125,7 +126,7 @@ def _give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
         return 0, 0
 
 
-def auto_compact(key: str, on: bool, marker_ms: int) -> Operation[None]:
+def auto_compact(key: str, on: bool, marker_ms: Duration) -> Operation[None]:
     """Ask housekeepers to compact a stream, or no longer."""
     wish: Argument = check_ms(marker_ms, "marker_ms") if on else ""
     yield Call("hw_stream_auto_compact", key, (wish,), repeatable=True)

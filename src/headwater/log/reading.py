@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from headwater.inputs import Duration
 from headwater.log import counts, history
 from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
@@ -45,7 +46,7 @@ Piece = TypeVar("Piece")
 
 
 def read(
-    stream: StreamHandle, offset: int, count: int, block_ms: float | None
+    stream: StreamHandle, offset: int, count: int, block_ms: Duration | float | None
 ) -> Operation[list[Message | None]]:
     """Read ``count`` messages from ``offset`` on; one place per offset, None where it is gone."""
     check_offset(offset)
@@ -66,7 +67,12 @@ def read(
 
 
 def read_from(
-    stream: StreamHandle, offset: int, count: int, block_ms: float | None, *, looks: bool = False
+    stream: StreamHandle,
+    offset: int,
+    count: int,
+    block_ms: Duration | float | None,
+    *,
+    looks: bool = False,
 ) -> Operation[Passage]:
     """Read on from ``offset``: up to ``count`` messages, where to go on, and what was evicted.
 

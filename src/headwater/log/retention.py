@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headwater.errors import InvalidInput
+from headwater.inputs import Duration, whole_ms
 from headwater.log import counts
 from headwater.log.compaction import node_words, rows_of
 from headwater.log.handles import StreamHandle
@@ -60,6 +61,18 @@ def retain(key: str, policy: Retention, force: bool) -> Operation[Retained]:
     for name, limit in asdict(policy).items():
         words += [name, "" if limit is None else check_count(limit, name, MAX_OFFSET)]
     return (yield from _retain(key, ("set", int(force), *words), int(force)))
+
+
+def policy_of(
+    max_count: int | None,
+    max_age_ms: Duration | None,
+    max_bytes: int | None,
+    max_idle_ms: Duration | None,
+) -> Retention:
+    """Return a policy with its spans of time in milliseconds."""
+    age_ms = None if max_age_ms is None else whole_ms(max_age_ms)
+    idle_ms = None if max_idle_ms is None else whole_ms(max_idle_ms)
+    return Retention(max_count, age_ms, max_bytes, idle_ms)
 
 
 def apply_retention(key: str, force: bool = False) -> Operation[Retained]:

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, StagingGone
+from headwater.inputs import Duration
 from headwater.log import counts, node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import MAX_OFFSET, NODE_MESSAGES, check_count, check_ms, check_name
@@ -29,7 +30,7 @@ LEFT_MS: Final = 60_000
 
 
 def stage(
-    stream: StreamHandle, batch: pa.RecordBatch, staging: str, place: int, keep_ms: int
+    stream: StreamHandle, batch: pa.RecordBatch, staging: str, place: int, keep_ms: Duration
 ) -> Operation[int]:
     """Stage a batch of a node's shape; returns the place of the next one."""
     node.check_batch(batch)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
+from headwater.inputs import Duration
 from headwater.log import (
     compaction,
     housekeeping,
@@ -28,7 +29,6 @@ from headwater.log.types import (
     Passage,
     Published,
     Retained,
-    Retention,
     StreamInfo,
 )
 
@@ -115,7 +115,7 @@ class Stream(Generic[D]):
         into: str,
         *,
         place: int = 0,
-        keep_ms: int = staging.STAGED_MS,
+        keep_ms: Duration = staging.STAGED_MS,
     ) -> int:
         """Stage Arrow columns, as append takes them, to be published later.
 
@@ -144,7 +144,7 @@ class Stream(Generic[D]):
         return self._run(staging.unstage(self._handle, stagings))
 
     def read(
-        self, offset: int, count: int, *, block_ms: float | None = None
+        self, offset: int, count: int, *, block_ms: Duration | float | None = None
     ) -> list[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on.
 
@@ -155,7 +155,9 @@ class Stream(Generic[D]):
         found = self._run(reading.read(self._handle, offset, count, block_ms))
         return self._handle.decoded(found)
 
-    def read_from(self, offset: int, count: int, *, block_ms: float | None = None) -> Passage[D]:
+    def read_from(
+        self, offset: int, count: int, *, block_ms: Duration | float | None = None
+    ) -> Passage[D]:
         """Read on from ``offset``: up to ``count`` messages, and the offset to go on from.
 
         This is for readers that keep their own position. It returns fewer messages when they are
@@ -207,9 +209,9 @@ class Stream(Generic[D]):
         self,
         *,
         max_count: int | None = None,
-        max_age_ms: int | None = None,
+        max_age_ms: Duration | None = None,
         max_bytes: int | None = None,
-        max_idle_ms: int | None = None,
+        max_idle_ms: Duration | None = None,
         force: bool = False,
     ) -> Retained:
         """Set how much is kept, and evict what is beyond it now.
@@ -219,10 +221,10 @@ class Stream(Generic[D]):
         reads again. ``headwater keep`` applies the policy from then on. Without any limit,
         everything is kept.
         """
-        policy = Retention(max_count, max_age_ms, max_bytes, max_idle_ms)
+        policy = retention.policy_of(max_count, max_age_ms, max_bytes, max_idle_ms)
         return self._run(retention.retain(self._handle.key, policy, force))
 
-    def compact(self, *, marker_ms: int = compaction.MARKER_MS) -> int:
+    def compact(self, *, marker_ms: Duration = compaction.MARKER_MS) -> int:
         """Keep the last message of every tag; returns how many messages went.
 
         Offsets stay. An empty value marks a tag as deleted; the mark is removed once it is older
@@ -230,7 +232,7 @@ class Stream(Generic[D]):
         """
         return self._run(compaction.compact(self._handle, marker_ms))
 
-    def auto_compact(self, on: bool = True, *, marker_ms: int = compaction.MARKER_MS) -> None:
+    def auto_compact(self, on: bool = True, *, marker_ms: Duration = compaction.MARKER_MS) -> None:
         """Ask ``headwater keep`` to compact from now on, or no longer.
 
         It does so when at least half of the messages are newer than the last compaction.

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from headwater.aio import AsyncHeadwater
 from headwater.handlers import check_async
+from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.types import Message
 from headwater.outbox import work
@@ -55,7 +56,7 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
         start: Start = "first",
         on_error: OnError = "stop",
         attempts: int = 5,
-        backoff_ms: int = 100,
+        backoff_ms: Duration = 100,
         on_gap: OnGap = "stop",
         on_reset: AsyncOnReset | Mapping[str, AsyncOnReset] | None = None,
         steps: Callable[[str], None] | None = None,

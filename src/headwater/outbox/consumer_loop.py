@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from headwater.client import Headwater
 from headwater.handlers import check_done
+from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.types import Message
 from headwater.outbox import work
@@ -75,7 +76,7 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         start: Start = "first",
         on_error: OnError = "stop",
         attempts: int = 5,
-        backoff_ms: int = 100,
+        backoff_ms: Duration = 100,
         on_gap: OnGap = "stop",
         on_reset: OnReset | Mapping[str, OnReset] | None = None,
         steps: Callable[[str], None] | None = None,

@@ -299,7 +299,7 @@ class Turn:
                 "the handler of %s failed on offsets %d to %d, attempt %d of %d: %r",
                 *(self._who, first, last, self._failures, self._plan.attempts, error),
             )
-            wait_s = delay_s(self._failures, self._plan.backoff_ms / 1000, LONGEST_RETRY_S)
+            wait_s = delay_s(self._failures, self._plan.backoff_s, LONGEST_RETRY_S)
             return None if (yield Pause(wait_s)) else 0
         self._failures = 0
         if self._plan.on_error == "stop":

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.codecs import Coder
 from headwater.errors import InvalidInput
+from headwater.inputs import Duration, whole_ms
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.handles import Start, check_start
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
@@ -44,7 +45,7 @@ class ConsumerOptions(TypedDict, total=False):
     start: Start
     on_error: OnError
     attempts: int
-    backoff_ms: int
+    backoff_ms: Duration
     on_gap: OnGap
     on_reset: Any
     steps: Callable[[str], None]
@@ -61,7 +62,7 @@ class ConsumerPlan:
     start: Start
     on_error: OnError
     attempts: int
-    backoff_ms: int
+    backoff_ms: Duration
     on_gap: OnGap
     resets: bool
     time: TimeSource = field(default=time, repr=False)
@@ -75,6 +76,11 @@ class ConsumerPlan:
         check_ms(self.backoff_ms, "backoff_ms")
         _check_policy(self.on_error, "on_error", get_args(OnError))
         _check_policy(self.on_gap, "on_gap", get_args(OnGap))
+
+    @property
+    def backoff_s(self) -> float:
+        """The pause after a first failure, in seconds."""
+        return whole_ms(self.backoff_ms) / 1000
 
     @property
     def reader(self) -> str:

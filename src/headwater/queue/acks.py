@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_ms, one_by_one
+from headwater.inputs import DEADLINE, Duration, check_ms, one_by_one
 from headwater.queue.handles import QueueHandle
 from headwater.queue.replies import Reply, SettleReply
 from headwater.queue.types import Delivery, QueueItem
@@ -31,7 +31,9 @@ def ack(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[int]:
     return (yield from _settle(queue, "ack", 0, deliveries))
 
 
-def nack(queue: QueueHandle, deliveries: Iterable[Deliveries], delay_ms: int) -> Operation[int]:
+def nack(
+    queue: QueueHandle, deliveries: Iterable[Deliveries], delay_ms: Duration
+) -> Operation[int]:
     """Give messages back, to be redelivered after a delay; return how many were still held."""
     return (yield from _settle(queue, "nack", check_ms(delay_ms, "delay_ms"), deliveries))
 
@@ -41,9 +43,11 @@ def release(queue: QueueHandle, deliveries: Iterable[Deliveries]) -> Operation[i
     return (yield from _settle(queue, "release", 0, deliveries))
 
 
-def extend(queue: QueueHandle, deliveries: Iterable[Deliveries], ack_ms: int) -> Operation[int]:
+def extend(
+    queue: QueueHandle, deliveries: Iterable[Deliveries], ack_ms: Duration
+) -> Operation[int]:
     """Give messages another deadline; return how many were still held."""
-    return (yield from _settle(queue, "extend", check_ms(ack_ms, "ack_ms", 1), deliveries))
+    return (yield from _settle(queue, "extend", check_ms(ack_ms, DEADLINE, 1), deliveries))
 
 
 def _settle(

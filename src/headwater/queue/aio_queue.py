@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
@@ -44,11 +45,11 @@ class AsyncQueue(Generic[D]):
         self,
         value: D | str,
         *,
-        delay_ms: int = 0,
+        delay_ms: Duration = 0,
         priority: int = 0,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         dedupe: str | bytes | None = None,
-        dedupe_ms: int = DEDUPE_MS,
+        dedupe_ms: Duration = DEDUPE_MS,
     ) -> str:
         """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
@@ -67,11 +68,11 @@ class AsyncQueue(Generic[D]):
         self,
         values: Iterable[D | str],
         *,
-        delay_ms: int = 0,
+        delay_ms: Duration = 0,
         priority: int = 0,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         dedupe: Sequence[str | bytes] | None = None,
-        dedupe_ms: int = DEDUPE_MS,
+        dedupe_ms: Duration = DEDUPE_MS,
         producer: str | None = None,
         sequence: int | None = None,
     ) -> list[str]:
@@ -91,17 +92,24 @@ class AsyncQueue(Generic[D]):
         )
 
     async def pop(
-        self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
+        self,
+        count: int = 1,
+        *,
+        ack_ms: Duration | None = None,
+        block_ms: Duration | float | None = None,
+        retry_ms: Duration | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages, waiting for a first one if asked; see Queue.pop."""
-        found = await self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        found = await self._run(
+            popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms)
+        )
         return self._handle.decoded(found)
 
     async def ack(self, *deliveries: Deliveries) -> int:
         """Acknowledge deliveries or receipts; returns how many were still this consumer's."""
         return await self._run(acks.ack(self._handle, deliveries))
 
-    async def nack(self, *deliveries: Deliveries, delay_ms: int = 0) -> int:
+    async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
         """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
 
@@ -109,9 +117,15 @@ class AsyncQueue(Generic[D]):
         """Give messages back untried: they are redelivered at once; see Queue.release."""
         return await self._run(acks.release(self._handle, deliveries))
 
-    async def extend(self, *deliveries: Deliveries, ack_ms: int) -> int:
+    async def extend(
+        self,
+        *deliveries: Deliveries,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+    ) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
-        return await self._run(acks.extend(self._handle, deliveries, ack_ms))
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return await self._run(acks.extend(self._handle, deliveries, held_ms))
 
     async def stats(self) -> QueueStats:
         """Return how the queue stands: counts, rates, settings."""
@@ -135,8 +149,8 @@ class AsyncQueue(Generic[D]):
         *,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        backoff_ms: int | None = None,
-        longest_backoff_ms: int | None = None,
+        backoff_ms: Duration | None = None,
+        longest_backoff_ms: Duration | None = None,
     ) -> QueueSettings:
         """Set how often messages are tried and how long they rest; see Queue.configure."""
         return await self._run(

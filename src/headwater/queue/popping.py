@@ -11,7 +11,7 @@ import logging
 from itertools import repeat
 
 from headwater.errors import StoreError
-from headwater.inputs import check_block, check_ms
+from headwater.inputs import DEADLINE, Duration, check_block, check_ms
 from headwater.queue.bundles import count_messages, open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
@@ -29,11 +29,11 @@ CALL_MESSAGES = 1000
 
 
 def pop(
-    queue: QueueHandle, count: int, ack_ms: int | None, block_ms: float | None
+    queue: QueueHandle, count: int, ack_ms: Duration | None, block_ms: Duration | float | None
 ) -> Operation[list[Delivery]]:
     """Take up to ``count`` messages; with ``ack_ms`` they are redelivered unless acknowledged."""
     check_count(count)
-    ack = "" if ack_ms is None else str(check_ms(ack_ms, "ack_ms", 1))
+    ack = "" if ack_ms is None else str(check_ms(ack_ms, DEADLINE, 1))
     patience = check_block(block_ms)
     if not count:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.inputs import check_ms
+from headwater.inputs import Duration, check_ms
 from headwater.queue.bundles import with_checksums
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
@@ -28,11 +28,11 @@ from headwater.store.faults import Refusal
 def push(
     queue: QueueHandle,
     value: bytes | str,
-    delay_ms: int,
+    delay_ms: Duration,
     priority: int,
-    ttl_ms: int | None,
+    ttl_ms: Duration | None,
     dedupe: str | bytes | None,
-    dedupe_ms: int,
+    dedupe_ms: Duration,
 ) -> Operation[str]:
     """Put one message into the queue and return its id."""
     keys = None if dedupe is None else [dedupe]
@@ -45,11 +45,11 @@ def push(
 def push_many(
     queue: QueueHandle,
     values: Iterable[bytes | str],
-    delay_ms: int,
+    delay_ms: Duration,
     priority: int,
-    ttl_ms: int | None,
+    ttl_ms: Duration | None,
     dedupe: Sequence[str | bytes] | None,
-    dedupe_ms: int,
+    dedupe_ms: Duration,
     producer: str | None,
     sequence: int | None,
 ) -> Operation[list[str]]:
@@ -62,12 +62,13 @@ def push_many(
     source = check_source(producer, sequence)
     if source[0]:
         source = (source[0], f"{source[1]}:{_digest(words)}")
+    remembered_ms = 0 if dedupe is None else check_ms(dedupe_ms, "dedupe_ms", 1)
     head: tuple[Argument, ...] = (
         check_ms(delay_ms, "delay_ms"),
         check_priority(priority),
         "" if ttl_ms is None else check_ms(ttl_ms, "ttl_ms", 1),
         *source,
-        "" if dedupe is None else check_ms(dedupe_ms, "dedupe_ms", 1),
+        "" if dedupe is None else remembered_ms,
         "1",
     )
     words = with_checksums(words)
@@ -77,7 +78,7 @@ def push_many(
         words = _with_keys(words, dedupe)
     if not words:
         return []
-    keyed = dedupe is not None and dedupe_ms >= SAFE_DEDUPE_MS
+    keyed = remembered_ms >= SAFE_DEDUPE_MS
     repeatable = keyed or producer is not None
     call = Call("hw_queue_push", queue.key, (*head, *words), repeatable=repeatable, messages=size)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
@@ -40,11 +41,11 @@ class Queue(Generic[D]):
         self,
         value: D | str,
         *,
-        delay_ms: int = 0,
+        delay_ms: Duration = 0,
         priority: int = 0,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         dedupe: str | bytes | None = None,
-        dedupe_ms: int = DEDUPE_MS,
+        dedupe_ms: Duration = DEDUPE_MS,
     ) -> str:
         """Put one message into the queue and return its id.
 
@@ -69,11 +70,11 @@ class Queue(Generic[D]):
         self,
         values: Iterable[D | str],
         *,
-        delay_ms: int = 0,
+        delay_ms: Duration = 0,
         priority: int = 0,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         dedupe: Sequence[str | bytes] | None = None,
-        dedupe_ms: int = DEDUPE_MS,
+        dedupe_ms: Duration = DEDUPE_MS,
         producer: str | None = None,
         sequence: int | None = None,
     ) -> list[str]:
@@ -99,16 +100,21 @@ class Queue(Generic[D]):
         )
 
     def pop(
-        self, count: int = 1, *, ack_ms: int | None = None, block_ms: float | None = None
+        self,
+        count: int = 1,
+        *,
+        ack_ms: Duration | None = None,
+        block_ms: Duration | float | None = None,
+        retry_ms: Duration | None = None,
     ) -> list[Delivery[D]]:
         """Take up to ``count`` messages.
 
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, with a
         higher ``attempt`` (at least once). Without, it is gone when it is handed out (at most
-        once). ``block_ms`` waits for a first message; who waits longest is served first. One round
-        trip for up to 1000 messages or 4 MiB.
+        once). ``block_ms`` waits for a first message; who waits longest is served first.
+        ``retry_ms`` is another name of ``ack_ms``. One round trip for up to 1000 messages or 4 MiB.
         """
-        found = self._run(popping.pop(self._handle, count, ack_ms, block_ms))
+        found = self._run(popping.pop(self._handle, count, deadline(ack_ms, retry_ms), block_ms))
         return self._handle.decoded(found)
 
     def ack(self, *deliveries: Deliveries) -> int:
@@ -120,7 +126,7 @@ class Queue(Generic[D]):
         """
         return self._run(acks.ack(self._handle, deliveries))
 
-    def nack(self, *deliveries: Deliveries, delay_ms: int = 0) -> int:
+    def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
         """Give messages back as failed; returns how many were still this consumer's.
 
         They are redelivered after ``delay_ms`` or the queue's back-off, whichever is longer; or
@@ -132,9 +138,15 @@ class Queue(Generic[D]):
         """Give messages back untried: they are redelivered at once; the attempt does not count."""
         return self._run(acks.release(self._handle, deliveries))
 
-    def extend(self, *deliveries: Deliveries, ack_ms: int) -> int:
+    def extend(
+        self,
+        *deliveries: Deliveries,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+    ) -> int:
         """Set the deadline to ``ack_ms`` from now; returns for how many messages."""
-        return self._run(acks.extend(self._handle, deliveries, ack_ms))
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return self._run(acks.extend(self._handle, deliveries, held_ms))
 
     def stats(self) -> QueueStats:
         """Return how the queue stands: counts, rates, settings."""
@@ -164,8 +176,8 @@ class Queue(Generic[D]):
         *,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        backoff_ms: int | None = None,
-        longest_backoff_ms: int | None = None,
+        backoff_ms: Duration | None = None,
+        longest_backoff_ms: Duration | None = None,
     ) -> QueueSettings:
         """Set how often messages are tried and how long they rest in between; None leaves it.
 

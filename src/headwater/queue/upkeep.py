@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.inputs import check_int, check_ms
+from headwater.inputs import Duration, check_int, check_ms
 from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page
@@ -26,8 +26,8 @@ def configure(
     queue: QueueHandle,
     max_attempts: int | None,
     backoff: Backoff | None,
-    backoff_ms: int | None,
-    longest_backoff_ms: int | None,
+    backoff_ms: Duration | None,
+    longest_backoff_ms: Duration | None,
 ) -> Operation[QueueSettings]:
     """Set what is given, leave the rest, and return the settings."""
     if backoff is not None and backoff not in get_args(Backoff):

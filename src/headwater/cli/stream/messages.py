@@ -111,10 +111,13 @@ def read(
     group: Annotated[
         str | None, typer.Option(help="Read as a member of this group instead of by offset.")
     ] = None,
-    retry_ms: Annotated[
+    ack_ms: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Group: milliseconds until unacknowledged messages are redelivered."
+            "--ack-ms",
+            "--retry-ms",
+            min=1,
+            help="Group: milliseconds until unacknowledged messages are redelivered.",
         ),
     ] = None,
     expire_ms: Annotated[
@@ -127,17 +130,17 @@ def read(
 ) -> None:
     """Read messages by offset, which changes nothing; or take them as a member of a group.
 
-    Without --retry-ms, a message that a group's member took counts as acknowledged.
+    Without --ack-ms, a message that a group's member took counts as acknowledged.
     """
-    if group is None and (retry_ms is not None or expire_ms is not None):
-        raise typer.BadParameter("--retry-ms and --expire-ms need --group")
+    if group is None and (ack_ms is not None or expire_ms is not None):
+        raise typer.BadParameter("--ack-ms and --expire-ms need --group")
     if group is not None and offset is not None:
         raise typer.BadParameter("--offset and --group exclude each other; see `stream seek`")
     form = check_format(line_format, as_json)
     with known_stream(store, name) as stream:
         if group is not None:
             taken = stream.group(group).read(
-                count, block_ms=block_ms, retry_ms=retry_ms, expire_ms=expire_ms
+                count, block_ms=block_ms, ack_ms=ack_ms, expire_ms=expire_ms
             )
             _show(taken, 0, as_json, form)
             return

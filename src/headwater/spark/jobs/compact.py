@@ -21,6 +21,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
+from headwater.inputs import Duration
 from headwater.log import compaction
 from headwater.log.compaction import MARKER_MS, Survey
 from headwater.log.extents import borders
@@ -65,7 +66,7 @@ def compact(
     *,
     topic: str | None = None,
     url: str | None = None,
-    marker_ms: int = MARKER_MS,
+    marker_ms: Duration = MARKER_MS,
     dry_run: bool = False,
     report: JobReport | None = None,
 ) -> Compacted:
@@ -93,7 +94,7 @@ def compact(
 
 
 def _survey(
-    target: StreamOrTopic, marker_ms: int, *, sealing: bool
+    target: StreamOrTopic, marker_ms: Duration, *, sealing: bool
 ) -> list[tuple[int, str, Survey]]:
     """Return what can be compacted of every stream. Raises UnknownStream, UnknownTopic."""
     run = target.hw.store.run

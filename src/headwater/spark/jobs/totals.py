@@ -35,7 +35,7 @@ from headwater.errors import (
     StoreError,
     StreamReplaced,
 )
-from headwater.inputs import check_name
+from headwater.inputs import Duration, check_ms, check_name
 from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
@@ -88,7 +88,7 @@ def totals(
     url: str | None = None,
     job: str = "totals",
     available_now: bool = False,
-    every_ms: int = 1000,
+    every_ms: Duration = 1000,
     batch: int = 200_000,
     on_gap: OnGap = "stop",
     anew: bool = False,
@@ -109,6 +109,7 @@ def totals(
     Raises JobOvertaken when another process adds to the same job, StreamReplaced, InvalidInput, and
     errors of the store or the database that do not pass by waiting.
     """
+    wait_ms = check_ms(every_ms, "every_ms")
     named = {"url": url, "stream": stream, "topic": topic}
     given = {name: text for name, text in named.items() if text is not None}
     query = TotalsQuery(
@@ -117,7 +118,7 @@ def totals(
         Ledger(open_engine(db, new=True), check_name(job, "job")),
         shape,
         {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
-        {"availableNow": True} if available_now else {"processingTime": f"{every_ms} milliseconds"},
+        {"availableNow": True} if available_now else {"processingTime": f"{wait_ms} milliseconds"},
         report or JobReport(),
         stop or StopSignal(),
         steps or (lambda _: None),

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headwater.inputs import check_int
+from headwater.inputs import Duration, check_int, whole_ms
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.jobs.tasks import in_tasks, tasks_at_once
 from headwater.spark.timelines.reader import Share, shares
@@ -72,7 +72,7 @@ def walk(
     keep: int | None = None,
     horizon: float | None = None,
     hash: str = "murmur3",
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    timeout_ms: Duration = DEFAULT_TIMEOUT_MS,
     dry_run: bool = False,
     report: JobReport | None = None,
 ) -> SparkWalked:
@@ -83,7 +83,9 @@ def walk(
     """
     began = time.monotonic()
     check_int(rate, "rate", 1, MAX_RATE)
-    plan = FarmPlan(absolute_farm(instances), max_size, horizon, hash, timeout_ms, keep=keep)
+    plan = FarmPlan(
+        absolute_farm(instances), max_size, horizon, hash, whole_ms(timeout_ms), keep=keep
+    )
     plan.require()
     parts = shares(plan)
     each = max(1, rate // max(1, min(len(parts), tasks_at_once(spark))))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_int
+from headwater.inputs import Duration, check_int, check_ms
 from headwater.timeline.farm.options import (
     DEFAULT_QUORUM,
     DEFAULT_TIMEOUT_MS,
@@ -43,9 +43,9 @@ class OpenedFarm(ABC):
         horizon: Horizon = None,
         hash: str = "murmur3",
         read_rate: int = 2000,
-        promote_after_ms: int = 50,
+        promote_after_ms: Duration = 50,
         repair_rate: int = 1000,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout_ms: Duration = DEFAULT_TIMEOUT_MS,
     ) -> Self:
         """Open a farm: clusters separated by ";", their instances by ",", as "a:1,b:1;c:1".
 
@@ -78,9 +78,9 @@ class OpenedFarm(ABC):
             max_size=check_max_size(max_size),
             keep=check_keep(keep, max_size),
             read_rate=check_int(read_rate, "read_rate", 0, MAX_RATE),
-            promote_after_ms=check_int(promote_after_ms, "promote_after_ms", 0, MAX_TIMEOUT_MS),
+            promote_after_ms=check_ms(promote_after_ms, "promote_after_ms", 0, MAX_TIMEOUT_MS),
             repair_rate=check_int(repair_rate, "repair_rate", 0, MAX_RATE),
-            timeout_ms=check_int(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
+            timeout_ms=check_ms(timeout_ms, "timeout_ms", 1, MAX_TIMEOUT_MS),
             horizon=RisingHorizon(horizon),
             reports=FarmReports(safe_farm(farm) if isinstance(farm, str) else ""),
         )
