@@ -211,8 +211,8 @@ class Headwater:
 def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> Headwater:
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
-    URLs: ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://``, ``rediss+cluster://``,
-    ``embedded:///directory``. A server that restarts, a failover or a server that loads its data is
+    URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
+    by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server that loads its data is
     waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long a store is waited for
     of which no server answers at all. Raises StoreUnreachable, TooManyClients, AccessDenied,
     StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.

@@ -339,7 +339,11 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncSt
     options = {"unix_socket_path": server.socket_path} if server else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.
     make = connection_maker(
-        redis.asyncio.connection, options, socket_timeout=None, redis_connect_func=shake_hands
+        redis.asyncio.connection,
+        options,
+        address,
+        socket_timeout=None,
+        redis_connect_func=shake_hands,
     )
     if address.kind == "cluster":
         return AsyncClusterConnections(address.nodes, make)

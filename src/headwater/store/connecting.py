@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 from hiredis import pack_command
 
 from headwater.errors import StoreError
+from headwater.store.sentinels import SENTINEL_TIMEOUT_S, following
+from headwater.store.url import Address
 
 # A reply that takes longer than this is taken for a dead connection; blocking calls are cut into
 # slices well below it.
@@ -22,21 +24,35 @@ ASKING = pack_command(("ASKING",))
 CLIENT_ID: bytes = pack_command(tuple[Any, ...](("CLIENT", "ID")))
 
 
-def connection_maker(module: Any, options: dict[str, Any], **more: Any) -> Callable[..., Any]:
-    """Return a maker of redis-py's connections, sync or async: raw replies, no retries."""
+def connection_maker(
+    module: Any, options: dict[str, Any], address: Address | None = None, **more: Any
+) -> Callable[..., Any]:
+    """Return a maker of redis-py's connections, sync or async: raw replies, no retries.
+
+    They lead to the primary of a service when ``address`` names sentinels.
+    """
     options = {
-        **options,
-        **more,
         "protocol": 2,
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "client_name": "headwater",
         "driver_info": None,
+        **options,
+        **more,
     }
     path, tls = options.pop("unix_socket_path", None), options.pop("ssl", False)
     if path is not None:
         kind, options["path"] = module.UnixDomainSocketConnection, path
     else:
         kind = module.SSLConnection if tls else module.Connection
+    if address is not None and address.kind == "sentinel":
+        wait_s = SENTINEL_TIMEOUT_S
+        ask = connection_maker(
+            module,
+            address.sentinel_options,
+            socket_timeout=wait_s,
+            socket_connect_timeout=wait_s,
+        )
+        kind = following(kind, address, ask)
 
     # Not a partial, which would show the password wherever it is shown.
     def make(**place: Any) -> Any:

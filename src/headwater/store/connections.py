@@ -331,6 +331,7 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> StoreCo
     make = connection_maker(
         redis.connection,
         {"unix_socket_path": server.socket_path} if server else address.options,
+        address,
         socket_timeout=CONNECT_TIMEOUT_S,
         redis_connect_func=partial(_shake_hands, server),
     )

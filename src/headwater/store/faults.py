@@ -72,9 +72,14 @@ class Unsent(redis_errors.ConnectionError):
 
 
 def unsent(error: BaseException) -> Unsent:
-    """Return the error for a call that was not sent, with its cause."""
+    """Return the error for a call that was not sent, with its cause.
+
+    Raises what our own code refused while it connected: redis-py's asyncio wraps that, too.
+    """
     if isinstance(error, Unsent):
         return error
+    if isinstance(error.__cause__, StoreError):
+        raise error.__cause__ from None
     found = Unsent(str(error))
     found.__cause__ = error
     return found
@@ -133,7 +138,7 @@ class Recovery:
                 raise Refusal(refusal[1], refusal[2].split()) from None
             if "Function not found" in text:
                 return self._load(error)
-        if _is_access(error):
+        if is_access(error):
             _raise_access(error, self._where)
         if _TOO_MANY in text:
             self._refuse_to_guess(text, error)
@@ -261,7 +266,8 @@ def _is_lasting(error: BaseException, sent: bool, where: str) -> bool:
     return isinstance(found, FileNotFoundError) and where.startswith("rediss")
 
 
-def _is_access(error: BaseException) -> bool:
+def is_access(error: BaseException) -> bool:
+    """Return whether a server refused a user: it did not log in, or has not the right."""
     refused = redis_errors.AuthenticationError | redis_errors.NoPermissionError
     return isinstance(error, refused) or _DENIED.search(str(error)) is not None
 
@@ -287,13 +293,13 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
             f"the store at {where} is out of memory: {text}; raise maxmemory or evict old messages"
         )
     if "cluster support disabled" in text:
-        return _lasting(f"the server at {where} is not a cluster; use a redis:// URL")
+        return lasting_error(f"the server at {where} is not a cluster; use a redis:// URL")
     if isinstance(error, redis_errors.ResponseError):
         text = f"answered: {text}"
     return StoreError(f"the store at {where} {text}; run `headwater doctor`")
 
 
-def _lasting(text: str) -> StoreError:
+def lasting_error(text: str) -> StoreError:
     """Return an error about which somebody must do something."""
     error = StoreError(text)
     error.lasting = True
@@ -313,9 +319,14 @@ def check_server(info: dict[str, str], where: str) -> str:
 
 
 def refuse_node(info: dict[str, str], where: str) -> None:
-    """Raise StoreError for a node of a cluster: it has not every key."""
-    if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
-        raise _lasting(
+    """Raise StoreError for a node of a cluster, which has not every key, and for a sentinel."""
+    modes = (info.get("redis_mode"), info.get("server_mode"))
+    if "sentinel" in modes:
+        raise lasting_error(
+            f"the server at {where} is a sentinel; use a redis+sentinel:// URL with its service"
+        )
+    if "cluster" in modes:
+        raise lasting_error(
             f"the server at {where} is one node of a cluster; use a redis+cluster:// URL"
         )
 

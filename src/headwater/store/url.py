@@ -4,6 +4,7 @@ embedded:///dir  embedded:            a private server in a directory
 redis://[user:password@]host:port/db  one server          rediss:// the same over TLS
 unix:///path/to/socket[?db=0]         one server, by socket
 redis+cluster://host:port[,host:port] a cluster           rediss+cluster:// over TLS
+redis+sentinel://host[,host]/service[/db]  the primary that sentinels name; rediss+sentinel://
 
 A URL may carry a password, so an error never repeats a part of it that could be one.
 """
@@ -19,22 +20,37 @@ from urllib.parse import parse_qsl, unquote
 from headwater.errors import InvalidInput
 
 URL_VARIABLE = "HEADWATER_URL"
-_SERVERS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
-_SCHEMES = "redis:// rediss:// unix:// redis+cluster:// rediss+cluster:// embedded:"
+_SERVERS = (
+    *("redis", "rediss", "unix"),
+    *("redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"),
+)
+_SCHEMES = (
+    "redis:// rediss:// unix:// redis+cluster:// rediss+cluster:// redis+sentinel:// "
+    "rediss+sentinel:// embedded:"
+)
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_ca_path")
+# A sentinel has users of its own.
+_SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
+_SENTINEL_PORT = 26379
 _CERT_REQS = ("required", "optional", "none")
 # A name, or an address of IPv6 in brackets, which may name a zone.
 _NODE = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\[\]:]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
 class Address(NamedTuple):
-    """Where a store is; ``safe`` is the name of it that may be shown and logged."""
+    """Where a store is; ``safe`` is the name of it that may be shown and logged.
 
-    kind: Literal["embedded", "single", "cluster"]
+    Of a primary that sentinels name, ``nodes`` are the sentinels, and ``sentinel_options`` say how
+    they are reached.
+    """
+
+    kind: Literal["embedded", "single", "cluster", "sentinel"]
     safe: str
     options: dict[str, Any]
     nodes: tuple[tuple[str, int], ...] = ()
     directory: Path | None = None
+    service: str = ""
+    sentinel_options: dict[str, Any] = {}  # noqa: RUF012  nobody changes it
 
     def __repr__(self) -> str:
         return f"Address({self.safe!r})"
@@ -100,8 +116,9 @@ def _socket(parts: _Parts) -> Address:
 
 def _network(parts: _Parts) -> Address:
     scheme, credentials, hosts = parts.scheme, *parts.authority.rpartition("@")[::2]
-    nodes = tuple(_node(host) for host in hosts.split(",")) if hosts else (("localhost", 6379),)
-    safe = f"{scheme}://" + ",".join(_name(*node) for node in nodes)
+    port = _SENTINEL_PORT if scheme.endswith("+sentinel") else 6379
+    nodes = tuple(_node(host, port) for host in (hosts or "localhost").split(","))
+    safe = f"{scheme}://" + ",".join(node_name(*node) for node in nodes)
     options: dict[str, Any] = {}
     _credentials(options, credentials)
     query = dict(parse_qsl(parts.query))
@@ -110,6 +127,8 @@ def _network(parts: _Parts) -> Address:
         options.update({name: query.pop(name) for name in _TLS_OPTIONS if name in query})
         if options.get("ssl_cert_reqs", "required") not in _CERT_REQS:
             raise InvalidInput(f"ssl_cert_reqs in the store URL is one of {', '.join(_CERT_REQS)}")
+    if scheme.endswith("+sentinel"):
+        return _sentinels(parts.path, query, Address("sentinel", safe, options, nodes))
     _refuse_unknown(query)
     database = _number(parts.path.strip("/") or "0", "database")
     if scheme.endswith("+cluster"):
@@ -123,13 +142,35 @@ def _network(parts: _Parts) -> Address:
     return Address("single", safe + (f"/{database}" if database else ""), options, nodes)
 
 
-def _name(host: str, port: int) -> str:
+def _sentinels(path: str, query: dict[str, str], address: Address) -> Address:
+    service, _, database = unquote(path.strip("/")).partition("/")
+    if not service:
+        raise InvalidInput(
+            f"{address.safe} names no service; write the name by which the sentinels know the "
+            "primary after the hosts, for example redis+sentinel://host:26379/mymaster"
+        )
+    own = {_SENTINEL_OPTIONS[name]: query.pop(name) for name in _SENTINEL_OPTIONS if name in query}
+    _refuse_unknown(query)
+    for name in address.options:
+        if name.startswith("ssl"):
+            own[name] = address.options[name]
+    number = _number(database or "0", "database")
+    return address._replace(
+        safe=f"{address.safe}/{service}" + (f"/{number}" if number else ""),
+        options={**address.options, "db": number},
+        service=service,
+        sentinel_options=own,
+    )
+
+
+def node_name(host: str, port: int) -> str:
+    """Return host:port as URLs write it."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _node(text: str) -> tuple[str, int]:
+def _node(text: str, default_port: int) -> tuple[str, int]:
     found = _NODE.fullmatch(text)
-    port = int(found["port"] or 6379) if found else 0
+    port = int(found["port"] or default_port) if found else 0
     if not found or not _is_host(found["host"]) or not 0 < port < 65536:
         raise InvalidInput(
             "after the user name and password a store URL names host:port, for example "
@@ -165,5 +206,6 @@ def _refuse_unknown(query: dict[str, str]) -> None:
     if query:
         raise InvalidInput(
             f"unknown option {next(iter(query))!r} in the store URL; "
-            f"known are db (unix://) and, over TLS, {', '.join(_TLS_OPTIONS)}"
+            f"known are db (unix://), {' and '.join(_SENTINEL_OPTIONS)} (+sentinel://) and, over "
+            f"TLS, {', '.join(_TLS_OPTIONS)}"
         )

@@ -39,10 +39,10 @@ REST_S: Final = 0.25
 def check_url(text: str) -> str:
     """Return the URL of one server, which may be named by host:port; raises InvalidInput."""
     url = instance_url(text)
-    if resolve(url, default_directory()).kind == "cluster":
+    if resolve(url, default_directory()).kind in ("cluster", "sentinel"):
         raise InvalidInput(
-            "an instance of a farm is one server, not a Redis Cluster; name its servers, each by "
-            "host:port or redis://host:port, separated by commas"
+            "an instance of a farm is one server, not a Redis Cluster or a service of sentinels; "
+            "name its servers, each by host:port or redis://host:port, separated by commas"
         )
     return url
 
