@@ -212,9 +212,9 @@ def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> Headw
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
-    by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server that loads its data is
-    waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long a store is waited for
-    of which no server answers at all. Raises StoreUnreachable, TooManyClients, AccessDenied,
-    StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
+    by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server
+    that loads its data is waited for as long as calls wait, 30 seconds; ``wait_ms`` limits how long
+    a store is waited for of which no server answers at all. Raises StoreUnreachable,
+    TooManyClients, AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
     return Headwater(url, wait_ms=wait_ms)

@@ -39,9 +39,10 @@ PROGRAMS = {
     "tasks": TASKS.format(loop=""),
     "uvloop": "    import uvloop\n" + TASKS.format(loop="loop_factory=uvloop.new_event_loop"),
 }
-# Work that would never end by itself.
+# Work that would never end by itself. It does not pause until a signal comes: one that comes just
+# before would be noticed with the next one only.
 LONG = """
-    import signal
+    import select
     from headwater.stopping import StopSignal, stop_on_signals
     stop = StopSignal()
     with stop_on_signals(stop.set):
@@ -49,7 +50,7 @@ LONG = """
         stop.wait(60)
         print("stopping", flush=True)
         while True:
-            signal.pause()
+            select.poll().poll(10)
 """
 
 
