@@ -48,7 +48,8 @@ def headwater_jobs(path: str, count: int) -> None:
     import headwater
 
     queue = headwater.connect(f"unix://{path}").queue("jobs")
-    queue.push_many([PAYLOAD] * count)
+    for at in range(0, count, 1000):
+        queue.push_many([PAYLOAD] * min(1000, count - at))
 
     @queue.worker(concurrency=1)
     def work(delivery: headwater.Delivery) -> None:

@@ -11,6 +11,7 @@ import redis
 
 import headwater
 from headwater.queue.keys import queue_key
+from headwater.queue.limits import MAX_DEDUPE_MESSAGES, MAX_PUSH_MESSAGES
 
 CHUNK = 1000
 FAR_MS = 10**9
@@ -30,8 +31,8 @@ class Case(NamedTuple):
 def filled(hw: headwater.Headwater, name: str, count: int) -> headwater.Queue:
     """Return a queue with so many messages that nobody has taken."""
     queue = hw.queue(name)
-    for _ in range(0, count, 10 * CHUNK):
-        queue.push_many([VALUE] * min(10 * CHUNK, count))
+    for _ in range(0, count, CHUNK):
+        queue.push_many([VALUE] * min(CHUNK, count))
     return queue
 
 
@@ -64,6 +65,10 @@ def of_a_queue(hw: headwater.Headwater, native: redis.Redis, count: int) -> Iter
     queue = filled(hw, "large", count)
     many, most = [VALUE] * CHUNK, min(10_000, count // 10)
     yield Case("push of 1,000", lambda: queue.push_many(many))
+    most_values, keys = [VALUE] * MAX_PUSH_MESSAGES, [f"d{i}" for i in range(MAX_DEDUPE_MESSAGES)]
+    yield Case("push of the most", lambda: queue.push_many(most_values))
+    yield Case("push of the most, delayed", lambda: queue.push_many(most_values, delay_ms=FAR_MS))
+    yield Case("push of the most dedupe keys", lambda: queue.push_many(keys, dedupe=keys))
     yield Case("pop", lambda: queue.pop(most))
     taken = list(
         itertools.chain.from_iterable(

@@ -126,7 +126,7 @@ def jobs(place: Place, share: float) -> list[Row]:
 
 def fill(queue: headwater.Queue, count: int, *, due: bool) -> None:
     """Leave as many messages delayed, and as many unacknowledged; long to come, or all due."""
-    step = min(count, 10_000)
+    step = min(count, 5000)
     # Nothing comes due before all of it is there.
     ends = time.monotonic() + (1 + count / 40_000 if due else LONG_MS / 1000)
 

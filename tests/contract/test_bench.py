@@ -35,7 +35,7 @@ SHORT = (
         ("ick", 8, {"off", "always"}),
         ("queue", 14, {"off"}),
         ("timeline", 8, {"off"}),
-        ("calls", 52, {"off"}),
+        ("calls", 61, {"off"}),
     ],
 )
 def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""A stream with many groups is gone at once, and its keys are freed in steps."""
+"""A stream with many groups or publishes is gone at once, and its keys are freed in steps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 import headwater
-from headwater.log import retention
+from headwater.log import retention, staging
 from headwater.log.keys import DELETED, stream_key
 from tests.support.entries import entries, offsets
 from tests.support.servers import Server
+from tests.support.stagings import table
 from tests.support.stepping import abandon_after, handle_of
 
 GROUPS = 200
+PUBLISHES = 40
 FAR = 10**8
 
 
@@ -122,3 +124,45 @@ def test_all_of_many_groups_are_listed(hw: headwater.Headwater, name: str) -> No
         stream.group(f"g{n}").read(1)
     assert sorted(stream.info().groups) == sorted(f"g{n}" for n in range(1001))
     stream.delete()
+
+
+def left_publishes(hw: headwater.Headwater, stream: headwater.Stream) -> None:
+    """Leave publishes of many producers after their first calls, which wait to be sealed first."""
+    stream.write("t", b"small")
+    for n in range(PUBLISHES):
+        stream.stage(table(entries(1000)), f"s{n}")
+        operation = staging.publish(handle_of(stream.name), (f"s{n}",), f"p{n}", 1)
+        abandon_after(hw.store, operation, 1)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_stream_with_many_publishes_is_gone_and_all_that_was_staged_is_freed(
+    hw: headwater.Headwater, name: str, calls: int
+) -> None:
+    stream = hw.stream(name)
+    left_publishes(hw, stream)
+    stream.stage(table(entries(3)), "apart")
+    before = keys(hw, name)
+    abandon_after(hw.store, retention.delete(handle_of(name)), calls)
+    assert not stream.info().exists
+    assert len(keys(hw, name)) > len(before) - 40 * calls, "one call drops a few publishes"
+    hw.keep()
+    assert keys(hw, name) == [f"{stream_key(name)}:staged:apart".encode()]
+    assert name.encode() not in deleted(hw)
+
+
+def test_a_producer_publishes_to_the_new_stream_while_the_old_one_is_freed(
+    hw: headwater.Headwater, name: str
+) -> None:
+    stream = hw.stream(name)
+    left_publishes(hw, stream)
+    abandon_after(hw.store, retention.delete(handle_of(name)), 1)
+    for n in (0, PUBLISHES - 1):
+        stream.stage(table(entries(2)), f"new{n}")
+        stream.publish(f"new{n}", producer=f"p{n}", sequence=1)
+    stream.stage(table(entries(1000)), "begun")
+    abandon_after(hw.store, staging.publish(handle_of(name), ("begun",), "p1", 2), 1)
+    hw.keep()
+    stream.publish(producer="p1", sequence=2)
+    assert stream.info().last == 1004
+    assert not [key for key in keys(hw, name) if b":publish" in key or b":staged" in key]

@@ -164,7 +164,8 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter(queue: Queue, client:
 
 def test_dead_letters_go_in_any_number(queue: Queue) -> None:
     queue.configure(max_attempts=1)
-    queue.push_many([b"%d" % i for i in range(6000)])
+    for at in (0, 3000):
+        queue.push_many([b"%d" % i for i in range(at, at + 3000)])
     queue.nack(*queue.pop(6000, ack_ms=LONG_MS))
     assert len(queue.dead(10_000)) == 6000
     assert queue.redrive(count=5) == 5

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from headwater import Headwater, Queue
+from headwater.queue import pushing
 from headwater.queue.bundles import open_bundle
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page
@@ -165,9 +166,10 @@ def test_a_housekeeper_drops_bundles_that_outlived_their_time(
 
 
 def test_a_delayed_message_takes_its_place_even_inside_a_bundle(
-    queue: Queue, client: Headwater
+    queue: Queue, client: Headwater, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers are microseconds: a large push reaches some milliseconds ahead."""
+    """Numbers are microseconds: a large push of another client reaches milliseconds ahead."""
+    monkeypatch.setattr(pushing, "MAX_PUSH_MESSAGES", 20_000)
     ids = queue.push_many([b"%d" % i for i in range(20_000)])
     queue.push(b"late", delay_ms=3)
     let_pass(client, 30)

@@ -35,7 +35,7 @@ _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
 )
-_DELETED = re.compile(rb":deleted:\d+")
+_DELETED = re.compile(rb":deleted:\d+(:publishing)?")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -58,16 +58,19 @@ def check_stream_key(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
                 report_orphan(
                     key, found.key, "a stream that was written", ((created, None),), ledger
                 )
-    elif _DELETED.fullmatch(part):
-        yield from check_type(key, found.key, "zset", ledger)
+    elif deleted := _DELETED.fullmatch(part):
+        yield from check_type(key, found.key, "hash" if deleted[1] else "zset", ledger)
     elif part.startswith(b":staged:"):
         if (yield from check_type(key, found.key, "hash", ledger)):
             yield from _check_staged(key, found.key, part[len(b":staged:") :], ledger)
     elif part.startswith(b":publish:"):
         if (yield from check_type(key, found.key, "list", ledger)):
             publish: Command = ("HGET", f"{key}:publishing", part[len(b":publish:") :])
-            there, state = yield read(ledger, key, ("EXISTS", found.key), publish)
-            if there and state is None:
+            there, state, freeing = yield read(
+                ledger, key, ("EXISTS", found.key), publish, ("EXISTS", f"{key}:deleted")
+            )
+            # What belongs to a stream that was deleted is freed in steps.
+            if there and state is None and not freeing:
                 report_orphan(key, found.key, "an unfinished publish", ((publish, None),), ledger)
     elif group := _GROUP.fullmatch(part):
         yield from _check_group_key(key, found, int(group[1]), group[2], ledger)
@@ -86,10 +89,10 @@ def _check_staged(key: str, staged: bytes, name: bytes, ledger: ScrubLedger) -> 
     """Check that what is staged expires, or belongs to a publish."""
     begun: Command = ("HGET", staged, "begun")
     expiry: Command = ("PTTL", staged)
-    there, left_ms, producers = yield read(
-        ledger, key, begun, expiry, ("HKEYS", f"{key}:publishing")
+    there, left_ms, producers, freeing = yield read(
+        ledger, key, begun, expiry, ("HKEYS", f"{key}:publishing"), ("EXISTS", f"{key}:deleted")
     )
-    if left_ms != -1:
+    if left_ms != -1 or freeing:
         return
     lists = [f"{key}:publish:".encode() + producer for producer in producers]
     seen: tuple[Command, ...] = (begun, expiry, *(("LPOS", each, name) for each in lists))

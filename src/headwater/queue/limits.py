@@ -8,7 +8,9 @@ from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT, check_int, check_name
 
 MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
-MAX_PUSH_MESSAGES: Final = 100_000
+# A push is one call, all or none; these take about 5 ms, for which the server does nothing else.
+MAX_PUSH_MESSAGES: Final = 5_000
+MAX_DEDUPE_MESSAGES: Final = 1_000
 MAX_PUSH_BYTES: Final = 64 * 1024 * 1024
 MAX_POP: Final = 100_000
 MAX_PRIORITY: Final = 100

@@ -12,6 +12,7 @@ from headwater.inputs import Duration, check_ms
 from headwater.queue.bundles import with_checksums
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
+    MAX_DEDUPE_MESSAGES,
     MAX_PUSH_BYTES,
     MAX_PUSH_MESSAGES,
     SAFE_DEDUPE_MS,
@@ -57,7 +58,7 @@ def push_many(
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInput(f"values must be several values, not {type(values).__name__}; use push")
     words: list[Any] = [check_value(value) for value in values]
-    _check_size(words)
+    _check_size(words, MAX_PUSH_MESSAGES if dedupe is None else MAX_DEDUPE_MESSAGES)
     size = len(words)
     source = check_source(producer, sequence)
     if source[0]:
@@ -106,10 +107,10 @@ def _digest(values: list[bytes]) -> str:
     return f"{crc:08x}{sum(map(len, values)):x}"
 
 
-def _check_size(values: list[bytes]) -> None:
-    if len(values) > MAX_PUSH_MESSAGES:
+def _check_size(values: list[bytes], most: int) -> None:
+    if len(values) > most:
         raise InvalidInput(
-            f"one push takes {MAX_PUSH_MESSAGES} messages, not {len(values)}; divide them"
+            f"one push takes {most} messages, all or none, not {len(values)}; divide them"
         )
     size = sum(map(len, values))
     if size > MAX_PUSH_BYTES:

@@ -12,7 +12,6 @@ from headwater import views
 from headwater.cli import line_input, output
 from headwater.cli.options import (
     AsJson,
-    BatchSize,
     BlockMs,
     Count,
     NackDelayMs,
@@ -22,6 +21,7 @@ from headwater.cli.options import (
 )
 from headwater.cli.queue.cli_types import QueueName, known_queue
 from headwater.errors import HeadwaterError
+from headwater.queue.limits import MAX_PUSH_MESSAGES
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue
@@ -50,7 +50,12 @@ def push(
         str | None,
         typer.Option(help="One VALUE: push nothing if this key was pushed in the last hour."),
     ] = None,
-    batch: BatchSize = 1000,
+    batch: Annotated[
+        int,
+        typer.Option(
+            "--batch", min=1, max=MAX_PUSH_MESSAGES, help="Lines of stdin that are sent at once."
+        ),
+    ] = 1000,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

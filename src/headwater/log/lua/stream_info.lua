@@ -129,6 +129,7 @@ redis.register_function{
     local K = keys[1]
     local known = redis.call('HLEN', K) > (load_stream(K).era == '' and 0 or 1)
     local later = redis.call('ZCARD', K .. ':groups') > FREE_GROUPS or redis.call('EXISTS', K .. ':deleted') == 1
+      or redis.call('HLEN', K .. ':publishing') > FREE_PUBLISHES
     if not later then
       for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
         if not free_group(K, name) then
@@ -137,13 +138,18 @@ redis.register_function{
         end
       end
     end
-    drop_publishes(K)
+    local era = digits(server_us())
+    if later then
+      -- What is noted as deleted is freed, also when this call stops before the stream is gone.
+      redis.call('ZADD', K .. ':deleted', era, era)
+      set_publishes_aside(K, era)
+    else
+      drop_publishes(K)
+    end
     redis.call('UNLINK', K, K .. ':tail', K .. ':nodes', K .. ':index', K .. ':producers', K .. ':answers',
       K .. ':readers', K .. ':seen', K .. ':positions', K .. ':remade')
     if later then
-      local era = digits(server_us())
       set_fields(K, { 'era', era })
-      redis.call('ZADD', K .. ':deleted', era, era)
       if redis.call('EXISTS', K .. ':groups') == 1 then
         redis.call('RENAME', K .. ':groups', K .. ':deleted:' .. era)
       end

@@ -172,7 +172,7 @@ redis.register_function{
          4 rank to go on from
   Reply  { messages, of them those that are given up, of them those that rest, rank to go on from or -1 }
 ]]
-local DUE_STEPS = 1000
+local DUE_STEPS = 500
 
 -- Counts the messages of a bundle whose own time has come, and of them those that rest.
 local function count_due(queue, bundle, time, now, rest)

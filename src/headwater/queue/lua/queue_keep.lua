@@ -6,7 +6,7 @@
   ARGV   1 ms of silence after which a producer's answers go
   Reply  { messages that are redelivered, given up, outlived, producers forgotten, 1 when there is more }
 ]]
-local KEEP_STEPS = 256
+local KEEP_STEPS = 128
 
 -- Drops what has outlived its time from the head of a list; returns how many messages that were, and
 -- whether there may be more.

@@ -98,9 +98,16 @@ end
 local function push_once(queue, window_ms, args)
   local values, numbers, fresh, rows = {}, {}, {}, {}
   local prefix, over = queue.key .. ':dedupe:' .. digits(queue.generation) .. ':', queue.now + tonumber(window_ms)
+  local keys, before = {}, {}
+  for i = PUSH_ARGS + 1, #args, 2 do keys[#keys + 1] = prefix .. args[i] end
+  for i = 1, #keys, KEY_STEPS do
+    local some = redis.call('MGET', unpack(keys, i, math.min(i + KEY_STEPS - 1, #keys)))
+    for j = 1, math.min(KEY_STEPS, #keys - i + 1) do before[i + j - 1] = some[j] end
+  end
   for i = PUSH_ARGS + 1, #args, 2 do
-    local key = prefix .. args[i]
-    local known = fresh[key] or redis.call('GET', key)
+    local place = (i - PUSH_ARGS + 1) / 2
+    local key = keys[place]
+    local known = fresh[key] or before[place]
     if not known then
       known = digits(next_numbers(queue, 1))
       values[#values + 1], fresh[key] = args[i + 1], known

@@ -38,22 +38,23 @@ local function is_waiting(stream, name)
   return string.find(stream.waiting, ' ' .. name .. ' ', 1, true) ~= nil
 end
 
-local function note_waiting(K, stream, name)
-  if is_waiting(stream, name) then return end
-  stream.waiting = (stream.waiting == '' and ' ' or stream.waiting) .. name .. ' '
-  redis.call('HSET', K, 'waiting', stream.waiting)
-end
-
-local function forget_waiting(K, stream, name)
-  local at, ends = string.find(stream.waiting, ' ' .. name .. ' ', 1, true)
-  if not at then return end
-  stream.waiting = string.sub(stream.waiting, 1, at) .. string.sub(stream.waiting, ends + 1)
-  if stream.waiting == ' ' then
-    stream.waiting = ''
+-- names: of groups, each with a space behind it.
+local function set_waiting(K, stream, names)
+  stream.waiting = names == '' and '' or ' ' .. names
+  if names == '' then
     redis.call('HDEL', K, 'waiting')
   else
     redis.call('HSET', K, 'waiting', stream.waiting)
   end
+end
+
+local function note_waiting(K, stream, name)
+  if not is_waiting(stream, name) then set_waiting(K, stream, string.sub(stream.waiting, 2) .. name .. ' ') end
+end
+
+local function forget_waiting(K, stream, name)
+  local at, ends = string.find(stream.waiting, ' ' .. name .. ' ', 1, true)
+  if at then set_waiting(K, stream, string.sub(stream.waiting, 2, at) .. string.sub(stream.waiting, ends + 1)) end
 end
 
 -- An index member is the node's facts; all are needed together and never searched for. One that is

@@ -24,7 +24,7 @@
   G field torn: the offset from which on ranges may lack a deadline; the next call adds it.
 ]]
 local NEVER = 0
--- How many ranges one call looks at; who asks for more is told where to go on.
+-- How many ranges, found or not, one call looks at; who asks for more is told where to go on.
 local STEP_RANGES = 256
 
 local function parse_pending(member)
@@ -191,7 +191,7 @@ local function plan_cuts(G, args, from)
     if at <= last then
       local found
       found, place = find_ranges(G, at, last, room)
-      room = room - #found
+      room = room - math.max(#found, 1)
       for _, range in ipairs(found) do
         old[#old + 1], ranges[#ranges + 1] = range, range
       end

@@ -12,8 +12,8 @@ local TAKE_RANGES = 128
 
 -- Runs what follows when the caller's own part is done: its failure must not look like one of the caller.
 local function afterwards(work, ...)
-  local done, fault = pcall(work, ...)
-  if done then return fault end
+  local done, fault, more = pcall(work, ...)
+  if done then return fault, more end
   redis.log(redis.LOG_WARNING, 'headwater: ' .. tostring(type(fault) == 'table' and fault.err or fault))
   return nil
 end

@@ -133,12 +133,14 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
 end
 
 -- Serves the blocked members of one group in turn, as long as there is something to hand out.
--- Returns how many of `room` waiters were not looked at.
+-- Returns how many of `room` waiters were not looked at, a group without any counting as one; and
+-- whether nobody waits any more, which the caller notes.
 local function serve_group(K, name, stream, now, room)
   local G = group_key(K, name)
   local waiter, turn = next_in_line(G)
   local group = waiter and open_group(G, stream, waiter)
-  while waiter and group do
+  if not group then return room - 1, true end
+  while waiter do
     room = room - 1
     local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
     group.wish = nil
@@ -154,22 +156,28 @@ local function serve_group(K, name, stream, now, room)
     if room <= 0 then return room end
     waiter, turn = next_in_line(G)
   end
-  forget_waiting(K, stream, name)
-  return room
+  return room, true
 end
 
 local function serve(K, name, stream, now)
-  if is_waiting(stream, name) then
-    afterwards(serve_group, K, name, stream, now or server_ms(), SERVE_WAITERS)
-  end
+  if not is_waiting(stream, name) then return end
+  local _, nobody = afterwards(serve_group, K, name, stream, now or server_ms(), SERVE_WAITERS)
+  if nobody then afterwards(forget_waiting, K, stream, name) end
 end
 
--- Those that are not reached in one call are woken by later ones, or look by themselves.
+-- Groups that are not reached in one call are the first that the next one serves.
 local function serve_all(K, stream, now)
-  local room = SERVE_WAITERS
-  for name in string.gmatch(stream.waiting, '%S+') do
-    if room <= 0 then return end
-    room = afterwards(serve_group, K, name, stream, now, room) or room - 1
+  if stream.waiting == '' then return end
+  local room, behind, kept, forgotten = SERVE_WAITERS, 1, {}, false
+  for name, after in string.gmatch(stream.waiting, '(%S+) ()') do
+    if room <= 0 then break end
+    local left, nobody = afterwards(serve_group, K, name, stream, now, room)
+    room, behind = left or room - 1, after
+    if nobody then forgotten = true else kept[#kept + 1] = name .. ' ' end
+  end
+  local rest = string.sub(stream.waiting, behind)
+  if forgotten or rest ~= '' then
+    afterwards(set_waiting, K, stream, rest .. table.concat(kept))
   end
 end
 

@@ -1,11 +1,12 @@
 --[[
   The beginning and the end of a group, and of all groups of a stream that is deleted.
 
-    K:deleted         zset  eras of the stream whose groups are not all freed yet
-    K:deleted:<era>   zset  names of these groups
+    K:deleted                   zset  eras of the stream whose keys are not all freed yet
+    K:deleted:<era>             zset  names of the groups of that era
+    K:deleted:<era>:publishing  hash  its publishes (16-staging.lua)
 
-  A stream that is deleted with many groups gets a new era, by one field of K: groups of another era
-  are no groups of it. Their keys are freed in steps, which anybody may make.
+  A stream that is deleted with many groups or publishes gets a new era, by one field of K: groups of
+  another era are no groups of it. Their keys are freed in steps, which anybody may make.
 ]]
 local FREE_GROUPS = 64
 
@@ -39,10 +40,11 @@ local function unlist_group(K, name)
   redis.call('ZREM', K .. ':groups', name)
 end
 
--- Frees some groups of a stream that was deleted; returns whether there are more.
+-- Frees some groups or publishes of a stream that was deleted; returns whether there are more.
 local function free_deleted(K)
   local era = redis.call('ZRANGE', K .. ':deleted', 0, 0)[1]
   if not era then return false end
+  if drop_deleted_publishes(K, era) then return true end
   local listed, stream = K .. ':deleted:' .. era, load_stream(K)
   local names = redis.call('ZRANGE', listed, 0, FREE_GROUPS - 1)
   for _, name in ipairs(names) do
