@@ -139,6 +139,25 @@ def test_long_pages_by_cursor_are_read_in_steps_and_line_up(open_: OpenFarm) -> 
     assert farm.select_range(["none"], (1.0, "x"), limit=4400) == {"none": []}
 
 
+def test_deep_pages_by_rank_are_read_in_steps_and_line_up(
+    open_: OpenFarm, three: list[Replica]
+) -> None:
+    for replica in three:
+        replica.client.zadd(b"k+", {b"m%05d" % n: n // 7 for n in range(22_000)})
+        replica.client.config_resetstat()
+    farm = open_(max_size=21_990)
+    newest = [f"m{n:05}" for n in reversed(range(22_000))]
+    deep = farm.select(["k", "none"], offset=21_000, limit=10_000)
+    assert [record.member for record in deep["k"]] == newest[21_000:21_990]
+    assert deep["none"] == []
+    farm.settle()
+    stats: Any = three[0].client.info("commandstats")
+    assert stats["cmdstat_zrange"]["calls"] > 10, "it reads 2000 at a time"
+    assert [record.member for record in farm.select(["k"], offset=11, limit=9)["k"]] == newest[
+        11:20
+    ]
+
+
 def test_a_key_far_over_its_size_is_trimmed_in_bounded_calls_until_nothing_is_left(
     open_: OpenFarm, three: list[Replica]
 ) -> None:

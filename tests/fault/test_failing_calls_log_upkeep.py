@@ -250,6 +250,41 @@ def test_a_deletion_is_repeated_and_leaves_nothing(failing: FailingServer) -> No
     failing.fail_in_turn(prepare, operate, check)
 
 
+def with_many_publishes(failing: FailingServer) -> Stream:
+    """Return a stream whose producers p0, p1, ... have each begun a publish of one staging."""
+    stream = new_stream(failing)
+    stream.write_many(FEW)
+    key = stream_key(stream.name)
+    with failing.server.client() as raw, raw.pipeline() as pipe:
+        for n in range(5):
+            pipe.hset(f"{key}:publishing", f"p{n}", "1:1:0:0:0:1:1")
+            pipe.rpush(f"{key}:publish:p{n}", f"s{n}")
+            pipe.hset(f"{key}:staged:s{n}", mapping={"n": 1, "begun": 1})
+        pipe.execute()
+    return stream
+
+
+def test_a_deletion_of_many_publishes_is_repeated_and_leaves_nothing(
+    failing: FailingServer,
+) -> None:
+    def operate(stream: Stream) -> object:
+        failing.hw.store.run(one(Call("hw_stream_delete", stream_key(stream.name))))
+        # A producer publishes to the new stream while the old one is freed.
+        stream.stage(table(FEW), "new")
+        stream.publish("new", producer="p3", sequence=1)
+        return failing.hw.store.run(retention.free(StreamHandle(stream.name, set())))
+
+    def check(stream: Stream, _: Failure) -> None:
+        stream.delete()
+        with failing.server.client() as raw:
+            left = set(raw.keys(f"*{{{stream.name}}}*"))
+        # Of a publish that stopped before it was begun: its producer repeats it.
+        key = stream_key(stream.name).encode()
+        assert left <= {key + b":staged:new", key + b":publish:p3"}
+
+    failing.fail_in_turn(lambda: with_many_publishes(failing), operate, check)
+
+
 def one(call: Call) -> Operation[object]:
     return (yield call)
 

@@ -23,7 +23,7 @@ _read_numbers = msgspec.json.Decoder(list[float]).decode
 MOST_OPERATIONS: Final = 1000
 MOST_BYTES: Final = 1024 * 1024
 MOST_KEYS: Final = 1000
-MOST_ROWS: Final = 50_000
+MOST_ROWS: Final = 20_000
 # A page by cursor is read by a function, which makes every row anew.
 MOST_CURSOR_ROWS: Final = 2000
 # How many elements one call removes beside one for each operation; see hw_timeline_write.

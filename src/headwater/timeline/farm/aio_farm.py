@@ -13,7 +13,7 @@ from typing import Final, Self, TypeVar
 from headwater.errors import TimelineError
 from headwater.inputs import check_int
 from headwater.instrument import Instrument
-from headwater.timeline.cluster.calls import MOST_CURSOR_ROWS, NO_LIMIT, Window
+from headwater.timeline.cluster.calls import MOST_CURSOR_ROWS, MOST_ROWS, NO_LIMIT, Window
 from headwater.timeline.cluster.cluster import Cluster
 from headwater.timeline.farm.active_layout import ActiveLayout
 from headwater.timeline.farm.disputes import Failures
@@ -194,10 +194,12 @@ class AsyncFarm(OpenedFarm):
         limit = min(window.limit, most - window.offset)
         if not asked or limit <= 0:
             return Answer.empty()
+        by_rank = not (window.start or window.stop)
+        # Ranks differ where clusters do, so that a page by rank is read from the first one on.
+        long = window.offset + limit > MOST_ROWS if by_rank else limit > MOST_CURSOR_ROWS
         # A page by rank ends by its limit; where one by cursor ends, only the server knows.
-        most = most if window.start or window.stop else NO_LIMIT
-        window = window._replace(limit=limit, shown=most)
-        long = most != NO_LIMIT and limit > MOST_CURSOR_ROWS
+        shown = NO_LIMIT if by_rank and not long else most
+        window = window._replace(limit=limit, shown=shown)
         work = self._read_by_pages(asked, window) if long else self._read_page(asked, window)
         return await self._reports.operation("farm.select", work, Answer.elements)
 
@@ -209,20 +211,23 @@ class AsyncFarm(OpenedFarm):
         """Read long windows by cursor in several steps, so that no server is blocked for long."""
         found: dict[bytes, Columns] = {}
         failures, blocked_s = Failures(), 0.0
+        most, pages = window.offset + window.limit, window._replace(offset=0)
         for key in keys:
-            members, scores = found[key] = ([], [])
+            members: list[bytes] = []
+            scores: list[float] = []
             start, whole = window.start, False
             while not whole:
-                limit = min(MOST_CURSOR_ROWS, window.limit - len(members))
-                answer = await self._read_page([key], window._replace(start=start, limit=limit))
+                limit = min(MOST_CURSOR_ROWS, most - len(members))
+                answer = await self._read_page([key], pages._replace(start=start, limit=limit))
                 more_members, more_scores = answer.columns.get(key, ([], []))
                 members += more_members
                 scores += more_scores
-                whole = len(more_members) < limit or len(members) >= window.limit
+                whole = len(more_members) < limit or len(members) >= most
                 start = Cursor(scores[-1], members[-1]) if scores else None
                 for error in answer.failures.errors:
                     failures.add(key, error)
                 blocked_s += answer.blocked_s
+            found[key] = (members[window.offset :], scores[window.offset :])
         return Answer(found, failures, blocked_s)
 
     async def score(

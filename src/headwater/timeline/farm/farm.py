@@ -79,7 +79,8 @@ class Farm(OpenedFarm):
 
         Raises AllReplicasFailed when no cluster that was asked could answer for some key. An
         answer without the records of a cluster that failed is ``partial``. Cost: O(offset + limit)
-        for each key and cluster; deep pages are cheaper by select_range.
+        for each key and cluster, in several steps where that is more than 20,000; deep pages are
+        cheaper by select_range.
         """
         return self._run(self._farm.select(keys, offset, limit))
 

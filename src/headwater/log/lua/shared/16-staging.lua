@@ -14,7 +14,7 @@
   the state after it; what it leaves in the list and in the stagings is dropped by the next one.
 ]]
 -- How many publishes of a deleted stream one call drops.
-local FREE_PUBLISHES = 16
+local FREE_PUBLISHES = 4
 
 local function staged_key(K, name)
   return K .. ':staged:' .. name
