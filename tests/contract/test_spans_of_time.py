@@ -62,3 +62,18 @@ def test_a_channel_takes_timedeltas_and_either_name_of_its_deadline(
     until = channel.renew(batch, ack_ms=MINUTE)
     assert until - batch.until_ms >= 50_000
     assert channel.release(batch, delay_ms=MINUTE) == 1
+
+
+def test_a_group_of_a_topic_takes_timedeltas_and_either_name_of_its_deadline(
+    client: Headwater, name: str
+) -> None:
+    topic = client.topic(name, partitions=2)
+    topic.write("a", b"1")
+    group = topic.group("g")
+    (taken,) = group.read(1, ack_ms=MINUTE, block_ms=MINUTE)
+    assert group.nack(taken, delay_ms=MOMENT) == 1
+    (again,) = group.read(1, retry_ms=MINUTE, block_ms=MINUTE)
+    assert (again.offset, again.attempt) == (taken.offset, 2)
+    assert group.extend(again, ack_ms=MOMENT) == 1
+    with pytest.raises(InvalidInput, match="ack_ms and retry_ms are names of one deadline"):
+        group.extend(again, ack_ms=1, retry_ms=1)

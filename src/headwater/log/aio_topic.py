@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
 from headwater.log.aio_stream import AsyncStream
@@ -144,13 +145,15 @@ class AsyncTopicGroup(Generic[D]):
         self,
         count: int,
         *,
-        block_ms: float | None = None,
-        retry_ms: int | None = None,
-        expire_ms: int | None = None,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
     ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
+        held_ms = deadline(ack_ms, retry_ms)
         found = await self._run(
-            topic_groups.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
+            topic_groups.read_group(self._handle, count, block_ms, held_ms, expire_ms)
         )
         return self._handle.topic.decoded(found)
 
@@ -162,13 +165,16 @@ class AsyncTopicGroup(Generic[D]):
         """
         return await self._run(topic_groups.ack(self._handle, messages))
 
-    async def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
+    async def nack(self, *messages: InTopic, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return await self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
-    async def extend(self, *messages: InTopic, retry_ms: int) -> int:
-        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return await self._run(topic_groups.extend(self._handle, messages, retry_ms))
+    async def extend(
+        self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
+    ) -> int:
+        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return await self._run(topic_groups.extend(self._handle, messages, held_ms))
 
     async def seek(self, position: TopicStart) -> dict[int, int]:
         """Set where the group stands in each partition, and return it; see TopicGroup.seek."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headwater.codecs import D
 from headwater.headers import GivenHeaders
+from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topics
 from headwater.log.ack_arguments import InTopic
 from headwater.log.entries import Entry, batch_of_entries
@@ -152,13 +153,15 @@ class TopicGroup(Generic[D]):
         self,
         count: int,
         *,
-        block_ms: float | None = None,
-        retry_ms: int | None = None,
-        expire_ms: int | None = None,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
     ) -> list[TopicMessage[D]]:
         """Take up to ``count`` messages that no other member has; see Group.read."""
+        held_ms = deadline(ack_ms, retry_ms)
         found = self._run(
-            topic_groups.read_group(self._handle, count, block_ms, retry_ms, expire_ms)
+            topic_groups.read_group(self._handle, count, block_ms, held_ms, expire_ms)
         )
         return self._handle.topic.decoded(found)
 
@@ -170,13 +173,16 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topic_groups.ack(self._handle, messages))
 
-    def nack(self, *messages: InTopic, delay_ms: int = 0) -> int:
+    def nack(self, *messages: InTopic, delay_ms: Duration = 0) -> int:
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(topic_groups.nack(self._handle, messages, delay_ms))
 
-    def extend(self, *messages: InTopic, retry_ms: int) -> int:
-        """Take more time: messages are redelivered ``retry_ms`` from now; returns how many."""
-        return self._run(topic_groups.extend(self._handle, messages, retry_ms))
+    def extend(
+        self, *messages: InTopic, ack_ms: Duration | None = None, retry_ms: Duration | None = None
+    ) -> int:
+        """Take more time: messages are redelivered ``ack_ms`` from now; returns how many."""
+        held_ms = needed_deadline(ack_ms, retry_ms)
+        return self._run(topic_groups.extend(self._handle, messages, held_ms))
 
     def seek(self, position: TopicStart) -> dict[int, int]:
         """Set where the group stands in each partition, and return it: all before is done.

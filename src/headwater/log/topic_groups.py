@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headwater.errors import HeadwaterError
+from headwater.inputs import DEADLINE, Duration
 from headwater.log import acks, dead_letters, grouping, reading
 from headwater.log.ack_arguments import InTopic, Span, ranges_by_partition
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle, check_start
@@ -93,9 +94,9 @@ def open_group(
 def read_group(
     group: TopicGroupHandle,
     count: int,
-    block_ms: float | None,
-    retry_ms: int | None,
-    expire_ms: int | None,
+    block_ms: Duration | float | None,
+    retry_ms: Duration | None,
+    expire_ms: Duration | None,
 ) -> Operation[list[TopicMessage]]:
     """Take up to ``count`` messages from all partitions, beginning with another one each time."""
     check_count(count)
@@ -110,7 +111,7 @@ def read_group(
             return messages
         if woken:
             yield from _complete(news, woken)
-        wait_ms = min(left, grouping.WAIT_SLICE_MS, retry_ms or left)
+        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.retry_ms or left)
         if due_ms >= 0:
             wait_ms = min(wait_ms, due_ms)
         if not group.one_server:
@@ -189,15 +190,19 @@ def ack(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
     return (yield from _in_partitions(group, messages, acks.ack))
 
 
-def nack(group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: int) -> Operation[int]:
+def nack(
+    group: TopicGroupHandle, messages: Iterable[InTopic], delay_ms: Duration
+) -> Operation[int]:
     """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
-    check_ms(delay_ms, "delay_ms")
+    delay_ms = check_ms(delay_ms, "delay_ms")
     return (yield from _in_partitions(group, messages, partial(acks.nack, delay_ms=delay_ms)))
 
 
-def extend(group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: int) -> Operation[int]:
+def extend(
+    group: TopicGroupHandle, messages: Iterable[InTopic], retry_ms: Duration
+) -> Operation[int]:
     """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
-    check_ms(retry_ms, "retry_ms", 1)
+    retry_ms = check_ms(retry_ms, DEADLINE, 1)
     return (yield from _in_partitions(group, messages, partial(acks.extend, retry_ms=retry_ms)))
 
 
