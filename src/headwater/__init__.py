@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         StreamInfo,
         TopicDeadLetter,
         TopicMessage,
+        WithInfo,
     )
     from headwater.queue.queue import Queue
     from headwater.queue.types import Delivery, KeptQueue, QueueItem, QueueSettings, QueueStats
@@ -226,6 +227,7 @@ __all__ = [
     "UnknownTopic",
     "UnreadableNode",
     "ValueMisfit",
+    "WithInfo",
     "Worker",
     "WriteRefused",
     "__version__",
@@ -268,6 +270,7 @@ _HOMES = {
         "StreamInfo",
         "TopicDeadLetter",
         "TopicMessage",
+        "WithInfo",
     ),
     "headwater.queue.queue": ("Queue",),
     "headwater.queue.types": ("Delivery", "KeptQueue", "QueueItem", "QueueSettings", "QueueStats"),

@@ -61,7 +61,8 @@ Blocked = Callable[[str, float], Operation[Any]]
 
 
 def read(name: str, block_ms: float) -> Operation[Any]:
-    return reading.read(stream_of(name), 1, 1, block_ms)
+    found, _, _ = yield from reading.read(stream_of(name), 1, 1, block_ms)
+    return found
 
 
 def member(name: str, block_ms: float) -> Operation[list[headwater.Message]]:

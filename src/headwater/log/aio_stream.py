@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from headwater.log.types import (
     Published,
     Retained,
     StreamInfo,
+    WithInfo,
 )
 
 if TYPE_CHECKING:
@@ -110,12 +111,38 @@ class AsyncStream(Generic[D]):
         """Drop what is staged under these names; returns how many were there."""
         return await self._run(staging.unstage(self._handle, stagings))
 
+    @overload
     async def read(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
-    ) -> list[Message[D] | None]:
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: Literal[False] = False,
+    ) -> list[Message[D] | None]: ...
+    @overload
+    async def read(
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: Literal[True],
+    ) -> WithInfo[Message[D] | None]: ...
+    async def read(
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: bool = False,
+    ) -> list[Message[D] | None] | WithInfo[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on; see Stream.read."""
-        found = await self._run(reading.read(self._handle, offset, count, block_ms))
-        return self._handle.decoded(found)
+        found, first, last = await self._run(
+            reading.read(self._handle, offset, count, block_ms, with_info=with_info)
+        )
+        messages = self._handle.decoded(found)
+        return WithInfo(messages, first, last) if with_info else messages
 
     async def read_from(
         self, offset: int, count: int, *, block_ms: Duration | float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from headwater.codecs import D
 from headwater.inputs import Duration, deadline, needed_deadline
@@ -10,7 +10,7 @@ from headwater.log import acks, dead_letters, grouping
 from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_READ
-from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven
+from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -29,6 +29,7 @@ class Group(Generic[D]):
     def __repr__(self) -> str:
         return f"Group({self.name!r} of {self._handle.stream.name!r})"
 
+    @overload
     def read(
         self,
         count: int,
@@ -37,15 +38,43 @@ class Group(Generic[D]):
         ack_ms: Duration | None = None,
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
-    ) -> list[Message[D]]:
+        with_info: Literal[False] = False,
+    ) -> list[Message[D]]: ...
+    @overload
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: Literal[True],
+    ) -> WithInfo[Message[D]]: ...
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: bool = False,
+    ) -> list[Message[D]] | WithInfo[Message[D]]:
         """Take up to ``count`` messages that no other member has.
 
         With ``ack_ms`` each must be acknowledged within that time, or it is redelivered, to any
         member, with a higher ``attempt`` (at least once). ``expire_ms`` after its first delivery it
         is given up. Without ``ack_ms`` there is nothing to acknowledge (at most once). ``block_ms``
         waits; blocked members are served in turn. ``retry_ms`` is another name of ``ack_ms``.
+        ``with_info`` returns also the first and last offset that the stream holds.
         """
         held_ms = deadline(ack_ms, retry_ms)
+        if with_info:
+            known = self._run(
+                grouping.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
+            )
+            return WithInfo(self._handle.stream.decoded(known.messages), *known[1:])
         found = self._run(grouping.read(self._handle, count, block_ms, held_ms, expire_ms))
         return self._handle.stream.decoded(found)
 

@@ -29,7 +29,8 @@ class ClaimedRange(NamedTuple):
 class GroupReadReply(NamedTuple):
     """hw_group_read. ``due_ms``: when something comes due, -1 for never; ``boxed``: a claim.
 
-    ``unfinished``: the server had too much to pass over, and there may be more behind.
+    ``unfinished``: the server had too much to pass over, and there may be more behind. ``first``:
+    where the stream begins, if that was asked for.
     """
 
     claims: list[ClaimedRange]
@@ -42,6 +43,7 @@ class GroupReadReply(NamedTuple):
     to_bury: int
     boxed: bytes
     unfinished: int
+    first: int = 0
 
     @classmethod
     def of(cls, reply: Reply) -> GroupReadReply:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
 from headwater.inputs import DEADLINE, Duration
 from headwater.log import acks, counts, dead_letters
+from headwater.log.extents import extent
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
 from headwater.log.handles import GroupHandle, Start, check_start
@@ -18,7 +19,7 @@ from headwater.log.limits import REPLY_BYTES, check_block, check_count, check_ms
 from headwater.log.reading import offset_at
 from headwater.log.replies import record
 from headwater.log.runs import Run, open_entries, open_runs
-from headwater.log.types import GroupInfo, Message
+from headwater.log.types import GroupInfo, Message, WithInfo
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 from headwater.store.faults import Refusal
 
@@ -65,11 +66,15 @@ NOBODY_WAITS = Waiter("", 0, 0)
 
 
 class GroupRead(NamedTuple):
-    """What a read took, where the stream ended then, and when something comes due (-1: never)."""
+    """What a read took, where the stream ended then, and when something comes due (-1: never).
+
+    ``first`` is where the stream began, if that was asked for.
+    """
 
     messages: list[Message]
     last: int
     due_ms: int
+    first: int = 0
 
 
 def read(
@@ -94,6 +99,31 @@ def read(
     # Not reached when the wait was cut short: then something may still come for this waiter.
     group.waiters.append(name)
     return messages
+
+
+def read_with_info(
+    group: GroupHandle,
+    count: int,
+    block_ms: Duration | float | None,
+    retry_ms: Duration | None,
+    expire_ms: Duration | None,
+) -> Operation[WithInfo[Message]]:
+    """Do as read does, and return the bounds of the stream, too, as the same reply gave them.
+
+    A member that was blocked is told by the writer, and asks for the bounds then.
+    """
+    check_count(count)
+    patience = check_block(block_ms)
+    taken = yield from read_now(group, count, Terms.of(retry_ms, expire_ms), with_info=True)
+    found = WithInfo(taken.messages, taken.first, taken.last)
+    if found.messages or not count or not patience:
+        return found
+    found = found._replace(messages=(yield from read(group, count, patience, retry_ms, expire_ms)))
+    # What this read took must reach its caller.
+    with contextlib.suppress(StoreError):
+        bounds = yield from extent(group.stream.name)
+        found = found._replace(first=bounds.first, last=bounds.last)
+    return found
 
 
 def _wait_for_messages(
@@ -121,23 +151,29 @@ def _wait_for_messages(
 
 
 def read_now(
-    group: GroupHandle, count: int, terms: Terms, waiter: Waiter = NOBODY_WAITS
+    group: GroupHandle,
+    count: int,
+    terms: Terms,
+    waiter: Waiter = NOBODY_WAITS,
+    *,
+    with_info: bool = False,
 ) -> Operation[GroupRead]:
     """Take what is there. When there is nothing, the waiter is noted, if there is one."""
     if isinstance(group.options.start, dt.datetime):
         group.start_at((yield from offset_at(group.stream, group.options.start)))
     messages: list[Message] = []
-    last = 0
+    first = last = 0
+    wish: tuple[Argument, ...] = ("1",) if with_info else ()
     while True:
         held = group.stream.held
         try:
-            reply = yield from _ask(group, count - len(messages), terms, waiter, held.name)
+            reply = yield from _ask(group, count - len(messages), terms, waiter, held.name, wish)
         except (StoreError, UnreadableNode):
             if messages:
                 # What this read took must reach its caller.
-                return GroupRead(messages, last, -1)
+                return GroupRead(messages, last, -1, first)
             raise
-        last, buried = reply.last, 0
+        first, last, buried = reply.first, reply.last, 0
         if group.stream.name not in group.stream.registered:
             # Housekeepers look after the groups of a stream that was never written, too.
             with contextlib.suppress(HeadwaterError):
@@ -160,11 +196,16 @@ def read_now(
         if reply.unfinished and len(messages) < count:
             waiter = NOBODY_WAITS if messages else waiter
         elif messages or not (reply.claims or reply.boxed or buried):
-            return GroupRead(messages, reply.last, reply.due_ms)
+            return GroupRead(messages, last, reply.due_ms, first)
 
 
 def _ask(
-    group: GroupHandle, count: int, terms: Terms, waiter: Waiter, held: str
+    group: GroupHandle,
+    count: int,
+    terms: Terms,
+    waiter: Waiter,
+    held: str,
+    wish: tuple[Argument, ...],
 ) -> Operation[GroupReadReply]:
     args = (
         group.name,
@@ -175,6 +216,7 @@ def _ask(
         *waiter[:3],
         held,
         REPLY_BYTES,
+        *wish,
     )
     call = Call(
         "hw_group_read",

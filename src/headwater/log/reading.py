@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headwater.inputs import Duration
 from headwater.log import counts, history
+from headwater.log.extents import extent
 from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
@@ -46,21 +47,32 @@ Piece = TypeVar("Piece")
 
 
 def read(
-    stream: StreamHandle, offset: int, count: int, block_ms: Duration | float | None
-) -> Operation[list[Message | None]]:
-    """Read ``count`` messages from ``offset`` on; one place per offset, None where it is gone."""
+    stream: StreamHandle,
+    offset: int,
+    count: int,
+    block_ms: Duration | float | None,
+    *,
+    with_info: bool = False,
+) -> Operation[tuple[list[Message | None], int, int]]:
+    """Read ``count`` messages from ``offset`` on; one place per offset, None where it is gone.
+
+    Returns them, and, ``with_info``, the bounds of the stream as the same reply gave them.
+    """
     check_offset(offset)
     check_count(count)
     patience = check_block(block_ms)
+    if with_info and not count:
+        bounds = yield from extent(stream.name)
+        return [], bounds.first, bounds.last
     found = yield from _read_now(stream, offset, count)
-    if found or not count or not patience:
+    if found[0] or not count or not patience:
         return found
     deadline = (yield Clock()) + patience
     while entries := (yield from _arrivals(stream, offset, count, deadline)):
-        found = _woken(stream, entries, offset, count) or (
-            yield from _read_now(stream, offset, count)
-        )
-        if found:
+        # What woke a reader says nothing about the bounds.
+        woken = [] if with_info else _woken(stream, entries, offset, count)
+        found = (woken, 0, 0) if woken else (yield from _read_now(stream, offset, count))
+        if found[0]:
             break
         yield complete(stream.key)
     return found
@@ -153,9 +165,12 @@ def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
     return part
 
 
-def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[Message | None]]:
+def _read_now(
+    stream: StreamHandle, offset: int, count: int
+) -> Operation[tuple[list[Message | None], int, int]]:
     out: list[Message | None] = []
     at, end = offset, offset + count - 1
+    first = last = 0
     while at <= end:
         first, last, covered, runs, *_ = yield from _look(stream, at, end)
         gone = min(first, end + 1, last + 1) - at
@@ -171,7 +186,7 @@ def _read_now(stream: StreamHandle, offset: int, count: int) -> Operation[list[M
             at = covered + 1
         if at > last or covered < at - 1:
             break
-    return out
+    return out, first, last
 
 
 def _place(out: list[Message | None], run: Run, offset: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from headwater.log.types import (
     Published,
     Retained,
     StreamInfo,
+    WithInfo,
 )
 
 if TYPE_CHECKING:
@@ -143,17 +144,45 @@ class Stream(Generic[D]):
         """
         return self._run(staging.unstage(self._handle, stagings))
 
+    @overload
     def read(
-        self, offset: int, count: int, *, block_ms: Duration | float | None = None
-    ) -> list[Message[D] | None]:
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: Literal[False] = False,
+    ) -> list[Message[D] | None]: ...
+    @overload
+    def read(
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: Literal[True],
+    ) -> WithInfo[Message[D] | None]: ...
+    def read(
+        self,
+        offset: int,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        with_info: bool = False,
+    ) -> list[Message[D] | None] | WithInfo[Message[D] | None]:
         """Read up to ``count`` messages from ``offset`` on.
 
         Place i of the list belongs to ``offset + i``; it is None when that message was evicted
         or compacted away. The list is shorter at the end of the stream, and empty beyond it; then
-        ``block_ms`` waits for the offset to be written. O(log n) to find the place.
+        ``block_ms`` waits for the offset to be written. ``with_info`` returns also the first and
+        last offset that the stream holds, of the same reply; a count of 0 asks for these alone.
+        O(log n) to find the place; one round trip for each 4 MiB.
         """
-        found = self._run(reading.read(self._handle, offset, count, block_ms))
-        return self._handle.decoded(found)
+        found, first, last = self._run(
+            reading.read(self._handle, offset, count, block_ms, with_info=with_info)
+        )
+        messages = self._handle.decoded(found)
+        return WithInfo(messages, first, last) if with_info else messages
 
     def read_from(
         self, offset: int, count: int, *, block_ms: Duration | float | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
 from headwater.headers import NO_HEADERS, Headers
+
+Found = TypeVar("Found")
 
 # A group or reader that was silent for so long is named where it holds up retention.
 IDLE_MS = 24 * 3600 * 1000
@@ -69,6 +71,17 @@ class Passage(NamedTuple, Generic[D]):
     messages: list[Message[D]]
     next: int
     gap: tuple[int, int] | None
+    last: int
+
+
+class WithInfo(NamedTuple, Generic[Found]):
+    """What a read found, and the ``first`` and ``last`` offset that the stream held at that moment.
+
+    An empty stream has last = first - 1.
+    """
+
+    messages: list[Found]
+    first: int
     last: int
 
 

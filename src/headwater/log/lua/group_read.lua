@@ -10,10 +10,12 @@
          11 number of the waiter's read: all its calls have the same, also one that is sent again
             because its reply was lost
          12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
+         14 '1' to have the first offset of the stream in the reply; may be left out
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '',
-           1 when there was too much to pass over for one call: ask again }
+           1 when there was too much to pass over for one call: ask again,
+           if it was asked for: stream first }
          error HW_RANGE <first> <last> when the start lies outside the stream
          error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
@@ -69,7 +71,7 @@ redis.register_function{
       if fault then return fault end
       -- It may be what is left of a group of an earlier stream.
       if not free_group(K, name) then
-        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1 }
+        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, args[14] and stream.first }
       end
       create_group(K, name, stream, next_offset, now)
       group = load_group(G, stream)
@@ -122,6 +124,8 @@ redis.register_function{
     return {
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
       due and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
+      -- The reply ends before what is nil.
+      args[14] and stream.first,
     }
   end,
   flags = { 'allow-oom' },
