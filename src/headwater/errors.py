@@ -92,8 +92,8 @@ class HeadwaterError(Exception):
         text = super().__str__()
         if self.partition is None:
             return text
-        done = ", ".join(map(str, self.partitions_done)) or "none"
-        return f"{text} (in partition {self.partition}; partitions done: {done})"
+        done = ", ".join(map(str, self.partitions_done))
+        return f"{text} (in partition {self.partition}{f'; done in {done}' if done else ''})"
 
 
 def _meant(similar: str | None, cure: str) -> str:

@@ -198,7 +198,7 @@ def test_an_error_says_which_partitions_were_done(
     group = topic.group("g")
     take_all(group)
     break_partition(client, topic, 2)
-    with pytest.raises(FormatTooNew, match=r"\(in partition 2; partitions done: 0, 1\)") as caught:
+    with pytest.raises(FormatTooNew, match=r"\(in partition 2; done in 0, 1\)") as caught:
         act(group, [(2, 1), (0, 1), (0, 2), (0, 3), (1, 1), (1, 2)])
     assert (caught.value.partition, caught.value.partitions_done) == (2, done)
 

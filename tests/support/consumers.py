@@ -15,9 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import headwater
-from headwater import Message, aio
+from headwater import aio
 from headwater.outbox import AsyncConsumer, Consumer
-from headwater.outbox.consumer_loop import Handler
 from headwater.outbox.schema import SCHEMA
 from tests.support.blocking import Blocking, Loop
 from tests.support.servers import until
@@ -37,11 +36,16 @@ def create_tables(engine: sa.Engine) -> None:
     EFFECTS.create(engine)
 
 
-def writes(consumer: str) -> Handler:
-    """Return a handler that leaves a row for every message it is given."""
+def writes(consumer: str) -> Callable[[sa.Connection, list[Any]], None]:
+    """Return a handler that leaves a row for every message it is given.
 
-    def handler(conn: sa.Connection, messages: list[Message]) -> None:
-        rows = [{"consumer": consumer, "place": message.offset} for message in messages]
+    Effects of a partition are those of the consumer "<name>/<partition>".
+    """
+
+    def handler(conn: sa.Connection, messages: list[Any]) -> None:
+        partition = getattr(messages[0], "partition", None)
+        whose = consumer if partition is None else f"{consumer}/{partition}"
+        rows = [{"consumer": whose, "place": message.offset} for message in messages]
         conn.execute(sa.insert(EFFECTS), rows)
 
     return handler
@@ -71,8 +75,8 @@ class Desk:
         create_tables(self.engine)
         if loop is not None:
             self._loop = loop
-            self._async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(store_url))
-            self._end.callback(lambda: loop.wait(self._async_hw.close()))
+            self.async_hw: aio.AsyncHeadwater = loop.wait(aio.connect(store_url))
+            self._end.callback(lambda: loop.wait(self.async_hw.close()))
             url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
             self.async_engine = create_async_engine(url)
             self._end.callback(lambda: loop.wait(self.async_engine.dispose()))
@@ -85,7 +89,7 @@ class Desk:
         if options.get("on_reset"):
             options["on_reset"] = self._awaited(options["on_reset"])
         made: Any = AsyncConsumer(
-            name, stream, self.async_engine, self._async_hw, self._awaited(handler), **options
+            name, stream, self.async_engine, self.async_hw, self._awaited(handler), **options
         )
         return cast("Consumer", Blocking(self._loop, made))
 

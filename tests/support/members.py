@@ -55,7 +55,7 @@ def consume(order: dict[str, Any]) -> None:
     engine = sa.create_engine(order["db"])
     with headwater.connect(order["store"]) as hw:
         consumer = Consumer(
-            *(order["name"], order["stream"], engine, hw, doing.handle),
+            *(order["name"], source_of(hw, order), engine, hw, doing.handle),
             on_reset=doing.reset,
             steps=doing.steps,
             **options_of(order),
@@ -77,7 +77,7 @@ async def consume_async(order: dict[str, Any]) -> None:
     engine = create_async_engine(order["db"].replace("sqlite:", "sqlite+aiosqlite:"))
     async with aio.connect(order["store"]) as hw:
         consumer = AsyncConsumer(
-            *(order["name"], order["stream"], engine, hw, handle),
+            *(order["name"], source_of(hw, order), engine, hw, handle),
             on_reset=reset,
             steps=doing.steps,
             **options_of(order),
@@ -86,6 +86,12 @@ async def consume_async(order: dict[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         await consumer.run()
     await engine.dispose()
+
+
+def source_of(hw: Any, order: dict[str, Any]) -> Any:
+    """Return the stream that an order names, or the topic when it says how many partitions."""
+    partitions = order.get("partitions")
+    return hw.topic(order["stream"], partitions) if partitions else order["stream"]
 
 
 class Page:

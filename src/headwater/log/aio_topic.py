@@ -37,6 +37,8 @@ class AsyncTopic(Generic[D]):
         self._handle = handle
         self._member = member
         self.name = handle.name
+        self.codec = handle.coder
+        self.wanted = handle.wanted
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"

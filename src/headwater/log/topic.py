@@ -41,6 +41,8 @@ class Topic(Generic[D]):
         self._handle = handle
         self._member = member
         self.name = handle.name
+        self.codec = handle.coder
+        self.wanted = handle.wanted
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"

@@ -18,15 +18,8 @@ from headwater.log.ack_arguments import InTopic, Span, ranges_by_partition
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle, check_start
 from headwater.log.keys import tail_key
 from headwater.log.limits import check_block, check_count, check_ms, check_name
-from headwater.log.topics import TopicHandle, check_partition, in_each
-from headwater.log.types import (
-    GroupInfo,
-    HeadedTopicMessage,
-    Message,
-    Redriven,
-    TopicDeadLetter,
-    TopicMessage,
-)
+from headwater.log.topics import TopicHandle, check_partition, in_each, in_partition
+from headwater.log.types import GroupInfo, Redriven, TopicDeadLetter, TopicMessage
 from headwater.store.call import Clock, Operation, Wait
 from headwater.store.many import together
 
@@ -146,14 +139,7 @@ def _read_partitions(
                 return messages, news, -1
             error.partition = place
             raise
-        messages += [
-            TopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt)
-            if type(m) is Message
-            else HeadedTopicMessage(
-                place, m.offset, m.tag, m.value, m.time_ms, m.attempt, m.headers
-            )
-            for m in taken.messages
-        ]
+        messages += in_partition(place, taken.messages)
         news.append((members[place].stream, taken.last))
         if taken.due_ms >= 0:
             due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
@@ -168,6 +154,12 @@ def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
     keys = [tail_key(stream.key) for stream, _ in news]
     ids = [f"0-{last}" for _, last in news]
     return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
+
+
+def await_news(ends: list[tuple[StreamHandle, int]], ms: int) -> Operation[list[str]]:
+    """Wait until a stream goes beyond its end; returns the names of those that do."""
+    tails = {tail.decode() for tail, _ in (yield _wait_for(ends, ms)) or ()}
+    return [stream.name for stream, _ in ends if tail_key(stream.key) in tails]
 
 
 def _in_partitions(

@@ -22,7 +22,14 @@ from headwater.log.entries import encoded_entries
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import TOPICS, topic_key
 from headwater.log.limits import MAX_PARTITIONS, check_count
-from headwater.log.types import DecodedTopicMessage, Placed, StreamInfo, TopicMessage
+from headwater.log.types import (
+    DecodedTopicMessage,
+    HeadedTopicMessage,
+    Message,
+    Placed,
+    StreamInfo,
+    TopicMessage,
+)
 from headwater.store.call import Call, Operation
 from headwater.store.many import together
 
@@ -126,6 +133,16 @@ def in_each(
             error.partition, error.partitions_done = place, done
             raise
     return done
+
+
+def in_partition(place: int, messages: Iterable[Message]) -> list[TopicMessage]:
+    """Return messages of the stream of a partition as messages of the topic."""
+    return [
+        TopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt)
+        if type(m) is Message
+        else HeadedTopicMessage(place, m.offset, m.tag, m.value, m.time_ms, m.attempt, m.headers)
+        for m in messages
+    ]
 
 
 def check_partition(place: int, partitions: int) -> None:

@@ -14,7 +14,8 @@ from headwater.aio import AsyncHeadwater
 from headwater.handlers import check_async
 from headwater.inputs import Duration
 from headwater.log.handles import Start
-from headwater.log.types import Message
+from headwater.log.topic_groups import TopicStart
+from headwater.log.types import Message, TopicMessage
 from headwater.outbox import work
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S
@@ -25,7 +26,6 @@ from headwater.outbox.plan import (
     Streams,
     TimeSource,
     engine_of,
-    one_of,
 )
 from headwater.stopping import AsyncStopSignal
 
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AsyncHandler: TypeAlias = "Callable[[AsyncConnection, list[Message]], Awaitable[object]]"
+AsyncHandler: TypeAlias = (
+    "Callable[[AsyncConnection, list[Message]], Awaitable[object]]"
+    " | Callable[[AsyncConnection, list[TopicMessage]], Awaitable[object]]"
+)
 AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 
 
@@ -69,7 +72,8 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None, time_source or time),
         )
-        super().__init__(plan, stream, handler, on_reset, steps)
+        one_server = hw.store.kind != "cluster"
+        super().__init__(plan, stream, handler, on_reset, steps, one_server=one_server)
         for each in self._handlers.values():
             check_async(each)
         self._store = hw.store
@@ -102,19 +106,22 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
     async def lag(self) -> int:
         """Count the offsets from the position to the end of the stream."""
-        return sum([await self._do(turn.position.lag()) for turn in self._turns.values()])
+        return sum([await self._do(turn.lag()) for turn in self._turns.values()])
 
     async def positions(self) -> dict[str, int | None]:
         """Return the offset needed next of each stream, as committed; None before the first run."""
-        return {place: await self._do(turn.position.load()) for place, turn in self._turns.items()}
+        found = [await self._do(turn.positions()) for turn in self._turns.values()]
+        return {name: at for positions in found for name, at in positions.items()}
 
-    async def seek(self, position: Start, *, stream: str | None = None) -> int:
+    async def seek(
+        self, position: TopicStart, *, stream: str | None = None
+    ) -> int | dict[int, int]:
         """Set where to go on, whatever it was; returns the offset."""
-        return await self._do(self._turns[one_of(self.streams, stream)].seek(position))
+        return await self._do(self._seek(position, stream))
 
     async def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed."""
-        return sum([await self._do(turn.position.remove()) for turn in self._turns.values()]) > 0
+        return sum([await self._do(turn.remove()) for turn in self._turns.values()]) > 0
 
     # ── Doing what the work asks for ─────────────────────────────────────────────────────────
 

@@ -19,7 +19,8 @@ from headwater.client import Headwater
 from headwater.handlers import check_done
 from headwater.inputs import Duration
 from headwater.log.handles import Start
-from headwater.log.types import Message
+from headwater.log.topic_groups import TopicStart
+from headwater.log.types import Message, TopicMessage
 from headwater.outbox import work
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
@@ -30,8 +31,8 @@ from headwater.outbox.plan import (
     Streams,
     TimeSource,
     engine_of,
-    one_of,
 )
+from headwater.outbox.topic_turn import TopicTurn
 from headwater.stopping import StopSignal
 
 if TYPE_CHECKING:
@@ -39,16 +40,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Handler: TypeAlias = "Callable[[Connection, list[Message]], object]"
+# Of a topic it is called with a list of TopicMessage.
+Handler: TypeAlias = (
+    "Callable[[Connection, list[Message]], object]"
+    " | Callable[[Connection, list[TopicMessage]], object]"
+)
 OnReset: TypeAlias = "Callable[[Connection, Any], object]"
 
 
 class Consumer(ConsumerShell[Handler, OnReset]):
-    """Applies the messages of a stream, or of several, to a SQL database, each exactly once.
+    """Applies the messages of a stream, a topic, or several, to a SQL database, each exactly once.
 
     ``handler(conn, messages)`` writes its effects through ``conn`` and leaves commit and rollback
     alone; what it does elsewhere may happen more than once. With several streams it is called for
-    one of them at a time, or is a mapping with a handler for each. ``name`` says whose position it
+    one of them at a time, or is a mapping with a handler for each. Of a topic, given as an object,
+    it is called for one partition at a time, with messages that know theirs; each partition has
+    its own position. ``name`` says whose position it
     is: processes that share it share the work, and the log keeps what it still needs. When the
     handler raises, its batch is rolled back and retried.
 
@@ -89,7 +96,8 @@ class Consumer(ConsumerShell[Handler, OnReset]):
             *(name, self._engine, batch, start, on_error, attempts, backoff_ms),
             *(on_gap, on_reset is not None, time_source or time),
         )
-        super().__init__(plan, stream, handler, on_reset, steps)
+        one_server = hw.store.kind != "cluster"
+        super().__init__(plan, stream, handler, on_reset, steps, one_server=one_server)
         self._store = hw.store
         self._stopped = False
         self._stop = StopSignal()
@@ -140,29 +148,32 @@ class Consumer(ConsumerShell[Handler, OnReset]):
 
     def lag(self) -> int:
         """Count the offsets from the position to the end of the stream."""
-        return sum(self._do(turn.position.lag()) for turn in self._turns.values())
+        return sum(self._do(turn.lag()) for turn in self._turns.values())
 
     def positions(self) -> dict[str, int | None]:
         """Return the offset needed next of each stream, as committed; None before the first run."""
-        return {place: self._do(turn.position.load()) for place, turn in self._turns.items()}
+        found = [self._do(turn.positions()) for turn in self._turns.values()]
+        return {name: at for positions in found for name, at in positions.items()}
 
-    def seek(self, position: Start, *, stream: str | None = None) -> int:
-        """Set where to go on, whatever it was; returns the offset.
+    def seek(self, position: TopicStart, *, stream: str | None = None) -> int | dict[int, int]:
+        """Set where to go on, whatever it was; returns the offset, of a topic by partition.
 
-        ``stream`` says which, when there are several. Effects that are committed stay: the caller
-        brings the state to what it was at that position. A process of this consumer that runs
-        elsewhere follows with its next batch, or within about two seconds when it is waiting.
+        ``stream`` says which, when there are several, or names a partition as "rides/3". For a
+        topic ``position`` may be a mapping from partitions to positions. Effects that are committed
+        stay: the caller brings the state to what it was at that position. A process of this
+        consumer that runs elsewhere follows with its next batch, or within about two seconds when
+        it is waiting.
         """
-        return self._do(self._turns[one_of(self.streams, stream)].seek(position))
+        return self._do(self._seek(position, stream))
 
     def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed.
 
         A process of this consumer that still runs ends with CheckpointRemoved.
         """
-        return sum(self._do(turn.position.remove()) for turn in self._turns.values()) > 0
+        return sum(self._do(turn.remove()) for turn in self._turns.values()) > 0
 
-    def _run_beside(self, turn: Turn) -> None:
+    def _run_beside(self, turn: Turn | TopicTurn) -> None:
         try:
             self._do(turn.run())
         except BaseException:

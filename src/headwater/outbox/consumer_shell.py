@@ -7,7 +7,13 @@ from functools import reduce
 from operator import add
 from typing import Generic, TypeVar
 
+from headwater.errors import InvalidInput
+from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle
+from headwater.log.topic import Topic
+from headwater.log.topic_groups import TopicStart
+from headwater.log.topics import TopicHandle
+from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import Turn
 from headwater.outbox.plan import (
     ConsumerPlan,
@@ -16,8 +22,11 @@ from headwater.outbox.plan import (
     coders_of,
     for_each,
     names_of,
+    one_of,
     streams_of,
 )
+from headwater.outbox.topic_turn import TopicTurn
+from headwater.outbox.work import Work
 
 H = TypeVar("H")
 R = TypeVar("R")
@@ -33,6 +42,8 @@ class ConsumerShell(Generic[H, R]):
         handler: H | Mapping[str, H],
         on_reset: R | Mapping[str, R] | None,
         steps: Callable[[str], None] | None,
+        *,
+        one_server: bool,
     ) -> None:
         self.name = plan.name
         given = streams_of(stream)
@@ -43,17 +54,33 @@ class ConsumerShell(Generic[H, R]):
         self._patience_s: float | None = None
         known: set[str] = set()
         coders = coders_of(given)
-        self._turns = {
-            place: Turn(
-                plan,
-                StreamHandle(place, known, coders.get(place)),
-                StreamHandle(plan.dead_letters(place), known),
-            )
-            for place in self.streams
-        }
+        self._turns: dict[str, Turn | TopicTurn] = {}
+        for name, one in zip(self.streams, given, strict=True):
+            coder = coders.get(name)
+            if isinstance(one, Topic | AsyncTopic):
+                topic = TopicHandle(name, one.wanted, known, coder)
+                self._turns[name] = TopicTurn(plan, topic, one_server=one_server)
+            else:
+                source = ConsumerSource(plan, StreamHandle(name, known, coder))
+                self._turns[name] = Turn(plan, source)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} of {', '.join(self.streams)})"
+
+    def _seek(self, position: TopicStart, stream: str | None) -> Work[int | dict[int, int]]:
+        """Set a position: of a stream, of a topic, or of one of its partitions."""
+        topic, _, place = (stream or "").rpartition("/")
+        turn = self._turns.get(topic)
+        within = isinstance(turn, TopicTurn) and stream not in self._turns and place.isdecimal()
+        if turn is None or not within:
+            turn = self._turns[one_of(self.streams, stream)]
+        if isinstance(turn, TopicTurn) and not within:
+            return (yield from turn.seek(position))
+        if isinstance(position, Mapping):
+            raise InvalidInput("positions by partition are for a whole topic; give one position")
+        if isinstance(turn, TopicTurn):
+            return (yield from turn.seek({int(place): position}))[int(place)]
+        return (yield from turn.seek(position))
 
     @property
     def stats(self) -> ConsumerStats:

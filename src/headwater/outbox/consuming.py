@@ -19,14 +19,11 @@ import logging
 
 from headwater.errors import (
     GapError,
-    InvalidInput,
     LostFuture,
-    OutboxError,
     PoisonedBatch,
     PositionLost,
     ReusedSequence,
     StaleSequence,
-    TransactionEnded,
 )
 from headwater.instrument import Outcome, observe
 from headwater.log.handles import Start, StreamHandle
@@ -35,16 +32,14 @@ from headwater.log.types import Message, Passage
 from headwater.log.writing import write_many
 from headwater.outages import delay_s
 from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
+from headwater.outbox.consumer_source import ConsumerSource, Failed
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
 from headwater.outbox.position import ConsumerPosition
-from headwater.outbox.reset import reset_of, reset_tag, resets_in
+from headwater.outbox.reset import reset_tag
 from headwater.outbox.work import (
     Ask,
-    Handle,
-    InspectTransaction,
     Pause,
-    Restore,
     Step,
     Transact,
     Work,
@@ -64,31 +59,32 @@ LONGEST_RETRY_S = 10.0
 GAPS_KEPT = 100
 
 
-class Failed(Exception):
-    """A handler failed; the cause is its error. It rolls the transaction back."""
-
-
 class Turn:
-    """One consumer on one stream: what it does next, and what it has done."""
+    """One consumer on one stream: what it does next, and what it has done.
 
-    def __init__(
-        self, plan: ConsumerPlan, stream: StreamHandle, dead_letters: StreamHandle
-    ) -> None:
-        self.stream = stream
+    After a failure, ``retry_at`` is when to try again; a Turn that runs alone waits by itself.
+    """
+
+    def __init__(self, plan: ConsumerPlan, source: ConsumerSource) -> None:
+        self.stream = source.stream
         self.stats = ConsumerStats()
-        self.position = ConsumerPosition(plan, stream)
+        self.position = ConsumerPosition(plan, self.stream)
+        self.retry_at: float | None = None
         self._plan = plan
-        self._dead_letters = dead_letters
-        self._who = f"consumer {plan.name!r} of {stream.name!r}"
+        self._source = source
+        self._dead_letters = StreamHandle(
+            plan.dead_letters(self.stream.name), self.stream.registered
+        )
+        self._who = source.who
         self._reset_tag = reset_tag(plan.name)
         self._size = plan.batch
         self._failures = 0
         self._suspect = 0  # somewhere before this offset is a message that cannot be handled
-        self._retries = self._committing = False
+        self._retries = self._committing = self._alone = False
 
     def run(self) -> Work[None]:
         """Apply what comes, wait for more, and retry after an outage, until asked to stop."""
-        self._retries = True
+        self._retries = self._alone = True
         outage = DatabaseOutage(self._who, log, self._plan.database, self._plan.time.monotonic)
         while not (yield Pause(0)):
             try:
@@ -106,17 +102,37 @@ class Turn:
 
     def run_once(self) -> Work[int]:
         """Apply one batch, if there is one; returns how many messages were handled."""
-        self._retries = False
+        self._retries, self._alone = False, True
         while (handled := (yield from self._advance(None))) == 0:
             pass
         yield from self.position.report()
         return handled or 0
+
+    def run_beside(self) -> Work[int | None]:
+        """Apply one batch, if there is one, and do not wait: others have their turn meanwhile.
+
+        Returns what ``_advance`` returns.
+        """
+        self._retries, self._alone, self.retry_at = True, False, None
+        return (yield from self._advance(None))
 
     def seek(self, start: Start) -> Work[int]:
         """Set the position, whatever it was; returns the offset."""
         self._failures = self._suspect = 0
         self._size = self._plan.batch
         return (yield from self.position.seek(start))
+
+    def lag(self) -> Work[int]:
+        """Count the offsets between the position and the end of the stream."""
+        return (yield from self.position.lag())
+
+    def positions(self) -> Work[dict[str, int | None]]:
+        """Return the position, by the name of the stream."""
+        return {self.stream.name: (yield from self.position.load())}
+
+    def remove(self) -> Work[bool]:
+        """Remove the consumer; returns whether it existed."""
+        return (yield from self.position.remove())
 
     def _advance(self, block_ms: float | None) -> Work[int | None]:
         """Apply the next batch; returns how many messages were handled.
@@ -155,7 +171,7 @@ class Turn:
                 continue
             if beyond:
                 raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
-            self._check_gap(passage.gap)
+            self._source.check_gap(passage.gap)
             self.stream.seen = seen
             break
         if passage.next == at:
@@ -163,10 +179,6 @@ class Turn:
             return None
         yield Step("read")
         return cut_batch(at, passage, self._reset_tag)
-
-    def _check_gap(self, gap: tuple[int, int] | None) -> None:
-        if gap and self._plan.on_gap == "stop":
-            raise GapError(self._plan.name, self.stream.name, *gap)
 
     def _take(self, batch: ConsumerBatch) -> Work[int | None]:
         observation = observe("consumer.batch", self._plan.name)
@@ -203,10 +215,9 @@ class Turn:
             return False
         yield Step("moved")
         if batch.reset:
-            yield from self._restore(batch.reset)
+            yield from self._source.restore(batch.reset)
         elif batch.messages:
-            messages = self.stream.decoded(batch.messages)
-            yield from self._handle(Handle(self.stream.name, messages))
+            yield from self._source.handle(batch.messages)
         yield Step("handled")
         self._committing = True
         return True
@@ -216,56 +227,6 @@ class Turn:
         if is_passing(error):
             return "unknown" if self._committing else "retried" if self._retries else "failed"
         return "failed" if failed is None or self._gives_up(failed) else "retried"
-
-    def _handle(self, request: Handle | Restore) -> Work[None]:
-        """Call the user's function. Raises Failed from its error, or TransactionEnded."""
-        try:
-            yield request
-        except Exception as error:
-            if (yield InspectTransaction()) == "ended" and not is_passing(error):
-                raise TransactionEnded(self._plan.name, self.stream.name) from error
-            raise Failed from error
-        state = yield InspectTransaction()
-        if state == "ended":
-            raise TransactionEnded(self._plan.name, self.stream.name)
-        if state == "broken":
-            raise Failed from OutboxError(
-                "the handler caught an error of the database, which rolled the transaction back; "
-                "do not catch it, or catch it around conn.begin_nested()"
-            )
-
-    def _restore(self, record: Message) -> Work[None]:
-        """Replace the state, and apply again what lies between its position and the record."""
-        try:
-            reset = reset_of(record)
-            if not self._plan.resets:
-                raise InvalidInput(f"{self._who} is to be reset, but has no on_reset; pass one")
-        except InvalidInput as error:
-            raise Failed from error
-        yield from self._handle(Restore(self.stream.name, reset.state))
-        yield Step("restored")
-        at = reset.position + 1
-        while at < record.offset:
-            count = min(self._plan.batch, record.offset - at)
-            passage: Passage = yield Ask(read_from(self.stream, at, count, None))
-            if passage.next == at:
-                raise PositionLost(self._plan.name, self.stream.name, at, passage.last)
-            if passage.gap:
-                first, last = passage.gap[0], min(passage.gap[1], record.offset - 1)
-                self._check_gap((first, last))
-                log.warning(
-                    "%s is reset without offsets %d to %d, which were evicted",
-                    *(self._who, first, last),
-                )
-            skipped = {message.offset for message in resets_in(passage.messages)}
-            again = [
-                message
-                for message in passage.messages
-                if message.offset < record.offset and message.offset not in skipped
-            ]
-            if again:
-                yield from self._handle(Handle(self.stream.name, self.stream.decoded(again)))
-            at = passage.next
 
     def _pass(self, batch: ConsumerBatch) -> None:
         """Note that the position has moved over a batch."""
@@ -300,6 +261,9 @@ class Turn:
                 *(self._who, first, last, self._failures, self._plan.attempts, error),
             )
             wait_s = delay_s(self._failures, self._plan.backoff_s, LONGEST_RETRY_S)
+            if not self._alone:
+                self.retry_at = self._plan.time.monotonic() + wait_s
+                return None
             return None if (yield Pause(wait_s)) else 0
         self._failures = 0
         if self._plan.on_error == "stop":

@@ -14,9 +14,11 @@ from headwater.codecs import Coder
 from headwater.errors import InvalidInput
 from headwater.inputs import Duration, whole_ms
 from headwater.log.aio_stream import AsyncStream
+from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import Start, check_start
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
 from headwater.log.stream import Stream
+from headwater.log.topic import Topic
 from headwater.outbox.schema import check_dialect
 
 F = TypeVar("F")
@@ -25,7 +27,8 @@ E = TypeVar("E", Engine, AsyncEngine)
 OnError: TypeAlias = Literal["stop", "skip"]
 OnGap: TypeAlias = Literal["stop", "skip"]
 AnyStream: TypeAlias = "str | Stream[Any] | AsyncStream[Any]"
-Streams: TypeAlias = "AnyStream | Iterable[AnyStream]"
+StreamOrTopic: TypeAlias = "AnyStream | Topic[Any] | AsyncTopic[Any]"
+Streams: TypeAlias = "StreamOrTopic | Iterable[StreamOrTopic]"
 
 
 class TimeSource(Protocol):
@@ -121,21 +124,25 @@ class ConsumerStats:
         )
 
 
-def streams_of(streams: Streams) -> list[AnyStream]:
-    """Return the streams that a consumer was given, as a list."""
-    return [streams] if isinstance(streams, str | Stream | AsyncStream) else list(streams)
+def streams_of(streams: Streams) -> list[StreamOrTopic]:
+    """Return the streams and topics that a consumer was given, as a list."""
+    if isinstance(streams, str | Stream | AsyncStream | Topic | AsyncTopic):
+        return [streams]
+    return list(streams)
 
 
-def coders_of(given: list[AnyStream]) -> dict[str, Coder[Any] | None]:
-    """Return the codecs of streams that were given as objects, by their names."""
+def coders_of(given: list[StreamOrTopic]) -> dict[str, Coder[Any] | None]:
+    """Return the codecs of streams and topics that were given as objects, by their names."""
     return {one.name: one.codec for one in given if not isinstance(one, str)}
 
 
-def names_of(given: list[AnyStream]) -> tuple[str, ...]:
-    """Return the names of streams."""
+def names_of(given: list[StreamOrTopic]) -> tuple[str, ...]:
+    """Return the names of streams and topics."""
     names = tuple(
-        stream.name if isinstance(stream, Stream | AsyncStream) else check_name(stream, "stream")
-        for stream in given
+        one.name
+        if isinstance(one, Stream | AsyncStream | Topic | AsyncTopic)
+        else check_name(one, "stream")
+        for one in given
     )
     if not names or len(set(names)) < len(names):
         raise InvalidInput(f"a consumer needs one stream or several different ones, not {names!r}")

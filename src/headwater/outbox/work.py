@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Executable
 
-from headwater.log.types import Message
 from headwater.store.call import Operation
 
 T = TypeVar("T")
@@ -48,10 +47,10 @@ class Execute(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """Call the handler of a stream in the open transaction."""
+    """Call the handler of a stream or topic in the open transaction."""
 
     stream: str
-    messages: list[Message]
+    messages: list[Any]
 
 
 class Restore(NamedTuple):

@@ -1,0 +1,189 @@
+"""What a consumer does on a topic, without I/O: a turn for each partition, one after the other.
+
+Each partition has its own position, history and dead letters, as a stream has. Processes of one
+name share the partitions batch by batch: each begins with another one, and whoever finds that a
+position has moved meanwhile goes on with the next partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+from headwater.errors import HeadwaterError
+from headwater.log.handles import check_start
+from headwater.log.reading import complete
+from headwater.log.topic_groups import TURN_MS, TopicStart, await_news
+from headwater.log.topics import TopicHandle, check_partition, partition_of
+from headwater.outbox.consumer_source import ConsumerSource
+from headwater.outbox.consuming import DOUBT_S, REPORT_S, WAIT_MS, Turn
+from headwater.outbox.outages import DatabaseOutage, is_passing
+from headwater.outbox.plan import ConsumerPlan, ConsumerStats
+from headwater.outbox.work import Ask, Pause, Work
+from headwater.store.call import Operation, Token
+
+log = logging.getLogger("headwater.outbox")
+
+R = TypeVar("R")
+
+
+def _token() -> Operation[str]:
+    text: str = yield Token()
+    return text
+
+
+def _complete(key: str) -> Operation[None]:
+    """Complete a write that stopped half-way: it wakes consumers who then find nothing."""
+    yield complete(key)
+
+
+class TopicTurn:
+    """One consumer on all partitions of a topic.
+
+    ``_ready`` are the partitions that may have something to apply, ``_woken`` the streams whose
+    news ended the last wait, and ``_first`` is the partition that the next round begins with.
+    """
+
+    def __init__(self, plan: ConsumerPlan, topic: TopicHandle, *, one_server: bool) -> None:
+        self.topic = topic
+        self._plan = plan
+        self._one_server = one_server
+        self._turns: list[Turn] = []
+        self._ready: set[int] = set()
+        self._woken: list[str] = []
+        self._first = 0
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """What was done in all partitions."""
+        return reduce(add, [turn.stats for turn in self._turns], ConsumerStats())
+
+    def run(self) -> Work[None]:
+        """Apply what comes, wait for more, and retry after an outage, until asked to stop."""
+        who = f"consumer {self._plan.name!r} of topic {self.topic.name!r}"
+        outage = DatabaseOutage(who, log, self._plan.database, self._plan.time.monotonic)
+        self._ready.update(range(len(self._turns)))
+        while not (yield Pause(0)):
+            try:
+                yield from self._open()
+                yield from self._run_round()
+                outage.over()
+            except Exception as error:
+                if not is_passing(error):
+                    yield from self._report()
+                    raise
+                yield Pause(outage.meet(error))
+        yield from self._report()
+
+    def run_once(self) -> Work[int]:
+        """Apply one batch of each partition; returns how many messages were handled."""
+        return sum((yield from self._each(Turn.run_once)))
+
+    def lag(self) -> Work[int]:
+        """Count the offsets between the positions and the ends of the partitions."""
+        return sum((yield from self._each(Turn.lag)))
+
+    def positions(self) -> Work[dict[str, int | None]]:
+        """Return the position in each partition, by the name of its stream."""
+        found = yield from self._each(Turn.positions)
+        return {name: at for positions in found for name, at in positions.items()}
+
+    def remove(self) -> Work[bool]:
+        """Remove the consumer from every partition; returns whether it existed."""
+        return any((yield from self._each(Turn.remove)))
+
+    def seek(self, position: TopicStart) -> Work[dict[int, int]]:
+        """Set the position in all partitions, or in those that are named; returns where."""
+        yield from self._open()
+        if isinstance(position, Mapping):
+            positions = dict(position)
+        else:
+            positions = dict.fromkeys(range(len(self._turns)), position)
+        for place, start in positions.items():
+            check_partition(place, len(self._turns))
+            check_start(start)
+        done: dict[int, int] = {}
+        for place, start in sorted(positions.items()):
+            work = self._turns[place].seek(start)
+            done[place] = yield from self._in_partition(place, work, done)
+        return done
+
+    def _open(self) -> Work[None]:
+        if not self._turns:
+            streams = yield Ask(self.topic.open())
+            # Not the same one in every process of this name.
+            self._first = partition_of((yield Ask(_token())), len(streams))
+            self._turns = [
+                Turn(self._plan, ConsumerSource(self._plan, stream, self.topic, place))
+                for place, stream in enumerate(streams)
+            ]
+            self._ready.update(range(len(streams)))
+
+    def _each(self, act: Callable[[Turn], Work[R]]) -> Work[list[R]]:
+        yield from self._open()
+        done: dict[int, R] = {}
+        for place, turn in enumerate(self._turns):
+            done[place] = yield from self._in_partition(place, act(turn), done)
+        return list(done.values())
+
+    def _in_partition(self, place: int, work: Work[R], done: Mapping[int, object]) -> Work[R]:
+        try:
+            return (yield from work)
+        except HeadwaterError as error:
+            error.partition, error.partitions_done = place, done
+            raise
+
+    # ── While it runs ────────────────────────────────────────────────────────────────────────
+
+    def _run_round(self) -> Work[None]:
+        """Give each partition that is ready its turn; wait for more when none had anything."""
+        count = len(self._turns)
+        handled = False
+        for place in [(self._first + step) % count for step in range(count)]:
+            if place not in self._ready:
+                continue
+            turn = self._turns[place]
+            if (yield from self._in_partition(place, turn.run_beside(), {})) is not None:
+                handled = True
+            else:
+                self._ready.discard(place)
+                if turn.stream.name in self._woken:
+                    yield Ask(_complete(turn.stream.key))
+            if (yield Pause(0)):
+                return
+        self._first = (self._first + 1) % count
+        yield from self._report(REPORT_S)
+        if not handled:
+            yield from self._wait()
+
+    def _wait(self) -> Work[None]:
+        """Wait until a partition has more or a failure may be retried, half a second at most."""
+        now = self._plan.time.monotonic()
+        wait_ms = float(WAIT_MS if self._one_server else TURN_MS)
+        news = []
+        for turn in (*self._turns[self._first :], *self._turns[: self._first]):
+            if turn.retry_at is not None:
+                wait_ms = min(wait_ms, (turn.retry_at - now) * 1000)
+            elif turn.position.next is not None:
+                news.append((turn.stream, turn.position.next - 1))
+        if not self._one_server:
+            # Streams in different slots cannot be waited for together: take turns.
+            news = news[:1]
+        self._woken = []
+        if news:
+            self._woken = yield Ask(await_news(news, max(1, int(wait_ms))))
+        else:
+            yield Pause(max(0.001, wait_ms / 1000))
+        now = self._plan.time.monotonic()
+        for place, turn in enumerate(self._turns):
+            turn.position.doubt(DOUBT_S)
+            due = turn.retry_at is not None and turn.retry_at <= now
+            if due or turn.position.next is None or turn.stream.name in self._woken:
+                self._ready.add(place)
+
+    def _report(self, every_s: float = 0.0) -> Work[None]:
+        for turn in self._turns:
+            yield from turn.position.report(every_s)
