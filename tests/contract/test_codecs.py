@@ -203,5 +203,5 @@ def test_outbox_and_consumer_take_a_stream_with_its_codec(
     def apply(_: sa.Connection, messages: list[headwater.Message[OrderModel]]) -> None:
         seen.extend(message.data.number for message in messages)
 
-    assert Consumer("c", orders, outbox, hw, apply).run_once() == 2  # type: ignore[arg-type]
+    assert Consumer("c", orders, outbox, hw, apply).run_once() == 2
     assert seen == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -201,7 +201,12 @@ def test_tables_of_an_older_release_are_refused_before_anything_is_done(
         with desk.engine.begin() as conn:
             conn.exec_driver_sql("DROP TABLE headwater_histories")
         consumer = desk.consumer("c", "s")
-        for act in (consumer.run_once, lambda: consumer.seek(1), consumer.remove):
+        acts: list[Callable[[], object]] = [
+            consumer.run_once,
+            lambda: consumer.seek(1),
+            consumer.remove,
+        ]
+        for act in acts:
             with pytest.raises(NotCreated, match="headwater_histories"):
                 act()
         assert consumer.positions() == {"s": None}

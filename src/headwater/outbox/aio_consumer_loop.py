@@ -15,7 +15,6 @@ from headwater.handlers import check_async
 from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
-from headwater.log.types import Message, TopicMessage
 from headwater.outbox import work
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S
@@ -34,10 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AsyncHandler: TypeAlias = (
-    "Callable[[AsyncConnection, list[Message]], Awaitable[object]]"
-    " | Callable[[AsyncConnection, list[TopicMessage]], Awaitable[object]]"
-)
+AsyncHandler: TypeAlias = "Callable[[AsyncConnection, list[Any]], Awaitable[object]]"
 AsyncOnReset: TypeAlias = "Callable[[AsyncConnection, Any], Awaitable[object]]"
 
 

@@ -20,7 +20,6 @@ from headwater.handlers import check_done
 from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
-from headwater.log.types import Message, TopicMessage
 from headwater.outbox import work
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
@@ -40,11 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of a topic it is called with a list of TopicMessage.
-Handler: TypeAlias = (
-    "Callable[[Connection, list[Message]], object]"
-    " | Callable[[Connection, list[TopicMessage]], object]"
-)
+# The messages are of the kind that the stream has: Message, or TopicMessage of a topic.
+Handler: TypeAlias = "Callable[[Connection, list[Any]], object]"
 OnReset: TypeAlias = "Callable[[Connection, Any], object]"
 
 
