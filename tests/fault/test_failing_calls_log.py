@@ -76,6 +76,25 @@ def test_a_write_is_whole_or_not_there_and_the_next_one_works(
     failing.fail_in_turn(prepare, write, check)
 
 
+def test_a_node_that_nobody_noted_gives_way_to_the_next_one(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.write_many(NODE)
+        with failing.server.client() as client:
+            client.hset(f"{stream_key(stream.name)}:nodes", str(len(NODE) + 1), b"left")
+        return stream
+
+    def operate(stream: Stream) -> range:
+        return stream.write_many(NODE)
+
+    def check(stream: Stream, _: Failure) -> None:
+        operate(stream)
+        assert rows_of(stream) in (NODE * 2, NODE * 3)
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, operate, check)
+
+
 @pytest.mark.parametrize("kind", ["a few messages", "a packed batch", "a node", "several nodes"])
 def test_a_producers_write_is_there_once_when_it_is_repeated(
     failing: FailingServer, kind: str

@@ -65,7 +65,12 @@ redis.register_function{
     local kept, limit_bytes = args[12], tonumber(args[13])
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
-    local group = open_group(G, stream, waiter)
+    local group
+    if waiter == '' then
+      group = open_group(G, stream)
+    else
+      group = open_group(G, stream, 'w:' .. waiter)
+    end
     if not group then
       local next_offset, fault = start_of(stream, start)
       if fault then return fault end
@@ -93,7 +98,7 @@ redis.register_function{
       change(group, 'abandoned', '')
     end
     save_group(G, group)
-    redis.call('ZADD', G .. ':members', digits(now), member)
+    redis.call('ZADD', G .. ':members', now, member)
     local bag = new_bag(stream, limit_bytes, kept)
     local known = group.wish and string.match(group.wish, '%d*$') == read_number
     local claims, boxed, unfinished = {}, known and empty_box(G, waiter) or '', false

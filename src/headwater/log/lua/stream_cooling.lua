@@ -14,10 +14,11 @@ redis.register_function{
   function_name = 'hw_stream_hot',
   callback = function(keys, args)
     local K, leave, most = keys[1], tonumber(args[1]), args[2]
-    local stream = load_stream(K)
-    local found = redis.call('ZRANGE', K .. ':index', '(' .. digits(stream.cold),
+    local stream, cold = load_stream(K, 'cold')
+    cold = cold_end(stream, cold)
+    local found = redis.call('ZRANGE', K .. ':index', '(' .. digits(cold),
       digits(math.max(math.min(stream.last - leave, stream.sealed), 0)), 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-    return { stream.first, stream.created, stream.cold, node_facts(found) }
+    return { stream.first, stream.created, cold, node_facts(found) }
   end,
   flags = { 'no-writes' },
 }
@@ -32,8 +33,8 @@ redis.register_function{
   function_name = 'hw_stream_cooled',
   callback = function(keys, args)
     local K, created, mark, offset = keys[1], args[1], tonumber(args[2]), args[3]
-    local stream = load_stream(K)
-    if stream.created ~= created or stream.cold ~= mark then return 0 end
+    local stream, cold = load_stream(K, 'cold')
+    if stream.created ~= created or cold_end(stream, cold) ~= mark then return 0 end
     redis.call('HSET', K, 'cold', offset)
     return 1
   end,

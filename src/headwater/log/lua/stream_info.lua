@@ -29,7 +29,8 @@ redis.register_function{
   function_name = 'hw_stream_info',
   callback = function(keys)
     local K = keys[1]
-    local stream, f = load_stream(K), redis.call('HMGET', K, 'bytes', 'holes', 'compact')
+    local stream, time = load_stream(K, 'time')
+    local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
     local slowest, slowest_next, slowest_seen = look_for_slowest(K)
     return {
       'first', stream.first,
@@ -39,7 +40,7 @@ redis.register_function{
       'nodes', redis.call('ZCOUNT', K .. ':index', '-inf', digits(stream.sealed)),
       'sealed', stream.sealed,
       'created_ms', math.floor(tonumber(stream.created) / 1000),
-      'last_time_ms', stream.time,
+      'last_time_ms', tonumber(time or 0),
       'retention', retention_words(K),
       'auto_compact', (f[3] or '') == '' and 0 or 1,
       'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),

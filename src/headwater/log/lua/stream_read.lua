@@ -11,7 +11,7 @@ redis.register_function{
   function_name = 'hw_stream_read',
   callback = function(keys, args)
     local K, limit_bytes, kept = keys[1], tonumber(args[1]), args[2]
-    local stream = load_stream(K)
+    local stream, history = load_stream(K, 'history')
     local bag = new_bag(stream, limit_bytes, kept)
     local covered = 0
     for i = 3, #args, 2 do
@@ -19,7 +19,7 @@ redis.register_function{
       covered = collect(K, stream, from, to, math.huge, bag)
       if covered < math.min(to, stream.last) then break end
     end
-    return { stream.first, stream.last, stream.sealed, stream.created, covered, bag.nodes, bag.entries, stream.history }
+    return { stream.first, stream.last, stream.sealed, stream.created, covered, bag.nodes, bag.entries, history or '' }
   end,
   flags = { 'no-writes' },
 }

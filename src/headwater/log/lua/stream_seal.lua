@@ -11,12 +11,12 @@ redis.register_function{
   function_name = 'hw_stream_seal',
   callback = function(keys, args)
     local K, created, sealed = keys[1], args[1], tonumber(args[2])
-    local stream = load_stream(K)
+    local stream, cold, bytes, replacing = load_stream(K, 'cold', 'bytes', 'replacing')
     if stream.created ~= created or stream.sealed ~= sealed then return -1 end
-    local f = redis.call('HMGET', K, 'bytes', 'replacing')
-    finish_replace(K, f[2])
+    finish_replace(K, replacing)
     drop_unfinished_nodes(K, stream)
-    local newest, cold, bytes = 0, stream.cold >= stream.sealed, tonumber(f[1] or 0)
+    cold, bytes = cold_end(stream, cold), tonumber(bytes or 0)
+    local newest, all_cold = 0, cold >= stream.sealed
     local before = redis.call('ZRANGE', K .. ':index', digits(stream.sealed), '-inf', 'BYSCORE', 'REV',
       'LIMIT', 0, 1)
     if before[1] then newest = parse_node(before[1]).newest end
@@ -31,7 +31,7 @@ redis.register_function{
     end
     -- With this the nodes count; until then they are dropped by whoever seals next.
     redis.call('HSET', K, 'sealed', digits(stream.sealed), 'bytes', digits(bytes), 'cold',
-      digits(cold and stream.sealed or stream.cold))
+      digits(all_cold and stream.sealed or cold))
     trim_tail(K, stream)
     return stream.sealed
   end,
@@ -53,11 +53,10 @@ redis.register_function{
   callback = function(keys, args)
     local K, created, base, count = keys[1], args[1], tonumber(args[2]), tonumber(args[3])
     local time, blob = tonumber(args[4]), args[5]
-    local stream = load_stream(K)
+    local stream, bytes, holes, replacing = load_stream(K, 'bytes', 'holes', 'replacing')
     if stream.created ~= created or stream.first > base then return 0 end
-    local f = redis.call('HMGET', K, 'bytes', 'holes', 'replacing')
-    finish_replace(K, f[3])
-    local bytes, holes = tonumber(f[1] or 0), tonumber(f[2] or 0)
+    finish_replace(K, replacing)
+    bytes, holes = tonumber(bytes or 0), tonumber(holes or 0)
     local old, bases = {}, {}
     for i = 6, #args, 3 do
       local old_base, old_last, old_version = tonumber(args[i]), args[i + 1], tonumber(args[i + 2])

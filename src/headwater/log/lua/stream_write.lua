@@ -15,7 +15,7 @@
              packed:   count, first time or '', newest time or '', '1' when fit to be a node, blob, ...
   Reply  { first offset, last offset, messages not sealed yet, 1 when it was a repeat,
            messages in hot nodes (see stream_cooling.lua), created, a space and history (see
-           shared/12-history.lua) or, of a repeat, '' }
+           shared/12-history.lua) when a producer wrote, else and of a repeat '' }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was written with other content
          error HW_NOT_YET <format> <format in use> when messages have headers, and clients that know
@@ -47,20 +47,22 @@ end
 
 local function write_plain(K, stream, args, now, mark, step)
   stream.time = math.max(stream.time, now)
-  local clock, id = digits(now), nil
+  local tail, clock, id = K .. ':tail', digits(now), nil
   local time = clock
   for i = 5, #args, step do
     local last = stream.last + 1
     local extra = MORE
     if i + step > #args then extra = mark end
     id = '0-' .. digits(last)
-    if step >= 3 then time = clock .. '-' .. digits(checksum(tonumber(args[i + 2]), last, now, 1)) end
+    if step >= 3 then time = clock .. '-' .. digits(checksum(to_number(args[i + 2]), last, now, 1)) end
+    local added
     if step == 4 and args[i + 3] ~= '' then
       note_headers(K)
-      if not add_entry(K, id, extra, 'h', args[i + 3], 'k', args[i], 'v', args[i + 1], 't', time) then return false end
-    elseif not add_entry(K, id, extra, 'k', args[i], 'v', args[i + 1], 't', time) then
-      return false
+      added = add_headed_entry(tail, id, extra, args[i + 3], args[i], args[i + 1], time)
+    else
+      added = add_entry(tail, id, extra, 'k', args[i], 'v', args[i + 1], 't', time)
     end
+    if not added then return false end
     stream.last = last
   end
   -- Whoever is blocked gets it from here.
@@ -86,8 +88,8 @@ local function write(K, producer, numbered, form, args, now, again)
     end
     if last then return last end
   end
-  local stream = open_stream(K)
-  local first, mark = stream.last + 1, nil
+  local stream = open_stream(K, producer == '' and form ~= 'packed')
+  local first, mark, history = stream.last + 1, nil, ''
   if producer ~= '' then
     mark = { 'p', producer, 's', digits(sequence) .. ':' .. digits(first) .. ':' .. digest }
   end
@@ -103,10 +105,13 @@ local function write(K, producer, numbered, form, args, now, again)
     complete_stream(K)
     return write(K, producer, numbered, form, args, now, true)
   end
-  if producer ~= '' then remember_answer(K, producer, sequence, first, stream.last, now, digest) end
+  if producer ~= '' then
+    remember_answer(K, producer, sequence, first, stream.last, now, digest)
+    history = stream.created .. ' ' .. stream.history
+  end
   note_end(K, stream)
   local hot = math.max(stream.sealed - stream.cold, 0)
-  return { first, stream.last, stream.last - stream.sealed, 0, hot, stream.created .. ' ' .. stream.history }, stream
+  return { first, stream.last, stream.last - stream.sealed, 0, hot, history }, stream
 end
 
 local function keep_backlog(K, stream, backlog)

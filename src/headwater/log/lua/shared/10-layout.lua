@@ -21,21 +21,24 @@
   tail is never trimmed, even when it is sealed: a reader that blocks on the tail is then woken at
   once when it came too late, whatever was sealed or evicted in between.
 ]]
--- A stream that was never written reads as an empty one.
-local function load_stream(K)
-  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'time', 'created', 'cold', 'waiting',
-    'format', 'era', 'history')
-  check_format(f[8])
-  local first = tonumber(f[2] or 1)
+-- A stream that was never written reads as an empty one. Each field costs every call, so what few
+-- need is named by them, and is returned behind the stream, as it is.
+local function load_stream(K, ...)
+  local f = redis.call('HMGET', K, 'last', 'first', 'sealed', 'created', 'waiting', 'format', 'era', ...)
+  check_format(f[6])
   return {
-    last = tonumber(f[1] or 0), first = first, sealed = tonumber(f[3] or 0),
-    time = tonumber(f[4] or 0), created = f[5] or '0', cold = math.max(tonumber(f[6] or 0), first - 1),
-    waiting = f[7] or '', era = f[9] or '', history = f[10] or '',
-  }
+    last = to_number(f[1] or 0), first = to_number(f[2] or 1), sealed = to_number(f[3] or 0),
+    created = f[4] or '0', waiting = f[5] or '', era = f[7] or '',
+  }, unpack(f, 8)
+end
+
+-- Returns the offset up to which nodes are cold, by the field `cold`.
+local function cold_end(stream, cold)
+  return math.max(to_number(cold or 0), stream.first - 1)
 end
 
 local function is_waiting(stream, name)
-  return string.find(stream.waiting, ' ' .. name .. ' ', 1, true) ~= nil
+  return stream.waiting ~= '' and string.find(stream.waiting, ' ' .. name .. ' ', 1, true) ~= nil
 end
 
 -- names: of groups, each with a space behind it.
@@ -66,8 +69,8 @@ local function parse_node(member)
     error(redis.error_reply('HW_DAMAGED ' .. (string.match(member, '^%d+') or '0')))
   end
   return {
-    base = tonumber(base), count = tonumber(count), bytes = tonumber(bytes),
-    time = tonumber(time), newest = tonumber(newest), version = tonumber(version),
+    base = to_number(base), count = to_number(count), bytes = to_number(bytes),
+    time = to_number(time), newest = to_number(newest), version = to_number(version),
   }
 end
 

@@ -25,8 +25,16 @@
 local MORE = { 'm', '' }
 
 -- Loads a stream that is about to be written; its first write makes it.
-local function open_stream(K)
-  local stream = load_stream(K)
+-- plain: no node is added to it, and nobody asks for its history.
+local function open_stream(K, plain)
+  local stream, time, cold, bytes, history
+  if plain then
+    stream, time, cold = load_stream(K, 'time', 'cold')
+  else
+    stream, time, cold, bytes, history = load_stream(K, 'time', 'cold', 'bytes', 'history')
+    stream.bytes, stream.history = tonumber(bytes or 0), history or ''
+  end
+  stream.time, stream.cold = to_number(time or 0), cold_end(stream, cold)
   if stream.created == '0' then
     stream.created = digits(server_us())
     redis.call('HSET', K, 'created', stream.created, 'first', 1, 'sealed', 0, 'bytes', 0, 'holes', 0,
@@ -36,20 +44,26 @@ local function open_stream(K)
   return stream
 end
 
--- Adds an entry to the tail; mark: further fields, or nil. Returns false when the tail goes beyond
--- what is noted as the end of the stream.
-local function add_entry(K, id, mark, ...)
-  local reply
-  if mark then
-    local words = { ... }
-    for _, word in ipairs(mark) do words[#words + 1] = word end
-    reply = redis.pcall('XADD', K .. ':tail', id, unpack(words))
-  else
-    reply = redis.pcall('XADD', K .. ':tail', id, ...)
-  end
+-- Returns false when an entry was refused because the tail goes beyond what is noted as the end of the
+-- stream; any other refusal is raised.
+local function was_added(reply)
   if type(reply) ~= 'table' then return true end
   if string.find(reply.err, 'equal or smaller', 1, true) then return false end
   error(reply)
+end
+
+-- Adds an entry of three fields to the tail; mark: further fields, or nil. Returns as was_added does.
+local function add_entry(tail, id, mark, a, of_a, b, of_b, c, of_c)
+  if not mark then return was_added(redis.pcall('XADD', tail, id, a, of_a, b, of_b, c, of_c)) end
+  return was_added(redis.pcall('XADD', tail, id, a, of_a, b, of_b, c, of_c, unpack(mark)))
+end
+
+local NO_MARK = {}
+
+-- The same for a message with headers.
+local function add_headed_entry(tail, id, mark, headers, tag, value, time)
+  return was_added(redis.pcall('XADD', tail, id, 'h', headers, 'k', tag, 'v', value, 't', time,
+    unpack(mark or NO_MARK)))
 end
 
 local function entry_field(entry, name)
@@ -91,20 +105,20 @@ local function append_packed(K, stream, now, count, time, newest, fit, blob, mar
   stream.time = math.max(stream.time, newest)
   local id = '0-' .. digits(last)
   if fit and stream.sealed == stream.last then
-    -- The first node must not take the place of one that nobody has noted yet.
-    if not stream.index and tail_is_ahead(K, stream) then return false end
-    redis.call('HSET', K .. ':nodes', digits(base), blob)
-    local checked = checked_time(node_crc(blob), last, time, count)
-    local done, added = pcall(add_entry, K, id, mark, 'n', count, 't', checked, 'w', digits(newest))
-    if not done then
-      redis.pcall('HDEL', K .. ':nodes', digits(base))
-      error(added)
+    -- A node must not take the place of one that nobody has noted yet.
+    if redis.call('HSETNX', K .. ':nodes', base, blob) == 0 then
+      if tail_is_ahead(K, stream) then return false end
+      redis.call('HSET', K .. ':nodes', base, blob)
     end
+    local checked = checked_time(node_crc(blob), last, time, count)
+    local done, added = pcall(add_entry, K .. ':tail', id, mark, 'n', count, 't', checked, 'w', newest)
+    if not done or not added then redis.pcall('HDEL', K .. ':nodes', base) end
+    if not done then error(added) end
     if not added then return false end
     index_node(stream, base, last, count, time, blob)
   else
     local checked = checked_time(node_crc(blob), last, newest, count)
-    if not add_entry(K, id, mark, 'n', count, 't', checked, 'd', blob) then return false end
+    if not add_entry(K .. ':tail', id, mark, 'n', count, 't', checked, 'd', blob) then return false end
   end
   stream.last = last
   return true
@@ -113,13 +127,13 @@ end
 -- Notes where the stream ends; from here on everybody sees what was appended.
 local function note_end(K, stream)
   if not stream.index then
-    redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time))
+    redis.call('HSET', K, 'last', stream.last, 'time', stream.time)
     return note_known_end(K, stream.last)
   end
   redis.call('ZADD', K .. ':index', unpack(stream.index))
-  local bytes = tonumber(redis.call('HGET', K, 'bytes') or 0) + stream.added
-  redis.call('HSET', K, 'last', digits(stream.last), 'time', digits(stream.time), 'sealed',
-    digits(stream.sealed), 'bytes', digits(bytes))
+  stream.bytes = stream.bytes + stream.added
+  redis.call('HSET', K, 'last', stream.last, 'time', stream.time, 'sealed', stream.sealed,
+    'bytes', stream.bytes)
   note_known_end(K, stream.last)
   stream.index, stream.added = nil, nil
   trim_tail(K, stream)

@@ -48,22 +48,6 @@ local function bag_entry(bag, entry)
   end
 end
 
--- Returns the next nodes from an offset on. Nodes lie side by side: one that is missing is replacing
--- others (17-replace.lua).
-local function nodes_from(K, at, most)
-  local found = redis.call('ZRANGE', K .. ':index', digits(at), '+inf', 'BYSCORE', 'LIMIT', 0, most,
-    'WITHSCORES')
-  local nodes = {}
-  for i = 1, #found, 2 do
-    local node = parse_node(found[i])
-    node.last = tonumber(found[i + 1])
-    if node.base > at then nodes[#nodes + 1] = replacing_node(K, at) end
-    nodes[#nodes + 1] = node
-    at = node.last + 1
-  end
-  return nodes[1] and nodes or { replacing_node(K, at) }
-end
-
 -- Gathers from `from` until `want` messages or the offset `to` or the bag's byte limit is
 -- reached, whichever is first, and at least one node or entry. Returns the last offset covered
 -- (from - 1 when there is nothing) and how many messages at most lie in what is covered.
@@ -72,12 +56,23 @@ end
 local function collect(K, stream, from, to, want, bag)
   local at, got = from, 0
   to = math.min(to, stream.last)
+  -- A node has about 1000 messages, or fewer when they are large.
+  local most = math.ceil(math.min(to - at + 1, want) / 1000) + 1
   while at <= to and at <= stream.sealed and got < want and bag.bytes < bag.limit do
-    local step = math.min(64, math.ceil((to - at + 1) / 1000) + 1)
-    local nodes = nodes_from(K, at, step)
-    if #nodes == 0 then break end
-    for _, node in ipairs(nodes) do
-      if at > math.min(to, stream.sealed) or got >= want or bag.bytes >= bag.limit then break end
+    most = math.min(most, 64)
+    local found, place = redis.call('ZRANGE', K .. ':index', digits(at), '+inf', 'BYSCORE',
+      'LIMIT', 0, most, 'WITHSCORES'), 1
+    repeat
+      local node = found[place] and parse_node(found[place])
+      -- Nodes lie side by side: one that is missing is replacing others (17-replace.lua).
+      local missing = (not node or node.base > at) and replacing_node(K, at)
+      if missing then
+        node = missing
+      elseif node then
+        node.last, place = tonumber(found[place + 1]), place + 2
+      else
+        return at - 1, got
+      end
       local last = node.last
       bag_node(K, bag, node, last)
       if at == node.base and last <= to and node.count <= want - got then
@@ -88,7 +83,8 @@ local function collect(K, stream, from, to, want, bag)
         got = got + (stop - at + 1)
         at = stop + 1
       end
-    end
+    until place > #found or at > math.min(to, stream.sealed) or got >= want or bag.bytes >= bag.limit
+    most = 4 * most
   end
   while at <= to and at > stream.sealed and got < want and bag.bytes < bag.limit do
     local found = at == stream.last and stream.newest and { stream.newest }

@@ -30,8 +30,8 @@ local STEP_RANGES = 256
 local function parse_pending(member)
   local first, last, attempt, expire = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
   return {
-    member = member, first = tonumber(first), last = tonumber(last),
-    attempt = tonumber(attempt), expire = tonumber(expire),
+    member = member, start = first, first = to_number(first), last = to_number(last),
+    attempt = to_number(attempt), expire = to_number(expire),
   }
 end
 
@@ -54,23 +54,28 @@ end
 
 -- ── Fields of a group ────────────────────────────────────────────────────────────────────────────
 
--- Sets a field, which save_group writes.
+-- What was changed, as field, value, field, value, ...; the table is used again by the next group,
+-- because tables that grow cost.
+local spare = {}
+
+-- Sets a field, which save_group writes; of a field that is set twice the last value counts.
 local function change(group, field, value)
   group[field] = value
-  if not group.changed then group.changed = {} end
-  group.changed[field] = value
+  local words, n = group.words, group.changed
+  if not words then
+    words, spare = spare or {}, nil
+    group.words = words
+  end
+  words[n + 1], words[n + 2] = field, value
+  group.changed = n + 2
 end
 
 local function save_group(G, group)
-  local changed = group.changed
-  if not changed then return end
-  group.changed = nil
-  local words, n = {}, 0
-  for field, value in pairs(changed) do
-    words[n + 1], words[n + 2] = field, type(value) == 'number' and digits(value) or value
-    n = n + 2
-  end
-  set_fields(G, words)
+  local words, n = group.words, group.changed
+  if n == 0 then return end
+  group.words, group.changed = nil, 0
+  set_fields(G, words, n)
+  spare = words
 end
 
 -- Loads what is not loaded with every call, before anything is changed.
@@ -99,51 +104,77 @@ local function note_due(group, due)
   end
 end
 
--- Puts ranges in the place of others; either list may be empty. Nothing has changed when it raises,
--- but for deadlines, which the next call restores. The caller saves the group.
--- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
-local function replace_ranges(G, group, old, new)
-  local comes, members, dues, waiting = {}, {}, {}, {}
-  local pending = group.pending
-  for _, range in ipairs(new) do comes[range.first] = true end
+-- Removes ranges; those that come in their place keep their deadlines. Returns how many messages.
+local function remove_ranges(G, group, old, new)
+  local members, dues, waiting, comes, gone = {}, {}, {}, nil, 0
+  if new[1] then
+    comes = {}
+    for _, range in ipairs(new) do comes[range.first] = true end
+  end
   for i, range in ipairs(old) do
     members[i] = range.member
-    pending = pending - size_of(range)
+    gone = gone + size_of(range)
     if range.waits then
-      waiting[#waiting + 1] = digits(range.first)
-    elseif not comes[range.first] then
-      dues[#dues + 1] = digits(range.first)
+      waiting[#waiting + 1] = range.start
+    elseif not comes or not comes[range.first] then
+      dues[#dues + 1] = range.start
     end
   end
-  local fault = dues[1] and refused(redis.pcall('ZREM', G .. ':due', unpack(dues)))
-    or waiting[1] and refused(redis.pcall('ZREM', G .. ':expired', unpack(waiting)))
-    or members[1] and refused(redis.pcall('ZREM', G .. ':pending', unpack(members)))
+  local removed = dues[1] and redis.pcall('ZREM', G .. ':due', unpack(dues))
+  local fault = dues[1] and refused(removed)
+  -- Where nobody has looked what they wait for, those that have no deadline wait for the dead letters.
+  if not fault and dues[1] and removed < #dues then
+    for _, start in ipairs(dues) do waiting[#waiting + 1] = start end
+  end
+  fault = fault or waiting[1] and refused(redis.pcall('ZREM', G .. ':expired', unpack(waiting)))
+    or refused(redis.pcall('ZREM', G .. ':pending', unpack(members)))
   if fault then
     change(group, 'torn', 1)
     save_group(G, group)
     error(fault)
   end
-  members, dues, waiting = {}, {}, {}
-  for _, range in ipairs(new) do
-    local start, n = digits(range.first), #members
-    members[n + 1] = start
-    members[n + 2] = table.concat(
-      { start, digits(range.last), digits(range.attempt), digits(range.expire) }, ':')
-    pending = pending + size_of(range)
-    if range.waits then
-      waiting[#waiting + 1], waiting[#waiting + 2] = start, start
-    else
-      local due = range.expire == NEVER and range.due or math.min(range.due, range.expire)
-      dues[#dues + 1], dues[#dues + 2] = digits(due), start
-      note_due(group, due)
+  return gone
+end
+
+-- Adds a range that was never handed out before, and its deadline.
+local function add_range(G, group, first, last, due, expire)
+  local start = digits(first)
+  local member = start .. ':' .. digits(last) .. ':1:' .. (expire == NEVER and '0' or digits(expire))
+  add_member(G .. ':pending', start, member)
+  note_due(group, due)
+  change(group, 'pending', group.pending + last - first + 1)
+  if refused(redis.pcall('ZADD', G .. ':due', due, start)) then change(group, 'torn', 1) end
+end
+
+-- Puts ranges in the place of others; either list may be empty. Nothing has changed when it raises,
+-- but for deadlines, which the next call restores. The caller saves the group.
+-- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
+local function replace_ranges(G, group, old, new)
+  local pending = group.pending
+  if old[1] then pending = pending - remove_ranges(G, group, old, new) end
+  if new[1] then
+    local members, dues, waiting = {}, {}, {}
+    for _, range in ipairs(new) do
+      local start, n = digits(range.first), #members
+      members[n + 1] = start
+      members[n + 2] = table.concat(
+        { start, digits(range.last), digits(range.attempt), digits(range.expire) }, ':')
+      pending = pending + size_of(range)
+      if range.waits then
+        waiting[#waiting + 1], waiting[#waiting + 2] = start, start
+      else
+        local due = range.expire == NEVER and range.due or math.min(range.due, range.expire)
+        dues[#dues + 1], dues[#dues + 2] = digits(due), start
+        note_due(group, due)
+      end
+    end
+    add_members(G .. ':pending', members)
+    if dues[1] and refused(redis.pcall('ZADD', G .. ':due', unpack(dues)))
+      or waiting[1] and refused(redis.pcall('ZADD', G .. ':expired', unpack(waiting))) then
+      change(group, 'torn', 1)
     end
   end
-  if members[1] then add_members(G .. ':pending', members) end
   if pending ~= group.pending then change(group, 'pending', pending) end
-  if dues[1] and refused(redis.pcall('ZADD', G .. ':due', unpack(dues)))
-    or waiting[1] and refused(redis.pcall('ZADD', G .. ':expired', unpack(waiting))) then
-    change(group, 'torn', 1)
-  end
 end
 
 -- Gives ranges another deadline; words: due, start, ...
@@ -152,34 +183,44 @@ local function set_deadlines(G, group, words)
   redis.call('ZADD', G .. ':due', unpack(words))
 end
 
--- Returns the ranges that touch first..last, `room` at most, and where to go on when there are more.
-local function find_ranges(G, first, last, room)
-  local found, starts = {}, {}
-  local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
-    'REV', 'LIMIT', 0, 1)
-  local range = before[1] and parse_pending(before[1])
-  if range and range.last >= first then found[1] = range end
-  local more = redis.call('ZRANGE', G .. ':pending', digits(first), digits(last), 'BYSCORE',
-    'LIMIT', 0, room)
-  for _, member in ipairs(more) do found[#found + 1] = parse_pending(member) end
-  if not found[1] then return found end
-  for i, each in ipairs(found) do starts[i] = digits(each.first) end
+-- Looks when ranges are due, and which of them wait for the dead letters.
+local function load_deadlines(G, ranges)
+  local starts = {}
+  for i, range in ipairs(ranges) do starts[i] = range.start end
   for i, due in ipairs(redis.call('ZMSCORE', G .. ':due', unpack(starts))) do
-    found[i].due = tonumber(due or 0)
-    found[i].waits = not due and redis.call('ZSCORE', G .. ':expired', starts[i]) and true
+    ranges[i].due = tonumber(due or 0)
+    ranges[i].waits = not due and redis.call('ZSCORE', G .. ':expired', starts[i]) and true
   end
-  local place = #more == room and found[#found].last + 1
-  return found, place and place <= last and place
+end
+
+-- Returns the ranges that touch first..last, `room` at most, and where to go on when there are more.
+-- ending: these offsets end, so that deadlines are only needed of a range that reaches beyond them.
+local function find_ranges(G, first, last, room, ending)
+  local found = {}
+  local more = redis.call('ZRANGE', G .. ':pending', first, last, 'BYSCORE', 'LIMIT', 0, room)
+  for i, member in ipairs(more) do found[i] = parse_pending(member) end
+  -- Ranges never overlap: where one begins, none reaches in from before.
+  if not found[1] or found[1].first > first then
+    local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE',
+      'REV', 'LIMIT', 0, 1)
+    local range = before[1] and parse_pending(before[1])
+    if range and range.last >= first then table.insert(found, 1, range) end
+  end
+  if not found[1] then return found end
+  local final = found[#found].last
+  if not ending or found[1].first < first or final > last then load_deadlines(G, found) end
+  return found, #more == room and final < last and final + 1
 end
 
 -- Cuts the offsets in args out of what is pending; args are first, last, first, last, ... from a place on.
--- Returns the ranges that go, what is left of them, the parts in between, and the offset to go on from
--- or -1. They ascend, so that an offset may lie in what the one before it left.
-local function plan_cuts(G, args, from)
+-- Returns the ranges that go, what is left of them, the parts in between (none when they are `ending`),
+-- and the offset to go on from or -1. They ascend, so that an offset may lie in what the one before it
+-- left.
+local function plan_cuts(G, args, from, ending)
   local old, rest, parts, room = {}, {}, {}, STEP_RANGES
   local done, left, lowest = 0, nil, 0
   for i = from, #args, 2 do
-    local first, last = tonumber(args[i]), tonumber(args[i + 1])
+    local first, last = to_number(args[i]), to_number(args[i + 1])
     if first < lowest then error({ err = 'ERR ranges of offsets must ascend' }) end
     lowest, first = first, math.max(first, done + 1)
     if room <= 0 then return old, rest, parts, first end
@@ -190,7 +231,7 @@ local function plan_cuts(G, args, from)
     end
     if at <= last then
       local found
-      found, place = find_ranges(G, at, last, room)
+      found, place = find_ranges(G, at, last, room, ending)
       room = room - math.max(#found, 1)
       for _, range in ipairs(found) do
         old[#old + 1], ranges[#ranges + 1] = range, range
@@ -200,7 +241,7 @@ local function plan_cuts(G, args, from)
     for _, range in ipairs(ranges) do
       local low, high = math.max(range.first, first), math.min(range.last, last)
       if range.first < low then rest[#rest + 1] = part_of(range, range.first, low - 1) end
-      parts[#parts + 1] = part_of(range, low, high)
+      if not ending then parts[#parts + 1] = part_of(range, low, high) end
       if high < range.last then
         left = part_of(range, high + 1, range.last)
         rest[#rest + 1] = left
@@ -216,7 +257,7 @@ end
 -- on from or -1.
 local function end_ranges(G, group, args, from)
   local before = group.pending
-  local old, rest, _, going_on = plan_cuts(G, args, from)
+  local old, rest, _, going_on = plan_cuts(G, args, from, true)
   if old[1] then replace_ranges(G, group, old, rest) end
   return before - group.pending, going_on
 end
@@ -224,16 +265,17 @@ end
 -- ── Opening a group ──────────────────────────────────────────────────────────────────────────────
 
 -- Returns nil when there is no such group; one of an earlier stream of this name is none.
--- wish: what a waiter asked for, when the caller names one.
-local function load_group(G, stream, waiter)
+-- wish: what a waiter asked for, when the caller names its field, "w:<waiter>".
+local function load_group(G, stream, ...)
   local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
-    'w:' .. (waiter or ''), 'era', 'torn', 'seeking', 'burying', 'abandoned', 'format')
-  check_format(f[13])
-  if not f[1] or (f[8] or '') ~= stream.era then return nil end
+    'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', ...)
+  check_format(f[12])
+  if not f[1] or (f[7] or '') ~= stream.era then return nil end
   return {
-    next = tonumber(f[1]), pending = tonumber(f[2]), max_pending = tonumber(f[3]), dead_letters = f[4],
-    due = tonumber(f[5] or 0), handed = f[6] or '', wish = f[7], torn = tonumber(f[9] or 0),
-    seeking = tonumber(f[10] or 0), burying = f[11] or '', abandoned = (f[12] or '') ~= '',
+    next = to_number(f[1]), pending = to_number(f[2]), max_pending = to_number(f[3]), dead_letters = f[4],
+    due = to_number(f[5] or 0), handed = f[6] or '', torn = to_number(f[8] or 0),
+    seeking = to_number(f[9] or 0), burying = f[10] or '', abandoned = (f[11] or '') ~= '', wish = f[13],
+    changed = 0,
   }
 end
 
@@ -243,7 +285,7 @@ local function book_group(G, group)
   if group.handed == '' then return end
   local served = {}
   for waiter, time, first, last, due, expire in string.gmatch(group.handed, HANDED) do
-    redis.call('ZADD', G .. ':pending', first, table.concat({ first, last, '1', expire }, ':'))
+    redis.call('ZADD', G .. ':pending', first, first .. ':' .. last .. ':1:' .. expire)
     redis.call('ZADD', G .. ':due', due, first)
     served[#served + 1], served[#served + 2] = time, waiter
   end
@@ -285,8 +327,8 @@ end
 
 -- Opens a group for a call that changes it, and completes what an earlier one left; returns nil when
 -- there is no such group.
-local function open_group(G, stream, waiter)
-  local group = load_group(G, stream, waiter)
+local function open_group(G, stream, ...)
+  local group = load_group(G, stream, ...)
   if not group then return nil end
   if group.seeking > 0 then finish_seek(G, group) end
   if group.torn > 0 then

@@ -79,47 +79,56 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
   return #due == 2 * TAKE_RANGES
 end
 
--- New messages from `next` on, up to `covered`. With retry they are pending from now on: those for a
--- blocked member are booked by whoever looks next, for a writer waits meanwhile.
-local function plan_new(G, group, now, covered, retry, expire, bag, plan)
+-- Whether what is handed to a blocked member is only noted, and booked by whoever looks next.
+local function may_be_noted(group, bag)
+  return bag.waiter and #group.handed < HANDED_BYTES
+end
+
+-- Hands out new messages from `next` on, up to `covered`. With retry they are pending from now on: those
+-- for a blocked member are booked by whoever looks next, for a writer waits meanwhile.
+local function hand_out_new(G, group, now, covered, retry, expire, bag)
   local first = group.next
-  local n = #plan.claims
-  plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = first, covered, 1
-  plan.next = covered + 1
+  change(group, 'next', covered + 1)
   if not retry then return end
   local ends, due = expire and now + expire or NEVER, now + retry
   if ends ~= NEVER then due = math.min(due, ends) end
-  if bag.waiter and #group.handed < HANDED_BYTES then
-    plan.handed = table.concat({ bag.waiter, digits(now), digits(first), digits(covered), digits(due),
-      digits(ends) }, ':') .. ' '
-    plan.due = due
-  else
-    -- All that is noted goes first: what is noted lies above whatever is booked.
-    book_group(G, group)
-    plan.new[#plan.new + 1] = { first = first, last = covered, attempt = 1, due = due, expire = ends }
-  end
+  if not may_be_noted(group, bag) then return add_range(G, group, first, covered, due, ends) end
+  note_due(group, due)
+  change(group, 'handed', group.handed .. bag.waiter .. ':' .. digits(now) .. ':' .. digits(first) .. ':' ..
+    digits(covered) .. ':' .. digits(due) .. ':' .. digits(ends) .. ' ')
+  change(group, 'pending', group.pending + covered - first + 1)
+  bag.noted = true
 end
 
--- Does what was planned. Once the ranges are replaced nothing keeps the reader from its claims.
+-- Does what was planned with what is due, and has been evicted.
 local function carry_out(G, group, plan)
   if plan.gaps[1] or plan.expired > 0 then load_counts(G, group) end
   if plan.old[1] or plan.new[1] then replace_ranges(G, group, plan.old, plan.new) end
   for _, gap in ipairs(plan.gaps) do record_gap(group, gap[1], gap[2]) end
   if plan.expired > 0 then change(group, 'expired', group.expired + plan.expired) end
   if plan.next then change(group, 'next', plan.next) end
-  if plan.handed then
-    note_due(group, plan.due)
-    change(group, 'handed', group.handed .. plan.handed)
-    local first, last = plan.claims[#plan.claims - 2], plan.claims[#plan.claims - 1]
-    change(group, 'pending', group.pending + last - first + 1)
-  end
   if plan.waiting[1] then afterwards(mark_expired, G, plan.waiting) end
   if plan.strays[1] then redis.pcall('ZREM', G .. ':due', unpack(plan.strays)) end
   if plan.looked then
     local first = redis.pcall('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')
     change(group, 'due', not refused(first) and tonumber(first[2] or 0) or 0)
   end
-  save_group(G, group)
+end
+
+local function new_plan(count)
+  return {
+    claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, left = count,
+    full = false,
+  }
+end
+
+-- Returns how many messages a group still lets out, with what is planned.
+local function allowed(group, plan, left)
+  if group.max_pending == 0 then return left end
+  local pending = group.pending
+  for _, range in ipairs(plan and plan.old or {}) do pending = pending - size_of(range) end
+  for _, range in ipairs(plan and plan.new or {}) do pending = pending + size_of(range) end
+  return math.min(left, group.max_pending - pending)
 end
 
 -- Chooses up to `count` messages for one reader: first those that are due again, then new ones.
@@ -127,38 +136,40 @@ end
 -- Returns claims as a flat list: first, last, attempt, ...; whether more is there to hand out; and
 -- whether more was due than one call looks at.
 local function take(K, G, stream, group, now, count, retry, expire, bag)
-  local plan = {
-    claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, left = count,
-    full = false,
-  }
-  local unfinished, more_due = false, false
+  local plan, left, unfinished, more_due = nil, count, false, false
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
+      plan = new_plan(count)
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
+      left = plan.left
       more_due = more and #plan.claims > 0
-      unfinished = more and plan.left > 0 and not plan.full
+      unfinished = more and left > 0 and not plan.full
       -- Otherwise what is due is not known before another look.
       plan.looked = not more
       if more then change(group, 'due', 0) end
     end
   end
   if group.next < stream.first then
+    plan = plan or new_plan(count)
     plan.gaps[#plan.gaps + 1] = { group.next, stream.first - 1 }
     group.next, plan.next = stream.first, stream.first
   end
-  local left = plan.left
-  if group.max_pending > 0 then
-    local pending = group.pending
-    for _, range in ipairs(plan.old) do pending = pending - size_of(range) end
-    for _, range in ipairs(plan.new) do pending = pending + size_of(range) end
-    left = math.min(left, group.max_pending - pending)
+  local first, covered = group.next, 0
+  if first <= stream.last and not (plan and plan.full) then
+    left = allowed(group, plan, left)
+    if left > 0 then covered = collect(K, stream, first, stream.last, left, bag) end
+    -- All that is noted goes first: what is noted lies above whatever is booked.
+    if covered >= first and not may_be_noted(group, bag) then book_group(G, group) end
   end
-  if left > 0 and not plan.full and group.next <= stream.last then
-    local covered = collect(K, stream, group.next, stream.last, left, bag)
-    if covered >= group.next then plan_new(G, group, now, covered, retry, expire, bag, plan) end
+  -- All is read. Once ranges are replaced nothing keeps the reader from its claims.
+  if plan then carry_out(G, group, plan) end
+  local claims = plan and plan.claims or {}
+  if covered >= first then
+    hand_out_new(G, group, now, covered, retry, expire, bag)
+    local n = #claims
+    claims[n + 1], claims[n + 2], claims[n + 3] = first, covered, 1
   end
-  bag.noted = plan.handed and true
-  carry_out(G, group, plan)
-  return plan.claims, more_due or unfinished or group.next <= stream.last, unfinished
+  save_group(G, group)
+  return claims, more_due or unfinished or group.next <= stream.last, unfinished
 end

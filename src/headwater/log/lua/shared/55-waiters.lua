@@ -138,7 +138,7 @@ end
 local function serve_group(K, name, stream, now, room)
   local G = group_key(K, name)
   local waiter, turn = next_in_line(G)
-  local group = waiter and open_group(G, stream, waiter)
+  local group = waiter and open_group(G, stream, 'w:' .. waiter)
   if not group then return room - 1, true end
   while waiter do
     room = room - 1
@@ -206,8 +206,9 @@ end
 -- Looks after waiters that were served a while ago and have not come back since.
 local function take_back_old_boxes(K, name, group, now)
   local G = group_key(K, name)
-  local old = redis.call('ZRANGE', G .. ':served', '-inf', digits(now - BOX_GRACE_MS), 'BYSCORE',
-    'LIMIT', 0, 16)
+  local oldest = redis.call('ZRANGE', G .. ':served', 0, 0, 'WITHSCORES')
+  if not oldest[2] or to_number(oldest[2]) > now - BOX_GRACE_MS then return end
+  local old = redis.call('ZRANGE', G .. ':served', '-inf', now - BOX_GRACE_MS, 'BYSCORE', 'LIMIT', 0, 16)
   for _, waiter in ipairs(old) do take_back(K, name, group, waiter, now) end
 end
 

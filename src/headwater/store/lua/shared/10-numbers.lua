@@ -3,15 +3,22 @@
 ]]
 local function server_us()
   local now = redis.call('TIME')
-  return tonumber(now[1]) * 1000000 + tonumber(now[2])
+  return now[1] * 1000000 + now[2]
 end
 
 local function server_ms()
   return math.floor(server_us() / 1000)
 end
 
+-- Returns a text of digits as a number, in a third of the time of tonumber. What is not a number
+-- raises an error.
+local function to_number(text)
+  return text + 0
+end
+
 -- Lua prints large numbers as 1e+15; offsets and times must keep their digits. Printed as integers
 -- they take half the time, where those of the server have 64 bits; a library cannot ask while it loads.
+-- A number that is a whole argument of a command keeps its digits by itself, which costs nothing.
 local whole
 
 local function digits(number)

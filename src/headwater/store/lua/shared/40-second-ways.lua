@@ -7,19 +7,28 @@ local function refused(reply)
   return type(reply) == 'table' and reply.err and reply
 end
 
--- Sets fields of a hash: { field, value, field, value, ... }.
-local function set_fields(key, words)
-  if refused(redis.pcall('HSET', key, unpack(words))) then redis.call('HMSET', key, unpack(words)) end
+-- Sets fields of a hash: { field, value, field, value, ... }; count: how many words, all when not given.
+local function set_fields(key, words, count)
+  count = count or #words
+  if refused(redis.pcall('HSET', key, unpack(words, 1, count))) then
+    redis.call('HMSET', key, unpack(words, 1, count))
+  end
 end
 
--- Puts members into a sorted set: { score, member, score, member, ... }. Scores of members that are
--- there already are whole numbers.
+local function increase_to(key, score, member)
+  local before = redis.call('ZSCORE', key, member)
+  redis.call('ZINCRBY', key, before and score - before or score, member)
+end
+
+-- Puts a member into a sorted set. The score of one that is there already is a whole number.
+local function add_member(key, score, member)
+  if refused(redis.pcall('ZADD', key, score, member)) then increase_to(key, score, member) end
+end
+
+-- The same for several: { score, member, score, member, ... }.
 local function add_members(key, words)
   if not refused(redis.pcall('ZADD', key, unpack(words))) then return end
-  for i = 1, #words, 2 do
-    local score = redis.call('ZSCORE', key, words[i + 1])
-    redis.call('ZINCRBY', key, score and tonumber(words[i]) - tonumber(score) or words[i], words[i + 1])
-  end
+  for i = 1, #words, 2 do increase_to(key, words[i], words[i + 1]) end
 end
 
 -- Removes members of a sorted set.
