@@ -1,8 +1,8 @@
 """The server's side: one Redis Functions library, built from the ``lua/`` folders.
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
-What the store's own files define, all packages see; every other package is a block by itself, so
-that none can lean on another, and each has Lua's 200 local names to itself.
+What the store's own files define, all packages see; every other package is a block by itself, and in
+it every file of operations, so that none can lean on another: Lua has room for 200 local names.
 
 The contract of the functions has a version, which is part of every name: the files and the callers
 say ``hw_stream_write``, and the server knows the function as ``hw6_stream_write``, in the library
@@ -72,6 +72,10 @@ def _lua_files(folder: Traversable) -> list[Traversable]:
     )
 
 
+def _headed(package: Traversable, file: Traversable) -> str:
+    return f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}"
+
+
 @cache
 def library(writes: int = FIRST_FORMAT) -> Library:
     """Return the library that writes a format; the same files always make the same source."""
@@ -84,8 +88,9 @@ def library(writes: int = FIRST_FORMAT) -> Library:
     for package in packages:
         lua = package.joinpath("lua")
         shared = lua.joinpath("shared")
-        found = [*(_lua_files(shared) if shared.is_dir() else ()), *_lua_files(lua)]
-        sources = [f"-- {package.name}/{file.name}\n{file.read_text('utf-8')}" for file in found]
+        sources = [_headed(package, file) for file in _lua_files(shared)] if shared.is_dir() else []
+        for file in _lua_files(lua):
+            sources += ("do", _headed(package, file), "end")
         parts += sources if package.name == "store" else ["do", *sources, "end"]
     body = _REGISTERED.sub(lambda at: f"{at[1]}{name_in_server(at[2])}'", "\n".join(parts))
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]

@@ -8,20 +8,6 @@
          error HW_CLOSED when the layout has changed: ask for it again
   Cost   O(members · log size)
 ]]
-local function add_rows(S, args, first, not_before, since)
-  local changed, before = 0, channel_size(S)
-  for i = first, #args, 2 * ICK_ROWS do
-    local rows = { unpack(args, i, math.min(i + 2 * ICK_ROWS - 1, #args)) }
-    if not_before then
-      changed = changed + add_later(S, rows, not_before)
-    else
-      changed = changed + add_ready(S, rows, since)
-    end
-  end
-  local new = channel_size(S) - before
-  return { new, changed - new }
-end
-
 redis.register_function('hw_channel_add', function(keys, args)
   local not_before, now = tonumber(args[1]), server_ms()
   if is_closed(keys[1]) then return channel_closed() end

@@ -170,3 +170,19 @@ local function made_of(S, list, first)
   end
   return made
 end
+
+-- Adds rows of score, member, ... from `first` on; returns how many members did not wait, and how many
+-- scores fell.
+local function add_rows(S, args, first, not_before, since)
+  local changed, before = 0, channel_size(S)
+  for i = first, #args, 2 * ICK_ROWS do
+    local rows = { unpack(args, i, math.min(i + 2 * ICK_ROWS - 1, #args)) }
+    if not_before then
+      changed = changed + add_later(S, rows, not_before)
+    else
+      changed = changed + add_ready(S, rows, since)
+    end
+  end
+  local new = channel_size(S) - before
+  return { new, changed - new }
+end
