@@ -1,8 +1,8 @@
 """The server's side: one Redis Functions library, built from the ``lua/`` folders.
 
 Files under ``lua/shared/`` come before the operations of their package, in order of their names.
-What the store's own files define, all packages see; every other package is a block by itself, and in
-it every file of operations, so that none can lean on another: Lua has room for 200 local names.
+What the store's own files define, all packages see; every other package is a block by itself, and
+so is every file of operations: none can lean on another, and Lua's 200 local names are enough.
 
 The contract of the functions has a version, which is part of every name: the files and the callers
 say ``hw_stream_write``, and the server knows the function as ``hw6_stream_write``, in the library

@@ -62,7 +62,7 @@ redis.register_function{
     local K, name, member, count, retry, expire = keys[1], args[1], args[2], args[3], args[4], args[5]
     local start, max_pending, dead_letters = args[6], args[7], args[8]
     local waiter, wait_ms, read_number = args[9], tonumber(args[10]), args[11]
-    local kept, limit_bytes = args[12], tonumber(args[13])
+    local kept, limit_bytes, with_first = args[12], tonumber(args[13]), args[14]
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
     local group
@@ -76,7 +76,7 @@ redis.register_function{
       if fault then return fault end
       -- It may be what is left of a group of an earlier stream.
       if not free_group(K, name) then
-        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, args[14] and stream.first }
+        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, with_first and stream.first }
       end
       create_group(K, name, stream, next_offset, now)
       group = load_group(G, stream)
@@ -130,7 +130,7 @@ redis.register_function{
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
       due and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before what is nil.
-      args[14] and stream.first,
+      with_first and stream.first,
     }
   end,
   flags = { 'allow-oom' },
