@@ -55,6 +55,11 @@ class Model:
     receipts: list[Delivery] = field(default_factory=list)
 
 
+def headers_of(value: bytes) -> dict[str, bytes]:
+    """Return the headers with which a value is pushed: one of eight has some."""
+    return {"of": value} if value[0] < 32 else {}
+
+
 class QueueMachine(RuleBasedStateMachine):
     client: ClassVar[Headwater]
 
@@ -95,7 +100,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(size=SIZES, delay_ms=st.sampled_from([0, 0, 1, FAR]), priority=st.integers(-1, 1))
     def push(self, size: int, delay_ms: int, priority: int) -> None:
         values = [secrets.token_bytes(8) for _ in range(size)]
-        ids = self.queue.push_many(values, delay_ms=delay_ms, priority=priority)
+        headers = [headers_of(value) for value in values]
+        ids = self.queue.push_many(values, delay_ms=delay_ms, priority=priority, headers=headers)
         state = "delayed" if delay_ms == FAR else "ready"
         for key, value in zip(ids, values, strict=True):
             self.messages[key] = Model(value, priority, state, next(self.turns))
@@ -119,6 +125,7 @@ class QueueMachine(RuleBasedStateMachine):
         for delivery in taken:
             found = self.messages[delivery.id]
             assert (delivery.value, delivery.attempt) == (found.value, found.attempt + 1)
+            assert delivery.headers == headers_of(found.value)
         for delivery in taken:
             found = self.messages[delivery.id]
             found.attempt += 1

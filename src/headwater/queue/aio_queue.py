@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
+from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
+from headwater.queue.pushing import HeadersOfMany
 from headwater.queue.types import (
     Backoff,
     Delivery,
@@ -50,6 +52,7 @@ class AsyncQueue(Generic[D]):
         ttl_ms: Duration | None = None,
         dedupe: str | bytes | None = None,
         dedupe_ms: Duration = DEDUPE_MS,
+        headers: GivenHeaders | None = None,
     ) -> str:
         """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
@@ -61,6 +64,7 @@ class AsyncQueue(Generic[D]):
                 ttl_ms,
                 dedupe,
                 dedupe_ms,
+                headers,
             )
         )
 
@@ -75,6 +79,7 @@ class AsyncQueue(Generic[D]):
         dedupe_ms: Duration = DEDUPE_MS,
         producer: str | None = None,
         sequence: int | None = None,
+        headers: HeadersOfMany | None = None,
     ) -> list[str]:
         """Put messages into the queue, all or none, and return their ids; see Queue.push_many."""
         return await self._run(
@@ -88,6 +93,7 @@ class AsyncQueue(Generic[D]):
                 dedupe_ms,
                 producer,
                 sequence,
+                headers,
             )
         )
 

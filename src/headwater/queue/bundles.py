@@ -25,6 +25,10 @@ _SINGLE, _MORTAL, _PACKED, _CHECKED = b"mtcf", b"tf", (b"p", b"j"), b"cfj"
 _CHECKSUM = struct.Struct("<I").pack
 _CHECKSUM_START = -4
 _SOUND = 0x2144DF1C
+# The same of a value that has headers: the checksum is reversed, and before it is their size.
+_HEADED = 0xFFFFFFFF
+_HEADERS_SIZE = struct.Struct("<H").pack
+_HEADERS_END = -6
 # Count, end of life, size of what is behind it; the values are an array of MessagePack.
 _HEAD = struct.Struct(">BdI")
 _ARRAY = _BODY + _HEAD.size
@@ -47,6 +51,7 @@ class StoredMessage(NamedTuple):
     id: str
     value: bytes
     expires_ms: int | None = None
+    headers: bytes = b""
 
 
 class DamagedMessage(NamedTuple):
@@ -56,9 +61,37 @@ class DamagedMessage(NamedTuple):
     found: bytes
 
 
+class TakenMessages(NamedTuple):
+    """What a pop has handed out; ``headers`` of those that have some, by their places."""
+
+    ids: list[str]
+    values: list[bytes]
+    headers: dict[int, bytes]
+    damaged: list[DamagedMessage]
+
+
 def with_checksums(values: Iterable[bytes]) -> list[bytes]:
     """Return values as they lie in a queue: each with the CRC-32 of what is before it."""
     return [value + _CHECKSUM(crc32(value)) for value in values]
+
+
+def with_headers(values: Iterable[bytes], headers: Iterable[bytes]) -> list[bytes]:
+    """Return values as they lie in a queue, with headers where there are any."""
+    return [_with_headers(value, some) for value, some in zip(values, headers, strict=True)]
+
+
+def _with_headers(value: bytes, headers: bytes) -> bytes:
+    if not headers:
+        return value + _CHECKSUM(crc32(value))
+    content = value + headers + _HEADERS_SIZE(len(headers))
+    return content + _CHECKSUM(crc32(content) ^ 0xFFFFFFFF)
+
+
+def _without_headers(stored: bytes) -> tuple[bytes, bytes]:
+    """Return the value and the headers of what has some."""
+    size = int.from_bytes(stored[_HEADERS_END:_CHECKSUM_START], "little")
+    end = len(stored) + _HEADERS_END
+    return stored[: end - size], stored[end - size : end]
 
 
 def count_messages(texts: Iterable[bytes]) -> int:
@@ -69,26 +102,29 @@ def count_messages(texts: Iterable[bytes]) -> int:
     )
 
 
-def open_taken(
-    texts: Iterable[bytes],
-) -> tuple[list[str], list[bytes], list[DamagedMessage]]:
-    """Return the ids and values of bundles that a pop has handed out, and what is damaged.
+def open_taken(texts: Iterable[bytes]) -> TakenMessages:
+    """Return the messages of bundles that a pop has handed out, and what is damaged.
 
     The server has seen that they are sound, but of a single message only by a glance at its number:
     so nothing here may raise, whatever that is.
     """
     ids: list[str] = []
     values: list[bytes] = []
+    headers: dict[int, bytes] = {}
     damaged: list[DamagedMessage] = []
     for text in texts:
         letter = text[_LETTER]
         if letter in _SINGLE:
             value = text[_LIFE.stop if letter in _MORTAL else _BODY :]
             if letter in _CHECKED:
-                if crc32(value) != _SOUND:
+                crc = crc32(value)
+                if crc == _SOUND:
+                    value = value[:_CHECKSUM_START]
+                elif crc == _HEADED:
+                    value, headers[len(ids)] = _without_headers(value)
+                else:
                     damaged.append(DamagedMessage(text[_NUMBER].decode("latin-1"), text))
                     continue
-                value = value[:_CHECKSUM_START]
             ids.append(text[_NUMBER].decode("latin-1"))
             values.append(value)
         else:
@@ -97,14 +133,33 @@ def open_taken(
             numbers = list(map(str, range(first, first + len(found))))
             if letter in _CHECKED:
                 if set(map(crc32, found)) != {_SOUND}:
-                    broken = [i for i, value in enumerate(found) if crc32(value) != _SOUND]
-                    damaged += [DamagedMessage(numbers[i], found[i]) for i in broken]
-                    for place in reversed(broken):
-                        del numbers[place], found[place]
+                    _open_mixed(numbers, found, ids, values, headers, damaged)
+                    continue
                 found = [value[:_CHECKSUM_START] for value in found]
             ids += numbers
             values += found
-    return ids, values, damaged
+    return TakenMessages(ids, values, headers, damaged)
+
+
+def _open_mixed(
+    numbers: list[str],
+    found: list[bytes],
+    ids: list[str],
+    values: list[bytes],
+    headers: dict[int, bytes],
+    damaged: list[DamagedMessage],
+) -> None:
+    """Add messages of which some have headers or are damaged to those that were opened."""
+    for number, stored in zip(numbers, found, strict=True):
+        crc = crc32(stored)
+        if crc not in (_SOUND, _HEADED):
+            damaged.append(DamagedMessage(number, stored))
+            continue
+        value = stored[:_CHECKSUM_START]
+        if crc == _HEADED:
+            value, headers[len(ids)] = _without_headers(stored)
+        ids.append(number)
+        values.append(value)
 
 
 def open_bundle(text: bytes) -> list[StoredMessage]:
@@ -131,7 +186,11 @@ def open_bundle(text: bytes) -> list[StoredMessage]:
 def _stored(number: str, value: bytes, expires_ms: int | None, checked: bool) -> StoredMessage:
     if not checked:
         return StoredMessage(number, value, expires_ms)
-    if crc32(value) != _SOUND:
+    crc = crc32(value)
+    if crc == _HEADED:
+        content, headers = _without_headers(value)
+        return StoredMessage(number, content, expires_ms, headers)
+    if crc != _SOUND:
         return StoredMessage("", value)
     return StoredMessage(number, value[:_CHECKSUM_START], expires_ms)
 

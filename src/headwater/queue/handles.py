@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from msgspec.structs import astuple
-
 from headwater.codecs import Coder
 from headwater.queue.keys import QUEUES, queue_key
 from headwater.queue.types import DecodedDelivery, Delivery
@@ -50,8 +48,12 @@ class QueueHandle:
         made: Callable[..., Delivery[Any]] = DecodedDelivery
         return [
             made(
-                *astuple(delivery),
+                delivery.id,
+                delivery.value,
+                delivery.attempt,
+                delivery.receipt,
                 coder.decode(delivery.value, "message", delivery.id, "of queue", self.name),
+                delivery.headers,
             )
             for delivery in deliveries
         ]

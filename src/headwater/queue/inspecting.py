@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple, get_args
 
 from headwater.errors import InvalidInput
+from headwater.headers import NO_HEADERS, Headers
 from headwater.inputs import check_int
 from headwater.queue.bundles import StoredMessage, count_messages, open_bundle
 from headwater.queue.handles import QueueHandle
@@ -266,4 +267,5 @@ def _item(
         due_ms,
         message.expires_ms,
         place,
+        Headers.stored(message.headers) if message.headers else NO_HEADERS,
     )

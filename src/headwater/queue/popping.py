@@ -11,13 +11,14 @@ import logging
 from itertools import repeat
 
 from headwater.errors import StoreError
+from headwater.headers import Headers
 from headwater.inputs import DEADLINE, Duration, check_block, check_ms
 from headwater.queue.bundles import count_messages, open_taken
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import box_key
 from headwater.queue.limits import check_count
 from headwater.queue.replies import PopReply, Reply
-from headwater.queue.types import Delivery
+from headwater.queue.types import Delivery, HeadedDelivery
 from headwater.store.call import Argument, Call, Clock, Operation, Wait
 
 log = logging.getLogger("headwater.queue")
@@ -126,12 +127,18 @@ def _deliveries(queue: QueueHandle, reply: PopReply) -> Operation[list[Delivery]
     found: list[Delivery] = []
     aside: list[Argument] = []
     for name, attempt, texts in reply.bundles:
-        ids, values, damaged = open_taken(texts)
+        ids, values, headers, damaged = open_taken(texts)
         for message in damaged:
             aside += (name, message.id, message.found)
         receipts = map(f"{name.decode()}.".__add__, ids) if name else repeat("")
         # Without a loop of Python's own, because a pop makes many of them.
+        begin = len(found)
         found += map(Delivery, ids, values, repeat(attempt), receipts)
+        for place, stored in headers.items():
+            one = found[begin + place]
+            found[begin + place] = HeadedDelivery(
+                one.id, one.value, one.attempt, one.receipt, Headers.stored(stored)
+            )
     if aside:
         yield from _put_aside(queue, aside)
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
+from headwater.headers import GivenHeaders, encode_headers
 from headwater.inputs import Duration, check_ms
-from headwater.queue.bundles import with_checksums
+from headwater.queue.bundles import with_checksums, with_headers
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import (
     MAX_DEDUPE_MESSAGES,
@@ -25,6 +26,9 @@ from headwater.queue.replies import PushReply
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
+# Of all messages of a push, or of each.
+HeadersOfMany: TypeAlias = "GivenHeaders | Sequence[GivenHeaders | None]"
+
 
 def push(
     queue: QueueHandle,
@@ -34,11 +38,12 @@ def push(
     ttl_ms: Duration | None,
     dedupe: str | bytes | None,
     dedupe_ms: Duration,
+    headers: GivenHeaders | None = None,
 ) -> Operation[str]:
     """Put one message into the queue and return its id."""
     keys = None if dedupe is None else [dedupe]
     found = yield from push_many(
-        queue, [value], delay_ms, priority, ttl_ms, keys, dedupe_ms, None, None
+        queue, [value], delay_ms, priority, ttl_ms, keys, dedupe_ms, None, None, headers
     )
     return found[0]
 
@@ -53,6 +58,7 @@ def push_many(
     dedupe_ms: Duration,
     producer: str | None,
     sequence: int | None,
+    headers: HeadersOfMany | None = None,
 ) -> Operation[list[str]]:
     """Put messages into the queue, all or none, and return their ids."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
@@ -61,8 +67,9 @@ def push_many(
     _check_size(words, MAX_PUSH_MESSAGES if dedupe is None else MAX_DEDUPE_MESSAGES)
     size = len(words)
     source = check_source(producer, sequence)
+    stored = None if headers is None else _stored_headers(headers, size)
     if source[0]:
-        source = (source[0], f"{source[1]}:{_digest(words)}")
+        source = (source[0], f"{source[1]}:{_digest(words, stored)}")
     remembered_ms = 0 if dedupe is None else check_ms(dedupe_ms, "dedupe_ms", 1)
     head: tuple[Argument, ...] = (
         check_ms(delay_ms, "delay_ms"),
@@ -70,9 +77,13 @@ def push_many(
         "" if ttl_ms is None else check_ms(ttl_ms, "ttl_ms", 1),
         *source,
         "" if dedupe is None else remembered_ms,
-        "1",
+        "1" if stored is None else "h",
     )
-    words = with_checksums(words)
+    if stored is None:
+        words = with_checksums(words)
+    else:
+        words = with_headers(words, stored)
+        _check_size(words, MAX_PUSH_MESSAGES)
     if dedupe is not None:
         if source[0]:
             raise InvalidInput("producer and dedupe exclude each other; choose one")
@@ -99,9 +110,26 @@ def push_many(
     return [str(number) for number in range(first, last + 1)]
 
 
-def _digest(values: list[bytes]) -> str:
-    """Return a digest of values: a CRC-32 of their lengths and bytes, and a size."""
+def _stored_headers(headers: Any, count: int) -> list[bytes] | None:
+    """Return the headers of each value as they are stored; None when there are none at all."""
+    if isinstance(headers, Mapping):
+        stored = [encode_headers(headers)] * count
+    else:
+        each = [*headers] if isinstance(headers, Sequence) else []
+        if len(each) != count or isinstance(headers, str | bytes):
+            raise InvalidInput(
+                "headers must be a mapping of str to bytes for all values, or one for each of the "
+                f"{count} values"
+            )
+        stored = list(map(encode_headers, each))
+    return stored if any(stored) else None
+
+
+def _digest(values: list[bytes], headers: list[bytes] | None) -> str:
+    """Return a digest of values and headers: a CRC-32 of their lengths and bytes, and a size."""
     crc = 0
+    for stored in headers or ():
+        crc = crc32(stored, crc32(len(stored).to_bytes(2, "little"), crc))
     for value in values:
         crc = crc32(value, crc32(len(value).to_bytes(4, "little"), crc))
     return f"{crc:08x}{sum(map(len, values)):x}"

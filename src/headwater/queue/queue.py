@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
+from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.queue import acks, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
+from headwater.queue.pushing import HeadersOfMany
 from headwater.queue.types import (
     Backoff,
     Delivery,
@@ -46,13 +48,15 @@ class Queue(Generic[D]):
         ttl_ms: Duration | None = None,
         dedupe: str | bytes | None = None,
         dedupe_ms: Duration = DEDUPE_MS,
+        headers: GivenHeaders | None = None,
     ) -> str:
         """Put one message into the queue and return its id.
 
         It is handed out ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
         at all after ``ttl_ms``. A ``dedupe`` key that was pushed within the last ``dedupe_ms`` adds
-        nothing and returns the first id. Without a key, raises OutcomeUnknown when the connection
-        broke in between; with one the client repeats it. One round trip.
+        nothing and returns the first id. ``headers`` are a small map beside the value, of names to
+        bytes or str. Without a key, raises OutcomeUnknown when the connection broke in between;
+        with one the client repeats it. One round trip.
         """
         return self._run(
             pushing.push(
@@ -63,6 +67,7 @@ class Queue(Generic[D]):
                 ttl_ms,
                 dedupe,
                 dedupe_ms,
+                headers,
             )
         )
 
@@ -77,13 +82,15 @@ class Queue(Generic[D]):
         dedupe_ms: Duration = DEDUPE_MS,
         producer: str | None = None,
         sequence: int | None = None,
+        headers: HeadersOfMany | None = None,
     ) -> list[str]:
         """Put messages into the queue, all or none, and return their ids.
 
-        ``dedupe`` names a key for each value. With ``producer`` and ``sequence`` (increasing per
-        producer) a repeat changes nothing and returns the ids of the first time; the last 128
-        sequences of a producer are remembered. Raises StaleSequence for an older one, and
-        ReusedSequence for one with other content. One round trip.
+        ``dedupe`` names a key for each value, ``headers`` is a map for all of them or one for each.
+        With ``producer`` and ``sequence`` (increasing per producer) a repeat changes nothing and
+        returns the ids of the first time; the last 128 sequences of a producer are remembered.
+        Raises StaleSequence for an older one, and ReusedSequence for one with other content. One
+        round trip.
         """
         return self._run(
             pushing.push_many(
@@ -96,6 +103,7 @@ class Queue(Generic[D]):
                 dedupe_ms,
                 producer,
                 sequence,
+                headers,
             )
         )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
+from headwater.headers import NO_HEADERS, Headers
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
@@ -20,7 +21,7 @@ class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
     ``attempt`` counts how often it was handed out, from 1. ``receipt`` is what ``ack``, ``nack``
     and ``extend`` go by: it is of this delivery and no other, and empty when there is nothing to
     acknowledge. ``data`` is the value as the codec of the queue decodes it; without a codec, its
-    bytes. A Struct, because pops make many of them.
+    bytes. A Struct, because pops make many of them; only one that has headers takes room for them.
     """
 
     id: str
@@ -33,11 +34,23 @@ class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
         """What the message says; raises Undecodable when it does not fit the codec."""
         return cast("D", self.value)
 
+    @property
+    def headers(self) -> Headers:
+        """What was pushed beside the value, by name; an empty map when nothing was."""
+        return NO_HEADERS
+
+
+class HeadedDelivery(Delivery[D], frozen=True, gc=False):
+    """A message of a queue that has headers."""
+
+    headers: Headers = NO_HEADERS
+
 
 class DecodedDelivery(Delivery[D], frozen=True, gc=True):
     """A message of a queue that has a codec."""
 
     decoded: D | Undecodable | None = None
+    headers: Headers = NO_HEADERS
 
     @property
     def data(self) -> D:
@@ -63,6 +76,7 @@ class QueueItem(msgspec.Struct, frozen=True, gc=False):
     due_ms: int | None
     expires_ms: int | None
     place: str
+    headers: Headers = NO_HEADERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@
          5 its sequence and, after a colon, a digest of the content if it has one
          6 ms for which dedupe keys are remembered, or '' when there are none
          7 '1' when each value ends with its checksum: the CRC-32 of what is before it, 4 bytes,
-           little-endian; else ''
+           little-endian; 'h' when some of them also have headers (see shared/15-bundles.lua); else ''
          then values; or, with dedupe keys: key, value, key, value, ...
   Reply  { 1 when the queue is new, first number, last number }
          with dedupe keys { 1 when the queue is new, number of each message }
          error HW_STALE <newest sequence> when the sequence is older than what is remembered
          error HW_REUSED <first> <last> when the sequence was pushed with other content
+         error HW_NOT_YET <format> <format in use> when messages have headers, and clients that know
+         none may pop them
 ]]
 local PUSH_ARGS = 7
 local KEY_STEPS = 1000
@@ -124,7 +126,7 @@ local function push_once(queue, window_ms, args)
 end
 
 -- Stores what is not known yet; returns the reply.
-local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms, checked)
+local function push_new(queue, args, delay, priority, ttl, producer, sequence, digest, window_ms, checks)
   -- Keys of a queue of the same name that was deleted are not this one's.
   if queue.new then queue.generation = queue.us end
   local values, answer, first = {}, nil, nil
@@ -138,7 +140,8 @@ local function push_new(queue, args, delay, priority, ttl, producer, sequence, d
     answer = { queue.new and 1 or 0, digits(first), digits(queue.last) }
   end
   local last = queue.last
-  store(queue, priority, delay, ttl, first, checked, values)
+  store(queue, priority, delay, ttl, first, checks ~= '', values)
+  if checks == 'h' then note_headers(queue.key) end
   if producer ~= '' then
     -- The answer is last: what was not stored is not remembered, and a repeat stores it.
     note_saved(queue)
@@ -158,12 +161,13 @@ end
 
 redis.register_function('hw_queue_push', function(keys, args)
   local K, delay, priority, ttl, producer = keys[1], tonumber(args[1]), args[2], args[3], args[4]
-  local numbered, window_ms, checked = args[5], args[6], args[7] == '1'
+  local numbered, window_ms, checks = args[5], args[6], args[7]
+  if checks == 'h' then require_headers() end
   local sequence, digest = sequence_and_digest(numbered)
   if producer ~= '' then
     local first, last = remembered_answer(K, producer, sequence, digest)
     if first then return { 0, digits(first), digits(last) } end
     if last then return last end
   end
-  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, digest, window_ms, checked)
+  return on_queue(K, push_new, args, delay, priority, ttl, producer, sequence, digest, window_ms, checks)
 end)

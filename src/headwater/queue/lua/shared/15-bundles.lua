@@ -8,6 +8,8 @@
 
   With the letters c, f and j instead, each value ends with its checksum: the CRC-32 of what is before
   it, 4 bytes, little-endian. Who pushes makes it and who pops checks it; here it is part of the value.
+  Behind a value that has headers lie these, a map of MessagePack, and their size, 2 bytes, little-endian;
+  then the checksum of all that, with every bit of it reversed. By that it is known that there are any.
 
   Count is one byte, life a double, size has 4 bytes, all big-endian. Values are an array of
   MessagePack, which clients open in one step: 0xdc and their count (2 bytes), then for each 0xc6, its
