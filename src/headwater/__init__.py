@@ -82,6 +82,7 @@ from headwater.release import __version__
 if TYPE_CHECKING:
     from headwater import aio
     from headwater.client import Headwater, connect
+    from headwater.failures import Cause, Failure
     from headwater.headers import Headers
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import (
@@ -130,6 +131,7 @@ __all__ = [
     "ArchiveMismatch",
     "ArchiveTaken",
     "Batch",
+    "Cause",
     "ChannelStats",
     "CheckpointRemoved",
     "DataLost",
@@ -140,6 +142,7 @@ __all__ = [
     "Delivery",
     "EmbeddedServerFailed",
     "ExtraMissing",
+    "Failure",
     "FarmMoved",
     "FarmUnreachable",
     "FormatNotInUse",
@@ -240,6 +243,7 @@ __all__ = [
 _HOMES = {
     "headwater.aio": ("aio",),
     "headwater.client": ("Headwater", "connect"),
+    "headwater.failures": ("Cause", "Failure"),
     "headwater.headers": ("Headers",),
     "headwater.ick.ick": ("Ick", "IckChannel"),
     "headwater.ick.types": (

@@ -1,4 +1,6 @@
-"""Whether a handler is async: checked before it is given a message, or else by what it returned.
+"""Whether a handler takes what it is given, and whether it is async.
+
+Both are checked before it is given a message; where that cannot be known, by what it returned.
 
 A handler of the wrong kind does harm without failing: a sync worker would take a coroutine that
 never ran for success, and an async worker would run a plain function again and again.
@@ -18,6 +20,32 @@ def is_async(handler: Any) -> bool:
     handler = _beneath(handler)
     calls = getattr(type(handler), "__call__", None)  # noqa: B004  not whether, but what
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(calls)
+
+
+def check_takes(handler: Any, *what: str) -> None:
+    """Refuse what cannot be called with so many arguments; ``what`` names them."""
+    if not callable(handler):
+        raise InvalidInput(f"the handler must be a function, not {handler!r}")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # some functions that are written in C have none
+    try:
+        signature.bind(*what)
+    except TypeError as error:
+        name = getattr(_beneath(handler), "__qualname__", type(handler).__name__)
+        raise InvalidInput(
+            f"the handler {name}{signature} must take {len(what)} arguments, {', '.join(what)}: "
+            f"{error}"
+            if len(what) > 1
+            else f"the handler {name}{signature} must take one argument, the {what[0]}: {error}"
+        ) from None
+
+
+def check_sync(handler: Any) -> None:
+    """Refuse an ``async def``; what a lambda or an object returns is known when it is called."""
+    if is_async(handler):
+        raise InvalidInput("the handler must not be async here; use headwater.aio")
 
 
 def check_async(handler: Any) -> None:

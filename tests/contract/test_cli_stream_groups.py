@@ -112,11 +112,14 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     ]
     assert rows[1]["encoding"] == "base64"
     heading, _, *shown = hw_stream("dead", "g", "--count", "1").out.splitlines()
-    assert heading.split() == ["origin", "attempts", "buried", "tag", "value"]
+    assert heading.split() == ["origin", "attempts", "buried", "cause", "tag", "value"]
     assert [row.split()[-1] for row in shown] == ["one"]
     assert hw_stream("redrive", "g", "--count", "1").out == "given back 1\n"
     assert hw_stream("redrive", "g", "--json").row["returned"] == 1
     assert [message.offset for message in group.read(5, retry_ms=60_000)] == [1, 2]
+    group.bury(1, error=ValueError("no such ride"))
+    assert hw_stream("dead", "g", "--json").row["cause"] == "ValueError: no such ride"
+    assert "ValueError: no such ride" in hw_stream("dead", "g").out
 
 
 def test_a_group_without_dead_letters_says_so(hw_stream: StreamCommands) -> None:

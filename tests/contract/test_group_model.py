@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -23,27 +22,12 @@ from hypothesis.stateful import (
 )
 
 from headwater import Headwater, InvalidInput, Message
+from headwater.failures import Failure
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
+from tests.support.group_model import ALL, PLACES, RANGES, SIZES, SPANS, TAGS, Pending
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
 from tests.support.watch import let_pass
-
-ALL = 10**5
-SIZES = st.sampled_from([1, 3, 9, 40, 600])
-TAGS = st.sampled_from([3, 50, 5000])
-SPANS = st.sampled_from([1, FAR])
-PLACES = st.floats(-0.1, 1.1)
-RANGES = st.lists(st.tuples(PLACES, st.integers(0, 40)), min_size=1, max_size=4)
-
-
-@dataclass
-class Pending:
-    """One message that was handed out: how often, whether it is due again, whether it expired."""
-
-    attempt: int
-    due: bool
-    expires: bool
-    expired: bool
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -258,6 +242,27 @@ class GroupMachine(RuleBasedStateMachine):
             pending.due = delay_ms < FAR or pending.expired
         self.pass_time(delay_ms)
 
+    @rule(ranges=RANGES, delay_ms=st.sampled_from([0, FAR, None]))
+    def fail(self, ranges: list[tuple[float, int]], delay_ms: int | None) -> None:
+        _, offsets = self.spans(ranges)
+        failures, failed = [Failure(o, "no", delay_ms) for o in offsets], offsets & {*self.pending}
+        if delay_ms is None and not self.letters:
+            with pytest.raises(InvalidInput, match="dead_letters=True"):
+                self.group.fail(*failures)
+            return
+        assert self.group.fail(*failures) == len(failed)
+        for offset in failed:
+            if delay_ms is None:
+                self.bury_in_model(offset)
+            else:
+                self.pending[offset].due = delay_ms < FAR or self.pending[offset].expired
+
+    @rule(ranges=RANGES)
+    def release(self, ranges: list[tuple[float, int]]) -> None:
+        self.postpone(ranges, lambda spans: self.group.release(*spans), 0)
+        for offset in self.spans(ranges)[1] & self.pending.keys():
+            self.pending[offset].attempt = max(self.pending[offset].attempt - 1, 0)
+
     @rule(to=st.one_of(PLACES, st.sampled_from(["first", "last"])))
     def seek(self, to: float | str) -> None:
         if isinstance(to, str):
@@ -280,9 +285,12 @@ class GroupMachine(RuleBasedStateMachine):
 
     def give_up_in_model(self) -> None:
         for offset in [o for o, p in self.pending.items() if p.expired]:
-            del self.pending[offset]
-            self.expired += 1
-            self.dead[offset] += self.letters
+            self.bury_in_model(offset)
+
+    def bury_in_model(self, offset: int) -> None:
+        del self.pending[offset]
+        self.expired += 1
+        self.dead[offset] += self.letters
 
     @rule(count=st.sampled_from([1, 5, ALL]))
     def redrive(self, count: int) -> None:

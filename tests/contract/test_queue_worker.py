@@ -12,6 +12,7 @@ import headwater
 from headwater import Delivery, Queue
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages
+from headwater.workers.retries import Retries
 from tests.support.commands import start
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
@@ -59,11 +60,12 @@ def test_what_fails_is_tried_again_as_the_queue_says_and_then_given_up(
     assert seen == {b"good": 1, b"bad": 3}
 
 
-def test_without_a_back_off_of_the_queue_a_worker_lets_failures_rest() -> None:
-    source = QueueMessages("a queue", "q", 30_000)
-    assert [source.delay_ms(attempt) for attempt in (1, 2, 3, 9)] == [1000, 2000, 4000, 60_000]
+def test_a_queue_with_a_back_off_of_its_own_delays_by_itself() -> None:
+    delivery, error = Delivery("1", b"", 1, "1:0:1:1.1"), ValueError()
+    source = QueueMessages("a queue", "q", 30_000, Retries(None, 1000, 60_000))
+    assert 500 <= (source.failed(delivery, error, 0).delay_ms or 0) <= 1000
     source.settings = headwater.QueueSettings(backoff="fixed")
-    assert source.delay_ms(5) == 0
+    assert source.failed(delivery, error, 0).delay_ms == 0
 
 
 def test_quick_work_is_taken_in_large_batches_and_slow_work_in_small_ones() -> None:

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.errors import HeadwaterError
+from headwater.failures import Failure
 from tests.support import group_cases as cases
-from tests.support.failing_calls import FailingServer, Failure
+from tests.support.failing_calls import FailingServer
+from tests.support.failing_calls import Failure as FailingCall
 from tests.support.group_books import check as check_books
 from tests.support.group_cases import FAR, MESSAGES, Deed, GroupCase
 
@@ -33,6 +35,14 @@ def acked(*offsets: int | tuple[int, int]) -> Deed:
             first, last = each if isinstance(each, tuple) else (each, each)
             case.over |= set(range(first, last + 1))
         case.group.ack(*offsets)
+
+    return operate
+
+
+def fail(delay_ms: int | None, *offsets: int) -> Deed:
+    def operate(case: GroupCase) -> None:
+        failures = [Failure(offset, ValueError("no"), delay_ms) for offset in offsets]
+        case.group.fail(*failures)
 
     return operate
 
@@ -88,6 +98,13 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "expire": (cases.has_expired, lambda case: case.group.bury()),
     "bury": (cases.keeps_letters, lambda case: case.group.bury()),
     "go on to bury": (cases.has_begun_to_bury, lambda case: case.group.bury()),
+    "fail": (cases.has_read, fail(0, 2, 4)),
+    "fail again": (cases.has_failed, fail(FAR, 1, 2, 4)),
+    "give up": (cases.has_failed, fail(None, 2, 3)),
+    "bury what failed": (cases.failed_then_expired, lambda case: case.group.bury()),
+    "release": (cases.has_read, lambda case: case.group.release(2, (4, 5))),
+    "why letters failed": (cases.given_up, lambda case: case.group.dead()),
+    "redrive what failed": (cases.given_up, lambda case: case.group.redrive()),
     "dead": (cases.has_letters, lambda case: case.group.dead()),
     "redrive": (cases.has_letters, lambda case: case.group.redrive()),
     "redrive some": (cases.has_letters, lambda case: case.group.redrive(2)),
@@ -153,7 +170,7 @@ def test_whatever_fails_the_next_client_goes_on(failing: FailingServer, kind: st
         prepare(case)
         return case
 
-    def check(case: GroupCase, _: Failure) -> None:
+    def check(case: GroupCase, _: FailingCall) -> None:
         check_books(case, operate)
 
     assert failing.fail_in_turn(prepared, operate, check)

@@ -58,6 +58,12 @@ WHOLE: dict[str, Trial] = {
         f"extend {some}": Trial(cases.nothing, cases.settle("extend", some, ack_ms=2 * LONG_MS))
         for some in (ALL, SOME)
     },
+    **{
+        f"fail {some} {delay_ms}": Trial(cases.nothing, cases.fail(some, delay_ms))
+        for some in (ALL, SOME)
+        for delay_ms in (0, None)
+    },
+    "fail for the last time": Trial(cases.failed_twice, cases.fail(ALL, LONG_MS)),
     "ack the rest": Trial(cases.ack_one, cases.settle("ack", ALL)),
     "nack what varies": Trial(cases.vary, cases.settle("nack", ALL, delay_ms=LONG_MS)),
     "configure": Trial(cases.nothing, lambda case: case.queue.configure(max_attempts=2)),
@@ -68,6 +74,9 @@ WHOLE: dict[str, Trial] = {
 STEPS: dict[str, Trial] = {
     "redrive": Trial(cases.nothing, lambda case: case.queue.redrive()),
     "redrive some": Trial(cases.nothing, cases.letters("redrive", 2)),
+    "redrive what failed": Trial(cases.failed, lambda case: case.queue.redrive()),
+    "why letters failed": Trial(cases.failed, lambda case: case.queue.dead()),
+    "fail to waiters": Trial(cases.two_wait, cases.fail(SOME, 0)),
     "discard": Trial(cases.nothing, cases.discard_all),
     "pop what is damaged": Trial(cases.damage, cases.pop(1000, LONG_MS)),
     "ack what is damaged": Trial(cases.damage, cases.settle("ack", ALL)),

@@ -34,31 +34,31 @@ T = TypeVar("T")
 _CALL = re.compile(r"redis\.(p?)call\(\s*'([A-Z]+)'")
 _FILE = re.compile(r"^-- (\w+)/(\S+\.lua)$", re.MULTILINE)
 _DENIED = "NOPERM ACL failure in script: denied by the test"
+# One local name, because those of a package are many and Lua allows 200.
 _PRELUDE = f"""
-local failing_at, failing_lasts, failing_command = 0, false, nil
-local failing_seen, failing_trace = 0, nil
-local function failing_site(site, command)
-  if not failing_trace then return false end
-  failing_seen = failing_seen + 1
-  failing_trace[failing_seen] = site
-  if failing_seen == failing_at and failing_lasts then failing_command = command end
-  return failing_seen == failing_at or failing_command == command
+local failing = {{ at = 0, seen = 0 }}
+function failing.site(site, command)
+  if not failing.trace then return false end
+  failing.seen = failing.seen + 1
+  failing.trace[failing.seen] = site
+  if failing.seen == failing.at and failing.lasts then failing.command = command end
+  return failing.seen == failing.at or failing.command == command
 end
-local function failing_call(site, command, ...)
-  if failing_site(site, command) then error({{ err = '{_DENIED}' }}) end
+function failing.call(site, command, ...)
+  if failing.site(site, command) then error({{ err = '{_DENIED}' }}) end
   return redis.call(command, ...)
 end
-local function failing_pcall(site, command, ...)
-  if failing_site(site, command) then return {{ err = '{_DENIED}' }} end
+function failing.pcall(site, command, ...)
+  if failing.site(site, command) then return {{ err = '{_DENIED}' }} end
   return redis.pcall(command, ...)
 end
 redis.register_function('failing_arm', function(_, args)
-  failing_at, failing_lasts, failing_command, failing_seen, failing_trace =
-    tonumber(args[1]), args[2] == 'lasting', nil, 0, {{}}
+  failing.at, failing.lasts, failing.command = tonumber(args[1]), args[2] == 'lasting', nil
+  failing.seen, failing.trace = 0, {{}}
 end)
 redis.register_function('failing_disarm', function()
-  local trace = failing_trace
-  failing_trace = nil
+  local trace = failing.trace
+  failing.trace = nil
   return trace
 end)
 """
@@ -95,7 +95,7 @@ def _numbered(source: str) -> tuple[str, list[Site]]:
         line = body.count("\n", file.end(), call.start())
         column = call.start() - body.rindex("\n", 0, call.start())
         sites.append(Site(file[1], file[2], line, column, call[2]))
-        return f"failing_{call[1]}call({len(sites) - 1}, '{call[2]}'"
+        return f"failing.{call[1]}call({len(sites) - 1}, '{call[2]}'"
 
     return f"{first}{_PRELUDE}" + _CALL.sub(number, body), sites
 

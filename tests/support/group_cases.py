@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headwater import Group, Headwater, Stream
+from headwater.failures import Failure
 from headwater.log.keys import group_key, stream_key
 from headwater.store.call import Call, Operation
 from tests.support.watch import let_pass, server_ms
@@ -168,6 +169,26 @@ def turned_off(case: GroupCase) -> None:
     case.options = {"dead_letters": False}
     case.over |= {4, 5, 6}
     case.read(1)
+
+
+def has_failed(case: GroupCase) -> None:
+    """Two messages have failed, and are due again."""
+    case.options = {"dead_letters": True}
+    has_read(case)
+    case.group.fail(Failure(2, "no", 0, 5), Failure(4, ValueError("no"), 0))
+
+
+def failed_then_expired(case: GroupCase) -> None:
+    """What has failed has expired since, and is marked to be buried."""
+    keeps_letters(case)
+    case.group.fail(Failure(4, "no", FAR), Failure(6, "no", FAR))
+    case.call("hw_group_expire", "g", 0)
+
+
+def given_up(case: GroupCase) -> None:
+    """Messages were given up by a worker, and one of them had failed before."""
+    has_failed(case)
+    case.group.bury(2, 3, error="never")
 
 
 def nobody_waits(case: GroupCase) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headwater import Delivery, Headwater, Queue
+from headwater.failures import Failure
 from headwater.queue import upkeep
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Call
@@ -69,6 +70,28 @@ def make_case(hw: Headwater) -> Case:
     let_pass(hw, 3)
     case.before = contents(queue)
     return case
+
+
+def fail(some: slice, delay_ms: int | None) -> Deed:
+    """Report failures of what is held; without a delay they are given up."""
+
+    def deed(case: Case) -> Any:
+        failures = [Failure(held, ValueError("no"), delay_ms) for held in case.held[some]]
+        return case.queue.fail(*failures)
+
+    return deed
+
+
+def failed(case: Case) -> None:
+    """Some messages have failed and are redelivered, and others are dead letters with a cause."""
+    fail(slice(0, 2), LONG_MS)(case)
+    fail(slice(2, 5), None)(case)
+
+
+def failed_twice(case: Case) -> None:
+    """What failed before is held again, for the last time."""
+    fail(slice(0, 6), 0)(case)
+    case.held = case.queue.pop(6, ack_ms=LONG_MS)
 
 
 def nothing(_: Case) -> None:

@@ -32,21 +32,25 @@ class Crew:
     def worker(
         self, stream: Stream, handler: Callable[[Message], Any], group: str = "g", **options: Any
     ) -> Worker:
-        """Make a worker of a group; ``dead_letters`` goes to the group."""
+        """Make a worker of a group; ``dead_letters`` goes to the group, ``codec`` to the stream."""
         letters = {"dead_letters": options.pop("dead_letters", None)}
+        codec = {"codec": options.pop("codec", None)}
         if self.manner == "sync":
-            return Worker(stream.group(group, **letters), handler, **options)
-        members = self._async_hw.stream(stream.name).group(group, **letters)
+            members: Any = self.hw.stream(stream.name, **codec).group(group, **letters)
+            return Worker(members, handler, **options)
+        members = self._async_hw.stream(stream.name, **codec).group(group, **letters)
         made = AsyncWorker(members, self._awaited(handler), **options)
         return cast("Worker", Blocking(self._loop, made))
 
     def queue_worker(
         self, queue: Queue, handler: Callable[[Delivery], Any], **options: Any
     ) -> QueueWorker:
-        """Make a worker of a queue."""
+        """Make a worker of a queue, which has the ``codec``."""
+        codec = {"codec": options.pop("codec", None)}
         if self.manner == "sync":
-            return queue.worker(**options)(handler)
-        made = self._async_hw.queue(queue.name).worker(**options)(self._awaited(handler))
+            return self.hw.queue(queue.name, **codec).worker(**options)(handler)
+        members = self._async_hw.queue(queue.name, **codec)
+        made = members.worker(**options)(self._awaited(handler))
         return cast("QueueWorker", Blocking(self._loop, made))
 
     def _awaited(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:

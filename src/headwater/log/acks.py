@@ -19,19 +19,19 @@ RANGES_PER_CALL = 1000
 
 def ack(group: GroupHandle, offsets: Iterable[Offsets]) -> Operation[int]:
     """Acknowledge messages; returns how many were pending until now."""
-    return (yield from _on_ranges(group, "hw_group_ack", (), offsets))
+    return (yield from on_ranges(group, "hw_group_ack", (), offsets))
 
 
 def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> Operation[int]:
     """Reject messages: they are redelivered after ``delay_ms``. Returns how many were pending."""
     delay_ms = check_ms(delay_ms, "delay_ms")
-    return (yield from _on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
+    return (yield from on_ranges(group, "hw_group_postpone", (delay_ms,), offsets))
 
 
 def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: Duration) -> Operation[int]:
     """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
     retry_ms = check_ms(retry_ms, DEADLINE, 1)
-    return (yield from _on_ranges(group, "hw_group_postpone", (retry_ms,), offsets))
+    return (yield from on_ranges(group, "hw_group_postpone", (retry_ms,), offsets))
 
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:
@@ -41,12 +41,13 @@ def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Op
         yield from _in_steps(group, "hw_group_skip", (created,), ranges_of(holes))
 
 
-def _on_ranges(
+def on_ranges(
     group: GroupHandle,
     function: str,
     args: tuple[Argument, ...],
     offsets: Iterable[Offsets],
 ) -> Operation[int]:
+    """Do something to pending messages; returns how many. Raises UnknownGroup."""
     try:
         return (yield from _in_steps(group, function, args, ranges_of(offsets)))
     except Refusal:

@@ -97,6 +97,11 @@ def buried(_: Call, reply: Reply) -> int:
     return BuryReply.of(reply).buried
 
 
+def failed(_: Call, reply: int) -> int:
+    """Count the messages that hw_group_fail found pending."""
+    return reply
+
+
 def redriven(_: Call, reply: Reply) -> int:
     """Count the dead letters that went back to their group."""
     return RedriveReply(*reply).returned

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 
+from headwater.failures import UNKNOWN_FAILURE, LastFailure, read_failure
 from headwater.log import counts, node
+from headwater.log.ack_arguments import ranges_of
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import BuryReply, DeadRange, DeadReply, ExpireReply, RedriveReply
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import append
-from headwater.store.call import Call, Operation
+from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
 BATCH = 1000
+CAUSES_PER_CALL = 1000
 
 
 def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
@@ -96,7 +99,22 @@ def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
                 )
             place = found.at + 1
         if len(letters) >= count or not reply.ranges:
-            return letters
+            return (yield from _with_failures(group, letters))
+
+
+def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
+    """Return letters with what is known of why they failed."""
+    known: dict[int, LastFailure] = {}
+    for start in range(0, len(letters), CAUSES_PER_CALL):
+        origins = [letter.origin for letter in letters[start : start + CAUSES_PER_CALL]]
+        flat = [edge for span in ranges_of(origins) for edge in span]
+        args: tuple[Argument, ...] = (group.name, *flat)
+        for text in (yield Call("hw_group_causes", group.key, args, read_only=True)):
+            offset, _, failure = text.partition(b":")
+            known[int(offset)] = read_failure(failure)
+    return [
+        letter._replace(**known.get(letter.origin, UNKNOWN_FAILURE)._asdict()) for letter in letters
+    ]
 
 
 def _open_letters(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from headwater.codecs import D
+from headwater.failures import Failure
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import acks, dead_letters, grouping
+from headwater.log import acks, dead_letters, failing, grouping
 from headwater.log.ack_arguments import Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_READ
@@ -90,6 +91,18 @@ class Group(Generic[D]):
         """Reject messages: they are redelivered after ``delay_ms``. Returns how many."""
         return self._run(acks.nack(self._handle, offsets, delay_ms))
 
+    def fail(self, *failures: Failure) -> int:
+        """Report failed attempts, each with its error, and a delay or None to give up.
+
+        Returns how many messages were still pending in the attempt that failed; to the others
+        nothing happens. Workers call this.
+        """
+        return self._run(failing.fail(self._handle, failures))
+
+    def release(self, *offsets: Offsets) -> int:
+        """Return messages untried: they are redelivered at once; the attempt does not count."""
+        return self._run(failing.release(self._handle, offsets))
+
     def extend(
         self, *offsets: Offsets, ack_ms: Duration | None = None, retry_ms: Duration | None = None
     ) -> int:
@@ -113,13 +126,14 @@ class Group(Generic[D]):
         """Have dead letters redelivered, at once and as if they had never been tried."""
         return self._run(dead_letters.redrive(self._handle, count))
 
-    def bury(self) -> int:
-        """Give up what has expired now; returns how many messages went to the dead letters.
+    def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
+        """Make dead letters of messages or offsets; without any, of what has expired by now.
 
-        Reads and ``headwater keep`` do this by themselves.
+        ``error`` says why; its type and the first 1000 characters of its text are kept. Returns how
+        many messages were given up. What expires is given up by reads and ``headwater keep``, too.
+        Raises InvalidInput when the group keeps no dead letters.
         """
-        _, buried = self._run(dead_letters.give_up(self._handle))
-        return buried
+        return self._run(failing.bury(self._handle, messages, error))
 
     def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""

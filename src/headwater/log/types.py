@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
+from headwater.failures import Cause
 from headwater.headers import NO_HEADERS, Headers
 
 Found = TypeVar("Found")
@@ -145,7 +146,12 @@ class DecodedTopicMessage(TopicMessage[D], frozen=True, gc=True):
 
 
 class DeadLetter(NamedTuple):
-    """A message that a group gave up; ``origin`` is its offset in the stream it came from."""
+    """A message that a group gave up; ``origin`` is its offset in the stream it came from.
+
+    ``attempts`` is how often it was delivered, ``delivered_ms`` when for the first time, ``cause``
+    why it failed for the last time; both are None when nobody reported a failure, as a worker does.
+    ``time_ms`` is when it was buried.
+    """
 
     offset: int
     tag: str
@@ -154,6 +160,13 @@ class DeadLetter(NamedTuple):
     origin: int
     attempts: int
     headers: Headers = NO_HEADERS
+    delivered_ms: int | None = None
+    cause: Cause | None = None
+
+    @property
+    def buried_ms(self) -> int:
+        """When it became a dead letter."""
+        return self.time_ms
 
 
 class TopicDeadLetter(NamedTuple):
@@ -167,6 +180,13 @@ class TopicDeadLetter(NamedTuple):
     origin: int
     attempts: int
     headers: Headers = NO_HEADERS
+    delivered_ms: int | None = None
+    cause: Cause | None = None
+
+    @property
+    def buried_ms(self) -> int:
+        """When it became a dead letter."""
+        return self.time_ms
 
 
 class Redriven(NamedTuple):

@@ -56,19 +56,25 @@ def _settle(
     ms: int,
     deliveries: Iterable[Deliveries],
 ) -> Operation[int]:
-    words = by_bundle(one_by_one(deliveries, _receipt, "deliveries and receipts"))
+    words = by_bundle(receipts_of(deliveries))
     total = start = 0
     while start < len(words):
         # A repeat finds nothing left to settle. Only its count is lost with the first answer.
         args = (action, ms, *words[start : start + 2 * BUNDLES_PER_CALL])
-        call = Call("hw_queue_settle", queue.key, args, repeatable=True, messages=_messages_settled)
+        call = Call("hw_queue_settle", queue.key, args, repeatable=True, messages=messages_settled)
         reply = SettleReply(*(yield call))
         total, start = total + reply.messages, start + 2 * reply.bundles
     return total
 
 
-def _messages_settled(_: Call, reply: Reply) -> int:
+def messages_settled(_: Call, reply: Reply) -> int:
+    """Count the messages that a call settled."""
     return SettleReply(*reply).messages
+
+
+def receipts_of(deliveries: Iterable[Deliveries]) -> list[str]:
+    """Return the receipts of deliveries; raises InvalidInput for what has none."""
+    return one_by_one(deliveries, _receipt, "deliveries and receipts")
 
 
 def _receipt(item: Any) -> str | None:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
+from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.queue import acks, inspecting, popping, pushing, upkeep
+from headwater.queue import acks, failing, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.handles import QueueHandle
 from headwater.queue.limits import DEDUPE_MS
@@ -118,6 +119,20 @@ class AsyncQueue(Generic[D]):
     async def nack(self, *deliveries: Deliveries, delay_ms: Duration = 0) -> int:
         """Give messages back as failed, to be redelivered or buried; see Queue.nack."""
         return await self._run(acks.nack(self._handle, deliveries, delay_ms))
+
+    async def fail(self, *failures: Failure) -> int:
+        """Report failed attempts, each with its error, and a delay or None to give up.
+
+        Returns how many messages were still this consumer's. Workers call this.
+        """
+        return await self._run(failing.fail(self._handle, failures))
+
+    async def bury(self, *deliveries: Deliveries, error: BaseException | str | None = None) -> int:
+        """Make dead letters of messages at once, whatever their attempts; returns how many.
+
+        ``error`` says why; its type and the first 1000 characters of its text are kept.
+        """
+        return await self._run(failing.bury(self._handle, deliveries, error))
 
     async def release(self, *deliveries: Deliveries) -> int:
         """Give messages back untried: they are redelivered at once; see Queue.release."""

@@ -22,13 +22,17 @@ _TYPES: Final = {
     b":dead": "zset",
     b":bundles": "hash",
     b":damaged": "list",
+    b":failing": "zset",
+    b":causes": "hash",
     b":waiters": "zset",
     b":looks": "zset",
     b":producers": "zset",
     b":answers": "hash",
 }
 # What only a queue that was pushed to has.
-_PUSHED: Final = (b":dead", b":bundles", b":damaged", b":producers", b":answers")
+_PUSHED: Final = (
+    *(b":dead", b":bundles", b":damaged", b":failing", b":causes", b":producers", b":answers"),
+)
 _BY_PRIORITY = re.compile(rb":(ready|delayed|unacked|retry):(-?\d+)")
 _KEYS = re.compile(rb":keys:\d+")
 _EXPIRING = re.compile(rb":(?:box|dedupe):.*", re.DOTALL)

@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.codecs import D, or_raise
 from headwater.errors import Undecodable
+from headwater.failures import Cause
 from headwater.headers import NO_HEADERS, Headers
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
@@ -65,6 +66,8 @@ class QueueItem(msgspec.Struct, frozen=True, gc=False):
     (delayed), when its deadline is (unacked) or when it was given up (dead). ``expires_ms`` is the
     end of its life. Times are milliseconds since 1970 by the server's clock. ``place`` is where it
     lies, for ``redrive`` and ``discard``. Of a damaged one only ``value`` is known: what was found.
+    ``dead`` shows when a letter was delivered for the first time, and the ``cause`` of its last
+    failure; both are None when nobody reported a failure, as a worker does.
     """
 
     id: str
@@ -77,6 +80,13 @@ class QueueItem(msgspec.Struct, frozen=True, gc=False):
     expires_ms: int | None
     place: str
     headers: Headers = NO_HEADERS
+    delivered_ms: int | None = None
+    cause: Cause | None = None
+
+    @property
+    def buried_ms(self) -> int | None:
+        """When it became a dead letter; None when it is none."""
+        return self.due_ms if self.state == "dead" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import Duration, check_int, check_ms
 from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
+from headwater.queue.failing import with_causes
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page
 from headwater.queue.keys import QUEUES
@@ -58,7 +59,7 @@ def dead(queue: QueueHandle, count: int) -> Operation[list[QueueItem]]:
     while rest and len(found) < count:
         items, rest = yield from page(queue, rest, min(count - len(found), PAGE_MESSAGES))
         found += items
-    return found[:count]
+    return (yield from with_causes(queue, found[:count]))
 
 
 def redrive(queue: QueueHandle, letters: Iterable[QueueItem] | None, count: int) -> Operation[int]:

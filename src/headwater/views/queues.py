@@ -16,7 +16,8 @@ QueueSettingsView = mirror("QueueSettingsView", QueueSettings)
 class QueueMessageView(View, frozen=True, kw_only=True):
     """A message as it lies in a queue; ``due_ms`` is its due time, deadline or time of giving up.
 
-    Of a damaged one only ``value`` is known: what was found.
+    Of a damaged one only ``value`` is known: what was found. ``delivered_ms`` and ``cause`` are of
+    dead letters: the first delivery, and why the last attempt failed.
     """
 
     id: str
@@ -28,11 +29,14 @@ class QueueMessageView(View, frozen=True, kw_only=True):
     pushed_ms: int
     due_ms: int | None
     expires_ms: int | None
+    delivered_ms: int | None
+    cause: str | None
 
     @classmethod
     def of(cls, item: QueueItem) -> QueueMessageView:
         """Return the view of a message in a queue."""
-        return cls(**copied(cls, item, **text_field("value", item.value)))
+        own = {**text_field("value", item.value), "cause": item.cause and str(item.cause)}
+        return cls(**copied(cls, item, **own))
 
 
 class DeliveryView(View, frozen=True, kw_only=True):

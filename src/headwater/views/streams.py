@@ -107,13 +107,15 @@ class DeadLetterView(View, frozen=True, kw_only=True):
     tag: str
     value: str
     encoding: Mark = UNSET
+    delivered_ms: int | None
     buried_ms: int
+    cause: str | None
     offset: int
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterView:
         """Return the view of a dead letter."""
-        own = {**text_field("value", letter.value), "buried_ms": letter.time_ms}
+        own = {**text_field("value", letter.value), "cause": letter.cause and str(letter.cause)}
         return cls(**copied(cls, letter, **own))
 
 

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import check_async, not_awaitable
+from headwater.failures import Failure
+from headwater.handlers import check_async, check_takes, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
-from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
+from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, NotBegun, batch_of
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
+from headwater.workers.retries import Retries
 
 
 class AsyncMessageSource(Protocol[Item]):
@@ -24,6 +26,7 @@ class AsyncMessageSource(Protocol[Item]):
 
     log: logging.Logger
     name: str
+    retries: Retries
 
     async def begin(self) -> None:
         """Learn what must be known before the first message."""
@@ -40,8 +43,8 @@ class AsyncMessageSource(Protocol[Item]):
     def key_of(self, item: Item) -> Hashable:
         """Return the key of a message; redelivered while it is in hand, it has the same key."""
 
-    def failed(self, item: Item) -> int:
-        """Log the error that is being handled; returns after how many ms to redeliver."""
+    def failed(self, item: Item, error: BaseException, began: float) -> Failure:
+        """Log a failed attempt that began then; returns what to report of it."""
 
 
 class AsyncCrew(Generic[Item]):
@@ -54,6 +57,7 @@ class AsyncCrew(Generic[Item]):
         prefetch: Prefetch,
     ) -> None:
         check_async(handler)
+        check_takes(handler, "message")
         self._source = source
         self._handler = handler
         self._prefetch = prefetch
@@ -124,9 +128,10 @@ class AsyncCrew(Generic[Item]):
 
     async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
-            observation = observe("worker.handle", self._source.name)
+            observation, began = observe("worker.handle", self._source.name), time.monotonic()
             try:
-                delay_ms = await self._call(item)
+                self._source.retries.check(item)
+                outcome = await self._call(item)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     if observation is not None:
@@ -136,14 +141,14 @@ class AsyncCrew(Generic[Item]):
                 # Whatever it was, even SystemExit: the message is not done.
                 if observation is not None:
                     observation.end("failed", error)
-                self._report(Handled(item, self._source.failed(item)))
+                self._report(Handled(item, self._source.failed(item, error, began)))
             else:
                 if observation is not None:
                     observation.messages = 1
                     observation.end("ok" if self._fault is None else "failed", self._fault)
-                self._report(Handled(item, delay_ms))
+                self._report(Handled(item, outcome))
 
-    async def _call(self, item: Item) -> int | None:
+    async def _call(self, item: Item) -> NotBegun | None:
         result: object = self._handler(item)
         if inspect.isawaitable(result):
             await result

@@ -9,9 +9,11 @@ from headwater.codecs import Value
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.checks import check_object
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
+from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 
@@ -28,9 +30,14 @@ class AsyncQueueWorker:
         *,
         concurrency: int = 4,
         ack_ms: int = 30_000,
+        max_attempts: int | None = None,
+        backoff_ms: int = FIRST_BACKOFF_MS,
+        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
     ) -> None:
+        check_object(queue, AsyncQueue)
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
-        self._crew = AsyncCrew(_Queue(queue, queue.name, ack_ms), handler, prefetch)
+        retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
+        self._crew = AsyncCrew(_Queue(queue, queue.name, ack_ms, retries), handler, prefetch)
 
     async def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.
@@ -57,8 +64,8 @@ class _Queue(QueueMessages[AsyncQueue[Any]]):
             await self.queue.ack(*batch.done)
         if batch.not_begun:
             await self.queue.release(*batch.not_begun)
-        for delay_ms, deliveries in batch.failed:
-            await self.queue.nack(*deliveries, delay_ms=delay_ms)
+        if batch.failed:
+            await self.queue.fail(*batch.failed)
 
     async def extend(self, deliveries: list[Delivery[Any]]) -> None:
         await self.queue.extend(*deliveries, ack_ms=self.ack_ms)

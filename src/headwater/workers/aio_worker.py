@@ -9,9 +9,11 @@ from headwater.codecs import Value
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.types import Message
 from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.checks import check_object
 from headwater.workers.group_messages import GroupMessages
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
+from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
 
@@ -27,12 +29,15 @@ class AsyncWorker:
         concurrency: int = 4,
         retry_ms: int = 30_000,
         expire_ms: int | None = None,
-        backoff_ms: int = 1000,
-        longest_backoff_ms: int = 60_000,
+        max_attempts: int | None = None,
+        backoff_ms: int = FIRST_BACKOFF_MS,
+        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
     ) -> None:
+        check_object(group, AsyncGroup)
         prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         name = f"{group.stream}/{group.name}"
-        source = _Group(group, name, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
+        source = _Group(group, name, retry_ms, expire_ms, retries)
         self._crew = AsyncCrew(source, handler, prefetch)
 
     async def run(self) -> None:
@@ -50,7 +55,8 @@ class AsyncWorker:
 
 class _Group(GroupMessages[AsyncGroup[Any]]):
     async def begin(self) -> None:
-        pass
+        await self.group.read(0)
+        self.begun(await self.group.info())
 
     async def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
         return await self.group.read(
@@ -60,9 +66,10 @@ class _Group(GroupMessages[AsyncGroup[Any]]):
     async def settle(self, batch: HandledBatch[Message[Any]]) -> None:
         if batch.done:
             await self.group.ack(*map(self.key_of, batch.done))
-        for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
-            if messages:
-                await self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
+        if batch.not_begun:
+            await self.group.release(*map(self.key_of, batch.not_begun))
+        if batch.failed:
+            await self.group.fail(*batch.failed)
 
     async def extend(self, messages: list[Message[Any]]) -> None:
         await self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -13,13 +13,15 @@ from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
-from headwater.handlers import check_done, is_async
+from headwater.errors import HeadwaterError, StoreError
+from headwater.failures import Failure
+from headwater.handlers import check_done, check_sync, check_takes
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
 from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
+from headwater.workers.retries import Retries
 
 
 class MessageSource(Protocol[Item]):
@@ -27,6 +29,7 @@ class MessageSource(Protocol[Item]):
 
     log: logging.Logger
     name: str
+    retries: Retries
 
     def begin(self) -> None:
         """Learn what must be known before the first message."""
@@ -43,8 +46,8 @@ class MessageSource(Protocol[Item]):
     def key_of(self, item: Item) -> Hashable:
         """Return the key of a message; redelivered while it is in hand, it has the same key."""
 
-    def failed(self, item: Item) -> int:
-        """Log the error that is being handled; returns after how many ms to redeliver."""
+    def failed(self, item: Item, error: BaseException, began: float) -> Failure:
+        """Log a failed attempt that began then; returns what to report of it."""
 
 
 class Crew(Generic[Item]):
@@ -53,8 +56,8 @@ class Crew(Generic[Item]):
     def __init__(
         self, source: MessageSource[Item], handler: Callable[[Item], object], prefetch: Prefetch
     ) -> None:
-        if is_async(handler):
-            raise InvalidInput("the handler must not be async here; use headwater.aio")
+        check_sync(handler)
+        check_takes(handler, "message")
         self._source = source
         self._handler = handler
         self._prefetch = prefetch
@@ -121,16 +124,17 @@ class Crew(Generic[Item]):
 
     def _handle(self) -> None:
         take, report, handle = self._work.get, self._handled.put, self._handler
-        source = self._source
+        source, check, clock = self._source, self._source.retries.check, time.monotonic
         while (item := take()) is not None:
-            observation = observe("worker.handle", source.name)
+            observation, began = observe("worker.handle", source.name), clock()
             try:
+                check(item)
                 check_done(handle(item))
             except BaseException as error:  # noqa: BLE001  it is logged there
                 # Whatever it was, even SystemExit: the message is not done.
                 if observation is not None:
                     observation.end("failed", error)
-                report(Handled(item, source.failed(item)))
+                report(Handled(item, source.failed(item, error, began)))
             else:
                 if observation is not None:
                     observation.messages = 1

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from headwater.failures import Failure
 
 Item = TypeVar("Item")
 
-# In the place of a delay: no handler was called, so the message counts no attempt.
-NOT_BEGUN = -1
+# No handler was called, or it was cancelled: the message counts no attempt.
+NotBegun: TypeAlias = Literal["not begun"]
+NOT_BEGUN: NotBegun = "not begun"
 
 
 class Handled(NamedTuple, Generic[Item]):
-    """One message: done without a ``delay_ms``, else to be redelivered after it."""
+    """One message: done, unless it has a ``failure`` or was not begun."""
 
     item: Item
-    delay_ms: int | None = None
+    failure: Failure | NotBegun | None = None
 
 
 class HandledBatch(NamedTuple, Generic[Item]):
-    """Several messages, as a source settles them; those that failed by their delay."""
+    """Several messages, as a source settles them."""
 
     done: list[Item]
     not_begun: list[Item]
-    failed: list[tuple[int, list[Item]]]
+    failed: list[Failure]
 
 
 def batch_of(handled: Iterable[Handled[Item]]) -> HandledBatch[Item]:
     """Sort messages by what became of them."""
-    done = [each.item for each in handled if each.delay_ms is None]
-    failed = sorted(
-        (each for each in handled if each.delay_ms is not None),
-        key=lambda each: each.delay_ms or 0,
-    )
-    by_delay = {
-        delay or 0: [each.item for each in part]
-        for delay, part in groupby(failed, lambda each: each.delay_ms)
-    }
-    not_begun = by_delay.pop(NOT_BEGUN, [])
-    return HandledBatch(done, not_begun, list(by_delay.items()))
+    batch = HandledBatch[Item]([], [], [])
+    for item, failure in handled:
+        if failure is None:
+            batch.done.append(item)
+        elif isinstance(failure, Failure):
+            batch.failed.append(failure)
+        else:
+            batch.not_begun.append(item)
+    return batch

@@ -1,17 +1,15 @@
-"""What the sync and the async worker of a queue have in common: options, names, delays, logging."""
+"""What the sync and the async worker of a queue have in common: options, names, retries."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any, Generic, TypedDict, TypeVar
 
-from headwater.outages import delay_s
+from headwater.failures import Failure
 from headwater.queue.types import Delivery, QueueSettings
+from headwater.workers.retries import Retries, log
 
 AnyQueue = TypeVar("AnyQueue")
-
-FIRST_DELAY_MS = 1000
-LONGEST_DELAY_MS = 60_000
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -19,17 +17,21 @@ class WorkerOptions(TypedDict, total=False):
 
     concurrency: int
     ack_ms: int
+    max_attempts: int | None
+    backoff_ms: int
+    longest_backoff_ms: int
 
 
 class QueueMessages(Generic[AnyQueue]):
     """A queue as a source of messages, as far as that needs no I/O."""
 
-    log = logging.getLogger("headwater.queue")
+    log: logging.Logger = log
 
-    def __init__(self, queue: AnyQueue, name: str, ack_ms: int) -> None:
+    def __init__(self, queue: AnyQueue, name: str, ack_ms: int, retries: Retries) -> None:
         self.queue = queue
         self.name = name
         self.ack_ms = ack_ms
+        self.retries = retries
         self.settings = QueueSettings()
 
     def __repr__(self) -> str:
@@ -39,13 +41,9 @@ class QueueMessages(Generic[AnyQueue]):
         """Return the key of a delivery: each redelivery has another receipt."""
         return delivery.receipt
 
-    def delay_ms(self, attempt: int) -> int:
-        """Return after how long a failed message is redelivered; 0 leaves it to its queue."""
-        if self.settings.backoff != "none":
-            return 0
-        return int(delay_s(attempt, FIRST_DELAY_MS, LONGEST_DELAY_MS))
-
-    def failed(self, delivery: Delivery[Any]) -> int:
-        """Log a failure; returns after how long the message is redelivered."""
-        self.log.exception("message %s failed, attempt %d", delivery.id, delivery.attempt)
-        return self.delay_ms(delivery.attempt)
+    def failed(self, delivery: Delivery[Any], error: BaseException, began: float) -> Failure:
+        """Log a failed attempt; returns what to report of it."""
+        # A queue with a back-off of its own delays by itself.
+        rest_ms = None if self.settings.backoff == "none" else 0
+        where = f"message {delivery.id} of queue {self.name}"
+        return self.retries.failure(delivery, error, began, where, rest_ms=rest_ms)

@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 from headwater.codecs import Value
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
+from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
+from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
 
@@ -27,8 +29,11 @@ class QueueWorker:
 
     ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, its messages are
     redelivered to another one; as long as it lives, it extends what it holds. A message whose
-    handler raised is redelivered as the queue's back-off says, or, when it has none, after a
-    second, doubled each time up to a minute.
+    handler raised is redelivered as the queue's own back-off says, or, when it has none, after
+    ``backoff_ms``, doubled each time up to ``longest_backoff_ms``, of which a random part from half
+    to all is waited. After ``max_attempts`` deliveries without success, those of the worker or of
+    the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not fit
+    the codec. Raises InvalidInput for anything that is no queue or no handler of one delivery.
     """
 
     def __init__(
@@ -38,9 +43,14 @@ class QueueWorker:
         *,
         concurrency: int = 4,
         ack_ms: int = 30_000,
+        max_attempts: int | None = None,
+        backoff_ms: int = FIRST_BACKOFF_MS,
+        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
     ) -> None:
+        check_object(queue, Queue)
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
-        self._crew = Crew(_Queue(queue, queue.name, ack_ms), handler, prefetch)
+        retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
+        self._crew = Crew(_Queue(queue, queue.name, ack_ms, retries), handler, prefetch)
 
     def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.
@@ -67,8 +77,8 @@ class _Queue(QueueMessages[Queue[Any]]):
             self.queue.ack(*batch.done)
         if batch.not_begun:
             self.queue.release(*batch.not_begun)
-        for delay_ms, deliveries in batch.failed:
-            self.queue.nack(*deliveries, delay_ms=delay_ms)
+        if batch.failed:
+            self.queue.fail(*batch.failed)
 
     def extend(self, deliveries: list[Delivery[Any]]) -> None:
         self.queue.extend(*deliveries, ack_ms=self.ack_ms)

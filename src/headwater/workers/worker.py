@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 from headwater.codecs import Value
 from headwater.log.group import Group
 from headwater.log.types import Message
+from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
 from headwater.workers.group_messages import GroupMessages
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
+from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 WorkerHandler: TypeAlias = "Callable[[Message[Value]], object]"
 
@@ -27,8 +29,10 @@ class Worker:
 
     ``concurrency`` handlers run at once. ``retry_ms`` after a worker died, its messages are
     redelivered to another one. A failed message is retried after ``backoff_ms``, doubled with each
-    failure up to ``longest_backoff_ms``. ``expire_ms`` after its first delivery it expires, and
-    becomes a dead letter if the group keeps those.
+    failure up to ``longest_backoff_ms``, of which a random part from half to all is waited. After
+    ``max_attempts`` deliveries without success (None: without end), and ``expire_ms`` after its
+    first one, it becomes a dead letter; at once, when its value does not fit the codec. Raises
+    InvalidInput for anything that is no group or no handler of one message.
     """
 
     def __init__(
@@ -39,12 +43,15 @@ class Worker:
         concurrency: int = 4,
         retry_ms: int = 30_000,
         expire_ms: int | None = None,
-        backoff_ms: int = 1000,
-        longest_backoff_ms: int = 60_000,
+        max_attempts: int | None = None,
+        backoff_ms: int = FIRST_BACKOFF_MS,
+        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
     ) -> None:
+        check_object(group, Group)
         prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         name = f"{group.stream}/{group.name}"
-        source = _Group(group, name, retry_ms, expire_ms, backoff_ms, longest_backoff_ms)
+        source = _Group(group, name, retry_ms, expire_ms, retries)
         self._crew = Crew(source, handler, prefetch)
 
     def run(self) -> None:
@@ -61,7 +68,8 @@ class Worker:
 
 class _Group(GroupMessages[Group[Any]]):
     def begin(self) -> None:
-        pass
+        self.group.read(0)
+        self.begun(self.group.info())
 
     def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
         return self.group.read(
@@ -71,9 +79,10 @@ class _Group(GroupMessages[Group[Any]]):
     def settle(self, batch: HandledBatch[Message[Any]]) -> None:
         if batch.done:
             self.group.ack(*map(self.key_of, batch.done))
-        for delay_ms, messages in [(0, batch.not_begun), *batch.failed]:
-            if messages:
-                self.group.nack(*map(self.key_of, messages), delay_ms=delay_ms)
+        if batch.not_begun:
+            self.group.release(*map(self.key_of, batch.not_begun))
+        if batch.failed:
+            self.group.fail(*batch.failed)
 
     def extend(self, messages: list[Message[Any]]) -> None:
         self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,17 +34,14 @@ def known_queue(url: str | None, name: str) -> Iterator[Queue]:
 
 def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -> None:
     """Print messages as they lie in a queue; ``time`` says what their time is."""
-    output.show_list(
-        items,
-        views.queues.QueueMessageView.of,
-        {
-            "id": lambda item: item.id,
-            "priority": lambda item: item.priority,
-            "attempt": lambda item: item.attempt,
-            "pushed": lambda item: output.time_text(item.pushed_ms),
-            time: lambda item: output.time_text(item.due_ms or 0),
-            "value": lambda item: item.value,
-        },
-        as_json,
-        nothing=nothing,
-    )
+    columns: dict[str, Callable[[QueueItem], object]] = {
+        "id": lambda item: item.id,
+        "priority": lambda item: item.priority,
+        "attempt": lambda item: item.attempt,
+        "pushed": lambda item: output.time_text(item.pushed_ms),
+        time: lambda item: output.time_text(item.due_ms or 0),
+    }
+    if any(item.cause for item in items):
+        columns["cause"] = lambda item: item.cause and str(item.cause)
+    columns["value"] = lambda item: item.value
+    output.show_list(items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing)

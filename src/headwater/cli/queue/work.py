@@ -67,5 +67,9 @@ def work(
 
     with connected(store) as hw:
         worker = QueueWorker(hw.queue(name), run, concurrency=concurrency, ack_ms=ack_ms)
-        with logged_lines("headwater.queue"), stop_on_signals(worker.stop):
+        with (
+            logged_lines("headwater.queue"),
+            logged_lines("headwater.workers"),
+            stop_on_signals(worker.stop),
+        ):
             worker.run()

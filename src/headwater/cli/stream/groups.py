@@ -143,7 +143,8 @@ def dead(
         {
             "origin": lambda letter: letter.origin,
             "attempts": lambda letter: letter.attempts,
-            "buried": lambda letter: output.time_text(letter.time_ms),
+            "buried": lambda letter: output.time_text(letter.buried_ms),
+            "cause": lambda letter: letter.cause and str(letter.cause),
             "tag": lambda letter: letter.tag,
             "value": lambda letter: letter.value,
         },

@@ -60,13 +60,14 @@ end
 -- still pending, and so are dead now.
 local function note_buried(G, group, at)
   local old, words, before = {}, {}, group.pending
-  local rest = {}
+  local rest, kept = {}, {}
   for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
     local place = at - tonumber(first)
     local gone, left, parts = plan_cuts(G, { first, last }, 1)
     for _, range in ipairs(gone) do old[#old + 1] = range end
     for _, range in ipairs(left) do rest[#rest + 1] = range end
     for _, part in ipairs(parts) do dead_words(words, place + part.first, part.first, part.last, attempt) end
+    kept[#kept + 1] = { tonumber(first), tonumber(last) }
     at = at + tonumber(last) - tonumber(first) + 1
   end
   if old[1] then
@@ -79,6 +80,7 @@ local function note_buried(G, group, at)
   end
   change(group, 'burying', '')
   save_group(G, group)
+  for _, range in ipairs(kept) do failures.keep(G, range[1], range[2]) end
   return before - group.pending
 end
 
@@ -199,7 +201,7 @@ redis.register_function{
     book_group(G, group)
     load_counts(G, group)
     local back, gone, place, lowest = 0, 0, -1, nil
-    local members, stay, new, deadlines = {}, {}, {}, {}
+    local members, stay, new, deadlines, fresh = {}, {}, {}, {}, {}
     local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, STEP_RANGES)
     for i, member in ipairs(found) do
       if room <= 0 then break end
@@ -219,6 +221,7 @@ redis.register_function{
         if stop < last then dead_words(stay, at + stop - first + 1, stop + 1, last, attempt) end
         plan_back(G, group, first, stop, now, new, deadlines)
         lowest = math.min(lowest or first, first)
+        fresh[#fresh + 1] = { first, stop }
         room, back = room - (stop - first + 1), back + stop - first + 1
       end
     end
@@ -232,6 +235,7 @@ redis.register_function{
       if deadlines[1] then afterwards(set_deadlines, G, group, deadlines) end
     end
     save_group(G, group)
+    for _, range in ipairs(fresh) do failures.forget(G, range[1], range[2]) end
     if back > 0 then serve(K, name, stream, now) end
     return { back, gone, place }
   end,

@@ -57,7 +57,7 @@ local function purge(queue, what)
   local K, generation = queue.key, digits(queue.generation)
   local total = queue.unacked + queue.delayed + queue.retry + queue.dead + count_listed(queue)
   total = total + redis.call('LLEN', K .. ':damaged')
-  local keys = { K .. ':dead', K .. ':bundles', K .. ':damaged' }
+  local keys = { K .. ':dead', K .. ':bundles', K .. ':damaged', K .. ':failing', K .. ':causes' }
   for _, priority in ipairs(priorities_of(queue)) do
     for _, set in ipairs({ 'ready', 'delayed', 'unacked', 'retry' }) do
       keys[#keys + 1] = set_key(queue, set, priority)

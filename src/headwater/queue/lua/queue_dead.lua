@@ -11,8 +11,8 @@
 local DEAD_STEPS, DEAD_BUNDLES = 600, 64
 
 -- Takes letters out of a bundle, and back to where consumers find them if they are redriven. Returns
--- how many, and how many steps that took.
-local function take_letters(queue, name, numbers, most, redrive)
+-- how many, and how many steps that took; adds their numbers to `gone`.
+local function take_letters(queue, name, numbers, most, redrive, gone)
   local bundle, time, messages = find_bundle(queue, 'dead', name)
   if not bundle then return 0, 1 end
   local is_meant, left = chooser(numbers, 0), most
@@ -25,14 +25,15 @@ local function take_letters(queue, name, numbers, most, redrive)
     use_priority(queue, bundle.priority)
     add_bundle(queue, 'delayed', bundle.priority, 0, join_bundles(letters), #letters, queue.now)
   end
+  for _, letter in ipairs(letters) do gone[#gone + 1] = string.sub(letter, 1, 16) end
   return #letters, OPEN_STEPS + #messages
 end
 
 local function end_letters(queue, most, words, redrive)
-  local left, steps, at, named = most, DEAD_STEPS, 2, #words > 1
+  local left, steps, at, named, gone = most, DEAD_STEPS, 2, #words > 1, {}
   local oldest = named and {} or redis.call('ZRANGE', set_key(queue, 'dead'), 0, DEAD_BUNDLES - 1, 'WITHSCORES')
   local function take_some(name, numbers)
-    local count, took = take_letters(queue, name, numbers, left, redrive)
+    local count, took = take_letters(queue, name, numbers, left, redrive, gone)
     left, steps = left - count, steps - took
   end
   while at < #words and steps > 0 do
@@ -45,7 +46,12 @@ local function end_letters(queue, most, words, redrive)
     place = place + 2
   end
   local more = at < #words or (left > 0 and (place < #oldest or #oldest == 2 * DEAD_BUNDLES))
-  return { most - left, more and 1 or 0, (at - 2) / 2 }
+  local reply = { most - left, more and 1 or 0, (at - 2) / 2 }
+  if gone[1] then
+    commit(queue, reply)
+    failures.forget(queue, gone)
+  end
+  return reply
 end
 
 local function redrive_letters(queue, most, words)

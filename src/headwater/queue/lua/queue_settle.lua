@@ -16,8 +16,9 @@
 -- How much one call does: a bundle that is settled as it was handed out is one step, and one that has
 -- to be opened is as many as it has messages.
 local SETTLE_STEPS = 600
--- Returns where messages go that are given back: set, attempt and time.
+-- Returns where messages go that are given back: set, attempt and time. 'bury' gives up at once.
 local function destination(queue, action, ms, attempt)
+  if action == 'bury' then return 'dead', attempt, queue.now end
   if action == 'release' then return 'retry', math.max(attempt - 1, 0), queue.now end
   local rest = rest_ms(queue, attempt)
   if not rest then return 'dead', attempt, queue.now end

@@ -318,7 +318,7 @@ end
 
 -- All that was pending is forgotten, and the group stands at the offset that it seeks.
 local function finish_seek(G, group)
-  redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired')
+  redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired', G .. ':failing')
   change(group, 'next', group.seeking)
   for _, field in ipairs({ 'pending', 'due', 'torn', 'seeking' }) do change(group, field, 0) end
   for _, field in ipairs({ 'handed', 'burying' }) do change(group, field, '') end

@@ -37,6 +37,7 @@
     K:dead                zset  bundles that were given up, by when
     K:bundles             hash  number of a bundle that has a time -> its string
     K:damaged             list  what could not be read
+    K:failing K:causes          why messages failed: see 35-failures.lua
     K:waiters             zset  who is blocked, by turn
     K:looks               zset  the same, by the time at which they look again
     K:box:<waiter>        list  names of bundles that are reserved for a blocked consumer

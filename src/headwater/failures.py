@@ -1,0 +1,80 @@
+"""Failed attempts: what a consumer reports of one, and what a dead letter says of the last one.
+
+An error is stored by its type and its text, each cut at a length that is stated here. It is sent
+with a report of a failure only, so that messages which succeed cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from headwater.errors import InvalidInput
+
+# Characters of an error that are kept; what is longer ends in "…".
+MAX_TYPE: Final = 100
+MAX_TEXT: Final = 1000
+
+
+class Cause(NamedTuple):
+    """Why a message failed for the last time: the type of the error, and what it said."""
+
+    type: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}" if self.text else self.type
+
+
+class Failure(NamedTuple):
+    """A failed attempt at one message.
+
+    ``item`` is the message as it was read. It is redelivered after ``delay_ms``; None gives it up:
+    it becomes a dead letter. ``held_ms`` is how long the consumer had it, if that is known.
+    """
+
+    item: Any
+    error: BaseException | str | None = None
+    delay_ms: int | None = None
+    held_ms: int | None = None
+
+
+class LastFailure(NamedTuple):
+    """What a store knows of a message that failed; None is unknown."""
+
+    delivered_ms: int | None
+    cause: Cause | None
+
+
+UNKNOWN_FAILURE: Final = LastFailure(None, None)
+
+
+def spelled(error: BaseException | str | None) -> str:
+    """Return an error as it is stored: its type, a new line, its text; cut, and in UTF-8."""
+    if error is None:
+        return ""
+    if isinstance(error, str):
+        kind, text = "", error
+    elif isinstance(error, BaseException):
+        kind, text = type(error).__qualname__, _text_of(error)
+    else:
+        raise InvalidInput(f"error must be an exception or a str, not {type(error).__name__}")
+    cut = f"{_cut(kind, MAX_TYPE)}\n{_cut(text, MAX_TEXT)}"
+    return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def read_failure(text: bytes) -> LastFailure:
+    """Read "first delivered:error", as the server stores it."""
+    delivered, _, error = text.partition(b":")
+    kind, _, words = error.decode("utf-8", "replace").partition("\n")
+    return LastFailure(int(delivered) if delivered else None, Cause(kind, words) if error else None)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  whatever its own __str__ raises
+        return ""
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,114 @@
+"""When a worker retries a message, and when it gives it up: the same for groups and queues.
+
+A message is given up after ``max_attempts``; at once when its value does not fit the codec, which
+no retry would change; and untried when it was delivered more often than that, because nobody
+answered for the last time: its handler may have taken the whole worker down.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from headwater.errors import InvalidInput, Undecodable
+from headwater.failures import Failure
+from headwater.inputs import check_int, check_ms
+from headwater.outages import delay_s
+
+MOST_ATTEMPTS: Final = 1_000_000
+FIRST_BACKOFF_MS: Final = 1000
+LONGEST_BACKOFF_MS: Final = 60_000
+
+log = logging.getLogger("headwater.workers")
+
+
+class Unanswered(Exception):
+    """A message was delivered as often as it may be, and the last time no worker answered."""
+
+
+class Retries:
+    """How often a message is tried, and how long it rests after each failure.
+
+    After failure n the rest is ``backoff_ms`` x 2^(n-1), ``longest_backoff_ms`` at most; of that a
+    random part, from half to all, so that messages which failed together come back one by one.
+    """
+
+    def __init__(
+        self,
+        max_attempts: int | None,
+        backoff_ms: int,
+        longest_backoff_ms: int,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
+        if max_attempts is not None:
+            check_int(max_attempts, "max_attempts", 1, MOST_ATTEMPTS)
+        self.max_attempts = max_attempts
+        self._most = math.inf if max_attempts is None else max_attempts
+        self._backoff_ms = check_ms(backoff_ms, "backoff_ms")
+        self._longest_ms = check_ms(longest_backoff_ms, "longest_backoff_ms")
+        if self._longest_ms < self._backoff_ms:
+            raise InvalidInput(
+                f"longest_backoff_ms must be at least backoff_ms, {backoff_ms}, not "
+                f"{longest_backoff_ms}"
+            )
+        self._dice = dice
+        # Whether there is a place for what is given up.
+        self.buries = True
+
+    def delay_ms(self, attempt: int) -> int:
+        """Return after how long a message whose attempt failed is redelivered."""
+        most = delay_s(max(attempt, 1), self._backoff_ms, self._longest_ms)
+        return math.ceil(most * (0.5 + self._dice() / 2))
+
+    def check(self, item: Any) -> None:
+        """Raise what keeps a message from its handler: Undecodable, or Unanswered."""
+        if item.attempt > self._most:
+            raise Unanswered(
+                f"no worker answered for attempt {item.attempt - 1} of {self.max_attempts}"
+            )
+        error = getattr(item, "decoded", None)
+        if isinstance(error, Undecodable):
+            raise error
+
+    def failure(
+        self,
+        item: Any,
+        error: BaseException,
+        began: float,
+        where: str,
+        *,
+        rest_ms: int | None = None,
+    ) -> Failure:
+        """Log a failed attempt, and return what to report of it.
+
+        ``began`` is when it began, by the monotonic clock; ``where`` names the message. It is
+        redelivered after ``rest_ms``, if that is given, instead of a delay of these retries.
+        """
+        delay_ms: int | None = None
+        poison = isinstance(error, Undecodable) and error is getattr(item, "decoded", None)
+        if not poison and item.attempt < self._most:
+            delay_ms = self.delay_ms(item.attempt) if rest_ms is None else rest_ms
+        elif not self.buries:
+            # There is no place for it: nothing is lost, and the log names the cure.
+            delay_ms = self._longest_ms
+        self._log_failure(item, error, where, delay_ms, poison)
+        return Failure(item, error, delay_ms, int((time.monotonic() - began) * 1000))
+
+    def _log_failure(
+        self, item: Any, error: BaseException, where: str, delay_ms: int | None, poison: bool
+    ) -> None:
+        then = "it is buried" if delay_ms is None else f"it is redelivered in {delay_ms} ms"
+        if poison:
+            # Without the words of the error: those of a codec may quote the value.
+            kind = type(error.__cause__ or error).__name__
+            cure = "" if self.buries else "; open the group with dead_letters=True to bury it"
+            words = "%s, attempt %d, does not fit its codec (%s); %s%s"
+            log.error(words, where, item.attempt, kind, then, cure)
+        elif isinstance(error, Unanswered):
+            log.error("%s, attempt %d: %s; %s", where, item.attempt, error, then)
+        else:
+            log.error("%s failed, attempt %d; %s", where, item.attempt, then, exc_info=error)
