@@ -393,10 +393,12 @@ class SparkError(HeadwaterError):
 
 
 class SparkMissing(SparkError, ImportError):
-    """PySpark is not installed."""
+    """PySpark is not installed; ``found`` is one that is too old."""
 
-    def __init__(self) -> None:
-        super().__init__("PySpark is not installed; run pip install 'headwater[spark]'")
+    def __init__(self, found: str | None = None) -> None:
+        wanting = "is not installed" if found is None else f"{found} is too old, 4.1 is the least"
+        super().__init__(f"PySpark {wanting}; run pip install 'headwater[spark]'")
+        self.found = found
 
 
 class JavaMissing(SparkError):

@@ -52,10 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Code of Spark's processes that a test has called in this one may have left it.
     os.environ.pop("SPARK_HIDE_TRACEBACK", None)
-    spark = session("local[2, 3]", app_name="tests", **SMALL)
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    spark = session("local[2, 3]", app_name="tests", **SMALL, **warehouse)
     yield spark
     spark.stop()
 

@@ -17,6 +17,8 @@ from tests.support.commands import PROGRAM
 from tests.support.postgres import Postgres
 from tests.support.servers import free_ports
 
+# Each starts a process: one of a kind in a short run.
+AT_LENGTH = pytest.mark.long
 # A busy machine takes some seconds to import what a job needs; to start Spark it takes many more.
 AT_ONCE_S = 20.0
 TOTALS = ("--value", "v", "--available-now")
@@ -90,11 +92,11 @@ def test_what_can_be_used_starts_spark(home: Path, url: str) -> None:
     "words",
     [
         ("totals", "nowhere", "--db", "{db}", *TOTALS),
-        ("totals", "nowhere", "--topic", "--db", "{db}", *TOTALS),
         ("compact", "nowhere"),
-        ("archive", "nowhere", "--to", "{home}/archive"),
         ("restore", "nowhere", "--from", "{home}/archive", "--into", "s"),
-        ("reconcile", "nowhere", "--db", "{db}", *TABLES),
+        pytest.param(("totals", "nowhere", "--topic", "--db", "{db}", *TOTALS), marks=AT_LENGTH),
+        pytest.param(("archive", "nowhere", "--to", "{home}/archive"), marks=AT_LENGTH),
+        pytest.param(("reconcile", "nowhere", "--db", "{db}", *TABLES), marks=AT_LENGTH),
     ],
 )
 def test_a_name_that_is_unknown(words: tuple[str, ...], home: Path, url: str, db: str) -> None:
@@ -106,8 +108,10 @@ def test_a_name_that_is_unknown(words: tuple[str, ...], home: Path, url: str, db
     "words",
     [
         ("totals", "here", "--db", "{db}", *TOTALS),
-        ("compact", "here"),
-        ("backfill", "b", "--db", "{db}", "--table", "rides", "--stream", "s"),
+        pytest.param(("compact", "here"), marks=AT_LENGTH),
+        pytest.param(
+            ("backfill", "b", "--db", "{db}", "--table", "rides", "--stream", "s"), marks=AT_LENGTH
+        ),
     ],
 )
 def test_a_store_that_is_not_there(words: tuple[str, ...], home: Path, db: str) -> None:
@@ -116,28 +120,34 @@ def test_a_store_that_is_not_there(words: tuple[str, ...], home: Path, db: str) 
     assert "cannot reach the store" in refusal(home, dead, *filled)
 
 
+REFUSED = [
+    (("totals", "here", "--db", "sqlite:////nowhere/app.db", *TOTALS), "no folder /nowhere"),
+    (("reconcile", "here", "--db", "sqlite:////nowhere/app.db", *TABLES), "no such file"),
+    (("reconcile", "here", "--db", "{db}", *TABLES, "--archive", "{home}/none"), "no archive"),
+    (("reconcile", "here", "--db", "{db}", *TABLES, "--key", "nr"), "no column 'nr'"),
+    (("backfill", "b", "--db", "{db}", "--table", "none", "--stream", "s"), "none"),
+    (
+        ("backfill", "b", "--db", "{db}", "--table", "rides", "--stream", "s", "--tag", "nr"),
+        "no column 'nr'",
+    ),
+    (("backfill", "b", "--files", "{home}/none", "--stream", "s"), "no files at"),
+    (("archive", "here", "--to", "{home}/app.db"), "an archive cannot lie at"),
+    (("walk", "--instances", "127.0.0.1:1"), "127.0.0.1:1"),
+    (
+        (
+            *("backfill", "b", "--db", "{db}", "--table", "rides", "--timelines"),
+            *("127.0.0.1:1", "--tag", "pilot", "--value", "pilot", "--score", "mm"),
+        ),
+        "127.0.0.1:1",
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("totals", "here", "--db", "sqlite:////nowhere/app.db", *TOTALS), "no folder /nowhere"),
-        (("reconcile", "here", "--db", "sqlite:////nowhere/app.db", *TABLES), "no such file"),
-        (("reconcile", "here", "--db", "{db}", *TABLES, "--archive", "{home}/none"), "no archive"),
-        (("reconcile", "here", "--db", "{db}", *TABLES, "--key", "nr"), "no column 'nr'"),
-        (("backfill", "b", "--db", "{db}", "--table", "none", "--stream", "s"), "none"),
-        (
-            ("backfill", "b", "--db", "{db}", "--table", "rides", "--stream", "s", "--tag", "nr"),
-            "no column 'nr'",
-        ),
-        (("backfill", "b", "--files", "{home}/none", "--stream", "s"), "no files at"),
-        (("archive", "here", "--to", "{home}/app.db"), "an archive cannot lie at"),
-        (("walk", "--instances", "127.0.0.1:1"), "127.0.0.1:1"),
-        (
-            (
-                *("backfill", "b", "--db", "{db}", "--table", "rides", "--timelines"),
-                *("127.0.0.1:1", "--tag", "pilot", "--value", "pilot", "--score", "mm"),
-            ),
-            "127.0.0.1:1",
-        ),
+        *(case for place, case in enumerate(REFUSED) if place % 4 == 0),
+        *(pytest.param(*case, marks=AT_LENGTH) for n, case in enumerate(REFUSED) if n % 4),
     ],
 )
 def test_a_database_a_farm_or_a_path_that_cannot_be_used(
@@ -147,7 +157,7 @@ def test_a_database_a_farm_or_a_path_that_cannot_be_used(
     assert says in refusal(home, url, *filled)
 
 
-@pytest.mark.parametrize("job", ["totals", "reconcile"])
+@pytest.mark.parametrize("job", ["totals", pytest.param("reconcile", marks=AT_LENGTH)])
 def test_a_database_of_postgres_that_does_not_exist(
     job: str, home: Path, url: str, postgres: Postgres
 ) -> None:

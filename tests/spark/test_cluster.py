@@ -15,6 +15,7 @@ from tests.support.spark.standalone import Standalone
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stream_is_read_by_the_executors_of_a_cluster(
     standalone: Standalone,

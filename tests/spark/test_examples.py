@@ -12,6 +12,7 @@ from tests.support.spark.standalone import ROOT, environment
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_the_notebook_runs_and_ends(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "examples" / "spark_notebook.py")]
     bare = {name: value for name, value in environment().items() if name != "HEADWATER_URL"}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -39,10 +40,20 @@ OF_ANOTHER_TYPE = [
 PLAIN = [
     ("ColumnScan.java", "python.PythonBatch;", "python.PythonBotch;"),
     ("OwnScans.java", "own.setShortName(name)", "own.setShortNome(name)"),
-    ("OwnScans.java", "new PythonScanBuilder(own, name,", "new PythonScanBuilder(name, own,"),
+    ("OwnScans.java", "PythonScanBuilder(own, name, asked,", "PythonScanBuilder(name, own, asked,"),
     ("ColumnReaders.java", "source.createPythonTaskMetrics", "source.createTaskMetrics"),
     ("Nodes.java", "batch.buffers(buffer)", "batch.buffers()"),
 ]
+
+
+def one_of_a_kind(*kinds: Sequence[tuple[str, str, str]]) -> list[Any]:
+    """Return the first case of each kind, and the others for the long run."""
+    return [
+        pytest.param(*case, marks=[pytest.mark.long] if place else [], id=" ".join(case[1:]))
+        for cases in kinds
+        for place, case in enumerate(cases)
+    ]
+
 
 Session = Callable[..., SparkSession]
 
@@ -93,11 +104,7 @@ def test_every_part_is_tried_here() -> None:
     assert used == {line.split()[3] for line, _, _ in LACKING}
 
 
-@pytest.mark.parametrize(
-    ("line", "asked", "words"),
-    [*LACKING, *OF_ANOTHER_TYPE],
-    ids=[f"{line.split()[3]} {words}" for line, _, words in [*LACKING, *OF_ANOTHER_TYPE]],
-)
+@pytest.mark.parametrize(("line", "asked", "words"), one_of_a_kind(LACKING, OF_ANOTHER_TYPE))
 def test_a_part_that_is_missing_turns_all_of_it_off(
     session_with: Session,
     make_embedded_stream: Callable[[int], Stream],
@@ -112,7 +119,7 @@ def test_a_part_that_is_missing_turns_all_of_it_off(
     assert words in told
 
 
-@pytest.mark.parametrize(("file", "old", "new"), PLAIN, ids=[new for _, _, new in PLAIN])
+@pytest.mark.parametrize(("file", "old", "new"), one_of_a_kind(PLAIN))
 def test_what_the_compiler_does_not_find_turns_all_of_it_off(
     session_with: Session,
     make_embedded_stream: Callable[[int], Stream],

@@ -62,10 +62,72 @@ def test_positions_are_named_for_each_partition(
     assert found == [(0, 10, 11), (2, 1, 1)]
 
 
+def test_positions_may_be_written_as_for_kafka(
+    store_url: str, make_topic: Callable[..., Topic]
+) -> None:
+    topic = make_topic(900, partitions=3)
+    lasts = [info.last for info in topic.info()]
+    found = ranges(
+        store_url,
+        topic=topic.name,
+        startingOffsets=json.dumps({topic.name: {"0": -2, "1": -1, "2": 5}}),
+        endingOffsets=json.dumps({"2": 7}),
+    )
+    assert found == [(0, 1, lasts[0]), (2, 5, 6)]
+    # A partition that is not named is read as a whole.
+    found = ranges(store_url, topic=topic.name, startingOffsets='{"1": 9}')
+    assert found == [(0, 1, lasts[0]), (1, 9, lasts[1]), (2, 1, lasts[2])]
+    future, past = 4_000_000_000_000, 1
+    found = ranges(
+        store_url,
+        topic=topic.name,
+        startingOffsetsByTimestamp=json.dumps({topic.name: {"0": past, "1": future}}),
+        endingOffsetsByTimestamp=json.dumps({"2": "1970-01-01T00:00:01Z"}),
+    )
+    assert found == [(0, 1, lasts[0])]
+
+
+def test_a_micro_batch_waits_for_enough_but_not_for_ever(
+    engine: Callable[..., Engine], make_stream: Callable[..., Stream]
+) -> None:
+    stream = make_stream(10)
+    query = engine(minOffsetsPerTrigger=15, maxTriggerDelay="1h")
+    assert not query.plan()
+    stream.write_many(entries(5, 11))
+    assert query.plan()
+    assert query.finish() == 15
+    stream.write_many(entries(1, 16))
+    assert not query.plan()
+    query.restart(maxTriggerDelay="0ms")
+    assert query.run() == [1]
+    # What is there now is read as a whole when the query ends with it.
+    stream.write_many(entries(3, 17))
+    query.restart(maxTriggerDelay="1h")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run() == [3]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingOffsets": '{"0": 1}'}, "names no position for partition 1"),
+        ({"minOffsetsPerTrigger": 5, "maxTriggerDelay": "soon"}, "with one of the units ms, s"),
+        ({"maxTriggerDelay": "5m"}, "goes with 'minOffsetsPerTrigger'"),
+        ({"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4}, "more than"),
+    ],
+)
+def test_limits_that_cannot_be_meant_are_refused(
+    engine: Callable[..., Engine], options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        engine(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingOffsets": '{"other": {"0": 1}}'}, "names 'other'; only 'options' is read"),
+        ({"startingOffsetsByTimestamp": "1"}, "must be a JSON object of partitions"),
+        ({"startingOffsetsByTimestamp": "{}", "startingOffsets": "1"}, "not both"),
         ({"startingOffsets": '{"0": 1, "1": 1, "7": 1}'}, "partition 7, but there are only 2"),
         ({"startingOffsets": '{"zero": 1}'}, "where a partition's number belongs"),
         ({"startingOffsets": "{1: 2}"}, "is not JSON"),

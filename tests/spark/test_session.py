@@ -84,6 +84,7 @@ def test_a_session_ends_in_silence(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_machine_without_java_runs_on_the_wheel(
     embedded_url: str, make_embedded_stream: Callable[[int], Stream], tmp_path: Path
 ) -> None:

@@ -209,6 +209,7 @@ def drive(pipeline: Pipeline, sink: str, step: str, marker: Path) -> int:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_driver_may_die_in_the_middle_of_a_commit(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path

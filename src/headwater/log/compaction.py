@@ -11,7 +11,8 @@ and whoever stops half way leaves a log that is only less compact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -120,6 +121,26 @@ def compact(stream: StreamHandle, marker_ms: Duration) -> Operation[int]:
     return done.removed + gone.removed
 
 
+class AmongOffsets:
+    """Tells which rows of a node have one of many offsets.
+
+    Each node is compared with the offsets in its own range alone: Arrow builds a table of what it
+    compares with, and to build one of a million offsets for each of a thousand nodes takes minutes.
+    """
+
+    def __init__(self, offsets: Iterable[int]) -> None:
+        self._sorted = sorted(offsets)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row of a node whether its offset is among them."""
+        column = batch.column("offset")
+        if not len(column):
+            return pa.array([], pa.bool_())
+        low = bisect_left(self._sorted, column[0].as_py())
+        high = bisect_right(self._sorted, column[-1].as_py())
+        return pc.is_in(column, value_set=pa.array(self._sorted[low:high], pa.int64()))
+
+
 def remove_markers(
     stream: StreamHandle, rule: Survey, markers: Sequence[int], first: int, last: int
 ) -> Operation[Rewritten]:
@@ -129,10 +150,10 @@ def remove_markers(
     went together with the rest, whoever stopped half way would leave a deleted tag without its
     marker, and the tag would be back.
     """
-    spent = pa.array(sorted(markers), pa.int64())
+    spent = AmongOffsets(markers)
 
     def others(batch: pa.RecordBatch) -> pa.BooleanArray:
-        return pc.invert(pc.is_in(batch.column("offset"), spent))
+        return pc.invert(spent(batch))
 
     return (yield from rewrite(stream, rule, others, first, last, only=set(markers)))
 

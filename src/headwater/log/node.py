@@ -50,6 +50,7 @@ HAS_HEADERS = 16
 # Which columns, and which compression, a node of each version may have.
 _KNOWN = {_WITHOUT_HEADERS: HAS_HEADERS - 1, VERSION: 2 * HAS_HEADERS - 1}
 _HEADER = struct.Struct("<2sBBIII")
+HEADER_BYTES = _HEADER.size
 _CHECKED = 12
 
 TAG = pa.field("tag", pa.string(), nullable=False)
@@ -91,6 +92,11 @@ def checksum(crc: int, offset: int, time: int, count: int = 1) -> int:
 def crc_of(blob: bytes) -> int:
     """Return the CRC in the header of a node; 0 for one of which nothing is left."""
     return int.from_bytes(blob[_CHECKED : _HEADER.size], "little")
+
+
+def flags_of(blob: bytes) -> int:
+    """Return the bits that tell which columns a node has, and how it is compressed."""
+    return blob[3]
 
 
 def belongs(blob: bytes, base: int, last: int, time: int, version: int) -> bool:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark.engine.processes import is_spark_process, quiet_and_freeze
-from headwater.spark.engine.session import make_session, require_spark
+from headwater.spark.engine.session import is_found_by_spark, make_session, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,8 @@ def register(spark: SparkSession) -> None:
 
     ours = (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource)
     for source in ours:
-        spark.dataSource.register(source)
+        if not is_found_by_spark(spark, source.name()):
+            spark.dataSource.register(source)
     install_rule(spark)
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRET_OPTIONS not in hidden:

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import Filter
 
-from headwater.spark.tables.source import TableSource
+from headwater.spark.engine.options import SourceOptions
+from headwater.spark.tables.source import OPTIONS, FilteringTableReader, TableSource
 
 Read: TypeAlias = Callable[..., DataFrame]
 
@@ -16,7 +17,7 @@ Read: TypeAlias = Callable[..., DataFrame]
 def read_here(url: str, *filters: Filter, **options: object) -> list[list[tuple[Any, ...]]]:
     """Return the rows of each task, without Spark; the database must take every filter."""
     source = TableSource({"url": url} | {key: str(value) for key, value in options.items()})
-    reader = source.reader(source.schema())
+    reader = FilteringTableReader(SourceOptions(source.options, OPTIONS), source.schema())
     assert list(reader.pushFilters(list(filters))) == []
     parts = []
     for part in reader.partitions():

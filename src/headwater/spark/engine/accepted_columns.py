@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.spark.engine.own_scans import without_mark
 
 BYTES = (StringType, BinaryType)
 # Every number but decimals.
@@ -27,7 +28,7 @@ SCORE = (DoubleType, FloatType, LongType, IntegerType, ShortType)
 
 def refuse_other_schema(schema: StructType, ours: StructType, what: str) -> None:
     """Refuse a schema of the user's own: columns can be selected and cast afterwards."""
-    if schema != ours:
+    if without_mark(schema) != ours:
         raise InvalidInput(
             f"{what} has the columns {', '.join(ours.names)}, each in its own type; "
             "leave the schema out, then select and cast the columns"
@@ -38,18 +39,23 @@ def refuse_other_schema(schema: StructType, ours: StructType, what: str) -> None
 class AcceptedColumns:
     """The columns that a sink accepts: the types of each, and which are required.
 
-    ``hint`` ends the message for columns that are not accepted.
+    ``hint`` ends the message for columns that are not accepted. ``named_here`` has the cure for
+    names of columns that other systems use.
     """
 
     what: str
     types: Mapping[str, tuple[type[DataType], ...]]
     required: Sequence[str]
     hint: str = ""
+    # What a column is called here that other systems call otherwise.
+    named_here: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, schema: StructType) -> None:
         """Refuse other columns, other types and missing ones. Raises InvalidInput."""
         for column in schema.fields:
             wanted = self.types.get(column.name)
+            if wanted is None and (meant := self.named_here.get(column.name)):
+                raise InvalidInput(f"column {column.name!r} has no place in {self.what}: {meant}")
             if wanted is None:
                 raise InvalidInput(
                     f"column {column.name!r} has no place in {self.what}, which takes "

@@ -8,25 +8,69 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headwater.errors import InvalidInput
 from headwater.inputs import MAX_EXACT
 
+# Spark hands these over itself, to any source or sink: of queries, and of tables in its catalog.
+_SPARKS_OWN = frozenset(
+    name.lower()
+    for name in (
+        "checkpointLocation",
+        "clusteringColumns",
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "outputMode",
+        "owner",
+        "path",
+        "provider",
+        "queryName",
+        "serialization.format",
+        "transient_lastDdlTime",
+    )
+)
+_UNITS_MS = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 
 
 class SourceOptions:
-    """The options that a user gave by ``option(...)``; names that are not ``known`` are refused."""
+    """The options that a user gave by ``option(...)``; names that are not ``known`` are refused.
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+    Names of Spark's own are ignored. ``path``, the argument of ``load``, ``save`` and ``start``, is
+    the option that it ``stands_for``, if any, unless that one or one of its ``instead`` is given.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[str],
+        stands_for: str | None = None,
+        instead: Iterable[str] = (),
+    ) -> None:
         self._spelling = {name.lower(): name for name in known}
         self._given = {name.lower(): value for name, value in given.items()}
         for name in given:
-            if name.lower() not in self._spelling:
+            if name.lower() not in self._spelling and not _is_sparks_own(name.lower()):
                 raise self._unknown(name)
+        path = self._given.get("path")
+        named = {name.lower() for name in (stands_for, *instead) if name is not None}
+        if path and stands_for is not None and not named & set(self._given):
+            self._given[stands_for.lower()] = path
 
     def _unknown(self, name: str) -> InvalidInput:
         near = difflib.get_close_matches(name.lower(), self._spelling, n=1)
@@ -70,6 +114,19 @@ class SourceOptions:
             )
         return number
 
+    def duration_ms(self, name: str) -> int | None:
+        """Return a time span as Spark writes it, such as 15m, in ms; None when it is not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip().lower(), re.ASCII)
+        if found is None or found[2] not in _UNITS_MS:
+            units = ", ".join(unit for unit in _UNITS_MS if unit)
+            raise InvalidInput(
+                f"option {name!r} must be a number with one of the units {units}, not {value!r}"
+            )
+        return int(found[1]) * _UNITS_MS[found[2]]
+
     def choice(self, name: str, among: Iterable[str], default: str) -> str:
         """Return an option that is one of several words. Raises InvalidInput for others."""
         value = (self.text(name) or default).lower()
@@ -93,3 +150,8 @@ class SourceOptions:
             raise InvalidInput(
                 f"option {name!r} is not JSON ({error}); write it with json.dumps(...)"
             ) from None
+
+
+def _is_sparks_own(name: str) -> bool:
+    # Options and properties of tables are there twice, once with such a prefix.
+    return name in _SPARKS_OWN or name.startswith(("option.", "spark.", "view."))

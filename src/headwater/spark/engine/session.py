@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -28,7 +30,11 @@ _SETTINGS = {
     # Over TCP every task of a Python source waits 40 ms for a delayed ACK.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "headwater.spark.engine.daemon",
+    # A busy machine may take long to start a process: that is no reason to end a query.
+    "spark.python.authenticate.socketTimeout": "300s",
 }
+# Older ones lack what our sources and sinks are written on.
+LEAST_SPARK = (4, 1)
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -38,9 +44,24 @@ _LOCAL_SETTINGS = {
 
 
 def require_spark() -> None:
-    """Raise SparkMissing unless PySpark is installed."""
+    """Raise SparkMissing unless a PySpark is installed that we can use."""
     if find_spec("pyspark") is None:
         raise SparkMissing()
+    found = version("pyspark")
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LEAST_SPARK:
+        raise SparkMissing(found)
+
+
+def is_found_by_spark(spark: SparkSession, name: str) -> bool:
+    """Return whether a session finds a format by itself, by a module ``pyspark_...``.
+
+    To register such a one again would make Spark warn that it is replaced. Of a Connect server this
+    is not known.
+    """
+    if getattr(spark, "_jvm", None) is None:
+        return False
+    known = spark._jsparkSession.sessionState().dataSourceManager()
+    return bool(known.dataSourceExists(name))
 
 
 def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) -> SparkSession:

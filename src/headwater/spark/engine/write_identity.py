@@ -16,8 +16,6 @@ from headwater.errors import InvalidInput, SparkFailed
 from headwater.inputs import check_name
 from headwater.spark.engine.options import SourceOptions
 
-# Spark passes these on to the sink of a streaming query.
-SPARK_OPTIONS = ("checkpointLocation", "path")
 # The producers of all queries are as long as this one.
 SAMPLE_QUERY = "spark-00000000-0000-0000-0000-000000000000"
 

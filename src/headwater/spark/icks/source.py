@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pyspark.sql.datasource import (
@@ -19,7 +20,7 @@ from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.idempotent_writers import IdempotentStreamWriter, IdempotentWriter
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.write_identity import SPARK_OPTIONS
+from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
 from headwater.spark.icks.reader import COLUMNS, DirtyReader
 from headwater.spark.icks.sink import ACCEPTED, ACCEPTED_BY_CHANNEL, add_rows
 from headwater.spark.icks.target import DirtyList
@@ -39,26 +40,33 @@ class IckSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return the columns of the members."""
-        _dirty_list(SourceOptions(self.options, READ_OPTIONS))
+        _dirty_list(_options(self.options, READ_OPTIONS))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the list; nothing of it is changed or reserved."""
+        if are_lost(self.options):
+            return LostReader()
         refuse_other_schema(schema, COLUMNS, "a dirty list")
-        return DirtyReader(_dirty_list(SourceOptions(self.options, READ_OPTIONS)))
+        return DirtyReader(_dirty_list(_options(self.options, READ_OPTIONS)))
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        options = SourceOptions(self.options, WRITE_OPTIONS)
+        refuse_lost(self.options)
+        options = _options(self.options, WRITE_OPTIONS)
         return IdempotentWriter(partial(add_rows, _write_to(options, schema, overwrite)))
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
+        options = _options(self.options, WRITE_OPTIONS)
         return IdempotentStreamWriter(partial(add_rows, _write_to(options, schema, overwrite)))
+
+
+def _options(given: Mapping[str, str], known: Sequence[str]) -> SourceOptions:
+    return SourceOptions(given, known, "ick", ["channel"])
 
 
 def _dirty_list(options: SourceOptions) -> DirtyList:

@@ -15,15 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 from headwater.inputs import Duration
 from headwater.log import compaction
-from headwater.log.compaction import MARKER_MS, Survey
+from headwater.log.compaction import MARKER_MS, AmongOffsets, Survey
 from headwater.log.extents import borders
 from headwater.log.handles import StreamHandle
 from headwater.spark.engine.connections import client
@@ -177,11 +175,7 @@ def _without_older(
 
     def rewrite(number: int, marks: list[int]) -> _Row:
         part = parts[number]
-        stay = pa.array([mark // 2 for mark in marks], pa.int64())
-
-        def is_last(batch: pa.RecordBatch) -> pa.BooleanArray:
-            return pc.is_in(batch.column("offset"), stay)
-
+        is_last = AmongOffsets(mark // 2 for mark in marks)
         work = (
             compaction.rewrite(_handle(part.stream), part.rule, is_last, part.first, part.last)
             for _ in range(_ATTEMPTS)

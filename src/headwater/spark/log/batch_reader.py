@@ -6,7 +6,6 @@ and what is evicted before its task reads it is a loss.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -20,8 +19,6 @@ from headwater.spark.log import filters
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
-
-_FILTERING_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BatchReader(DataSourceReader):
@@ -53,7 +50,7 @@ class BatchReader(DataSourceReader):
         self.ending.check(len(streams))
         extents = target.extents(streams.values())
         if not any(extent.created for extent in extents):
-            raise target.unknown()
+            target.require()
         ranges = [
             self._range(place, stream, extent)
             for (place, stream), extent in zip(streams.items(), extents, strict=True)
@@ -99,26 +96,15 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch reader that takes filters."""
+    """A batch reader of a scan that is shared with nobody: it reads less by its filters."""
 
-    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Take the filters that can be applied here; yield the others, which Spark applies."""
+    def pushFilters(self, found: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take the filters that spare something; yield the others."""
         taken = []
-        for found in filters_:
-            condition = filters.condition_of(found)
-            if condition is None:
-                yield found
-            else:
+        for one in found:
+            condition = filters.condition_of(one)
+            if condition is not None and self.reading.spares(condition):
                 taken.append(condition)
+            else:
+                yield one
         self.reading = replace(self.reading, conditions=tuple(taken))
-
-
-def reader_class() -> type[BatchReader]:
-    """Return the class of readers that this process may use.
-
-    Spark refuses a reader with ``pushFilters`` unless filters are pushed down, which is so when
-    ``spark.sql.python.filterPushdown.enabled`` is set; it pushes them down in a process of its own.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    filtering = _FILTERING_PROCESS in sys.modules or getattr(main, "name", "") == _FILTERING_PROCESS
-    return FilteringReader if filtering else BatchReader

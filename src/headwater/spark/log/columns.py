@@ -7,9 +7,9 @@
     value      binary
     time       timestamp   UTC; the log counts milliseconds
 
-The option ``columns`` chooses some of them, in the order asked for. Spark does not say to a Python
-source which columns a query uses; with the option, other columns are neither made nor moved where
-Spark takes rows from us.
+The option ``columns`` chooses some of them, in the order asked for. Where our rule planned the
+scan, tasks are asked only for the columns that the query uses. Elsewhere Spark does not say which
+those are, and with the option others are neither made nor moved.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.log.node import HAS_OFFSET, HAS_TIME, HEADER_BYTES, flags_of
 from headwater.log.reading import UnopenedNode
 from headwater.spark.engine.arrow_rows import TIME
 
@@ -73,7 +74,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     nodes = schema.names[-1:] == [NODE.name]
     named = schema.fields[:-1] if nodes else schema.fields
     fields = []
-    for name, field in zip(check_columns([field.name for field in named]), named, strict=True):
+    # No column at all is asked for where rows are only counted.
+    names = check_columns([field.name for field in named]) if named else ()
+    for name, field in zip(names, named, strict=True):
         kind, arrow = _COLUMNS[name]
         if field.name != name or field.dataType != kind:
             raise InvalidInput(
@@ -120,6 +123,18 @@ def batch_of_nodes(
         pa.repeat(pa.scalar(fixed.get(field.name, empty.get(field.type, 0)), field.type), rows)
         for field in schema
     ]
-    facts = b"".join(_FACTS.pack(node.base, node.time) for node in nodes)
-    columns[-1] = pa.array([_NO_NODE + facts, *(node.blob for node in nodes)], NODE.type)
+    facts = b"".join(_FACTS.pack(one.base, one.time) for one in nodes)
+    blobs = (one.blob if _is_used(one.blob, schema) else one.blob[:HEADER_BYTES] for one in nodes)
+    columns[-1] = pa.array([_NO_NODE + facts, *blobs], NODE.type)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_used(blob: bytes, schema: pa.Schema) -> bool:
+    """Return whether a column lies in the node itself; its header tells how many rows it has."""
+    names = schema.names
+    return (
+        "tag" in names
+        or "value" in names
+        or ("time" in names and bool(flags_of(blob) & HAS_TIME))
+        or ("offset" in names and bool(flags_of(blob) & HAS_OFFSET))
+    )

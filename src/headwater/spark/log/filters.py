@@ -1,10 +1,9 @@
-"""Filters that Spark pushes down: which are taken, what need not be read, which rows are kept.
+"""Filters that are pushed down: which are understood, and what need not be read because of them.
 
-A filter that is taken is applied exactly, for Spark does not apply it again. Conditions on
-partition and stream leave out whole streams, those on offset narrow the range, and a least time
-narrows it too: no message before the first one of that time can match. A greatest time cannot,
-since a writer may give times of its own in any order; it is compared row by row, as tags are, on
-Arrow columns.
+Spark applies every filter to what is read. Conditions on partition and stream leave out whole
+streams, those on offset narrow the range, and a least time narrows it too: no message before the
+first one of that time can match. A greatest time cannot, since a writer may give times of its own
+in any order. Files of an archive and their parts are also left out by their times and tags.
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
 from headwater.inputs import MAX_EXACT, to_ms
-from headwater.spark.engine.arrow_rows import TIME
 
 _COMPARISONS: dict[type[Filter], str] = {
     spark.EqualTo: "equal",
@@ -66,18 +62,6 @@ class Condition(NamedTuple):
     def holds(self, value: Any) -> bool:
         """Return whether a single value meets it."""
         return _PYTHON[self.comparison](value, self.value) != self.negated
-
-    def mask(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return for each row of a column whether it meets the condition."""
-        if self.column == "time":
-            column = column.cast(TIME)
-        if self.comparison == "in":
-            mask = pc.is_in(column, value_set=pa.array(self.value, column.type))
-        elif self.comparison in ("starts_with", "ends_with", "match_substring"):
-            mask = getattr(pc, self.comparison)(column, self.value)
-        else:
-            mask = getattr(pc, self.comparison)(column, pa.scalar(self.value, column.type))
-        return pc.invert(mask) if self.negated else mask
 
 
 def condition_of(found: Filter) -> Condition | None:
@@ -147,11 +131,3 @@ def tags_where(conditions: Iterable[Condition]) -> frozenset[str] | None:
         if one.column == "tag" and not one.negated and one.comparison in ("equal", "in")
     ]
     return reduce(frozenset.intersection, named) if named else None
-
-
-def rows_where(conditions: Iterable[Condition], table: pa.Table) -> pa.Table:
-    """Return the rows of the log's table that meet all conditions on what differs between rows."""
-    masks = [
-        one.mask(table.column(one.column)) for one in conditions if one.column in table.schema.names
-    ]
-    return table.filter(reduce(pc.and_, masks)) if masks else table

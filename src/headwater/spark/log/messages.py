@@ -24,7 +24,7 @@ def messages_by_partition(
 
 
 def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return tag and value as a node has them, without a loop over rows."""
+    """Return tag, value and time as a node has them, without a loop over rows."""
     value = batch.column("value")
     if value.null_count:
         raise InvalidInput(
@@ -40,8 +40,10 @@ def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
             )
     else:
         tag = pa.repeat(pa.scalar("", pa.string()), batch.num_rows)
-    columns = [tag.cast(pa.string()), value.cast(pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, names=["tag", "value"])
+    columns = {"tag": tag.cast(pa.string()), "value": value.cast(pa.binary())}
+    if "time" in batch.schema.names:
+        columns["time"] = batch.column("time")
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _partitions(batch: pa.RecordBatch, tags: pa.Array, partitions: int) -> pa.Array:

@@ -1,15 +1,21 @@
 """The options that say where a query begins and ends, and the offsets that they stand for.
 
 ``startingOffsets`` and ``endingOffsets`` take ``earliest``, ``latest``, an offset, a time as ISO
-8601 with its zone, or a JSON object with one of these for every partition. ``startingTimestamp``
-and ``endingTimestamp``, named as by Spark's Kafka source, take a time alone, also in milliseconds
-since 1970. A time stands for the first message at or after it. The end is not read itself.
+8601 with its zone, or a JSON object with one of these for each partition. ``startingTimestamp`` and
+``endingTimestamp`` take a time alone, also in milliseconds since 1970, and
+``startingOffsetsByTimestamp`` and ``endingOffsetsByTimestamp`` a JSON object of times. A time
+stands for the first message at or after it. The end is not read itself.
+
+JSON objects may be written as for Spark's Kafka source: under the name of the topic, -2 for the
+earliest and -1 for the latest offset. A partition that is not named begins at the earliest, and
+ends at the latest offset.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput, OffsetOutOfRange
@@ -19,6 +25,7 @@ from headwater.spark.engine.options import SourceOptions
 from headwater.spark.log.target import StreamOrTopic
 
 WORDS: tuple[Literal["earliest", "latest"], ...] = ("earliest", "latest")
+_KAFKAS_WORDS: dict[str, Literal["earliest", "latest"]] = {"-2": "earliest", "-1": "latest"}
 
 
 class Time(NamedTuple):
@@ -34,18 +41,12 @@ class PositionOption(NamedTuple):
     """What an option says: one position for all partitions, or one for each of them."""
 
     option: str
-    every: Position | None
+    every: Position
     each: dict[int, Position]
 
     def of(self, partition: int) -> Position:
-        """Return the position in a partition; raises InvalidInput when none is named."""
-        position = self.each.get(partition, self.every)
-        if position is None:
-            raise InvalidInput(
-                f"option {self.option!r} names no position for partition {partition}; name one for "
-                "every partition of the topic"
-            )
-        return position
+        """Return the position in a partition."""
+        return self.each.get(partition, self.every)
 
     def check(self, partitions: int) -> None:
         """Refuse positions of partitions that do not exist."""
@@ -73,28 +74,53 @@ class PositionOption(NamedTuple):
         return position
 
 
-def position_option(options: SourceOptions, which: Literal["starting", "ending"]) -> PositionOption:
-    """Read the options for the begin or the end of a query."""
+def position_option(
+    options: SourceOptions, which: Literal["starting", "ending"], name: str
+) -> PositionOption:
+    """Read the options for the begin or the end of a query over the stream or topic ``name``."""
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
-    if offsets in options and timestamp in options:
-        raise InvalidInput(f"give one of the options {offsets!r} and {timestamp!r}, not both")
+    timestamps = f"{which}OffsetsByTimestamp"
+    given = [option for option in (offsets, timestamp, timestamps) if option in options]
+    if len(given) > 1:
+        raise InvalidInput(f"give one of the options {given[0]!r} and {given[1]!r}, not both")
+    every: Literal["earliest", "latest"] = "earliest" if which == "starting" else "latest"
     if (text := options.text(timestamp)) is not None:
         return PositionOption(timestamp, _time(text, timestamp), {})
-    text = options.text(offsets, "earliest" if which == "starting" else "latest")
+    if timestamps in options:
+        each = _each(options.parsed(timestamps), timestamps, name, _time)
+        return PositionOption(timestamps, every, each)
+    text = options.text(offsets, every)
     assert text is not None
     if text.lstrip().startswith("{"):
-        return PositionOption(offsets, None, _each(options.parsed(offsets), offsets))
+        return PositionOption(
+            offsets, every, _each(options.parsed(offsets), offsets, name, _kafkas)
+        )
     return PositionOption(offsets, _position(text.strip(), offsets), {})
 
 
-def _each(found: Any, option: str) -> dict[int, Position]:
+def _each(
+    found: Any, option: str, topic: str, position_of: Callable[[str, str], Position]
+) -> dict[int, Position]:
+    """Read a JSON object of partitions, be it under the name of the topic."""
+    if not isinstance(found, dict):
+        raise InvalidInput(f"option {option!r} must be a JSON object of partitions")
+    if found and all(isinstance(value, dict) for value in found.values()):
+        if list(found) != [topic]:
+            raise InvalidInput(
+                f"option {option!r} names {', '.join(map(repr, found))}; only {topic!r} is read"
+            )
+        found = found[topic]
     each = {}
     for name, value in found.items():
         if not name.isascii() or not name.isdecimal():
             raise InvalidInput(f"option {option!r} has {name!r} where a partition's number belongs")
         text = value if isinstance(value, str) else json.dumps(value)
-        each[int(name)] = _position(text, option)
+        each[int(name)] = position_of(text, option)
     return each
+
+
+def _kafkas(text: str, option: str) -> Position:
+    return _KAFKAS_WORDS.get(text) or _position(text, option)
 
 
 def _position(text: str, option: str) -> Position:

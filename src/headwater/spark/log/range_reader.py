@@ -23,7 +23,7 @@ from headwater.spark.archives.parquet import Wanted
 from headwater.spark.archives.reading import ALL, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, filters
-from headwater.spark.log.filters import Condition, rows_where
+from headwater.spark.log.filters import Condition
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
 
@@ -43,6 +43,10 @@ class RangeReader:
     schema: pa.Schema
     fail_on_loss: bool
     conditions: tuple[Condition, ...] = ()
+
+    def spares(self, condition: Condition) -> bool:
+        """Return whether less is read because of a condition: of tags, only an archive knows."""
+        return condition.column != "tag" or self.target.archive is not None
 
     def lost(self, stream: str, first: int, last: int) -> None:
         """Raise DataLost for evicted offsets, or log them when losses are accepted."""
@@ -101,13 +105,12 @@ class RangeReader:
     def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | list[UnopenedNode]]:
         """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
-            needed = {"offset", *self.schema.names, *(one.column for one in self.conditions)}
+            needed = {"offset", *self.schema.names}
             names = [name for name in ALL if name in needed]
             yield from self._archived(part, part.files, part.start, part.stop - 1, names)
             return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
-        # Conditions are on messages, so a node must be opened for them.
-        unopened = columns.NODE in self.schema and not self.conditions
+        unopened = columns.NODE in self.schema
         at = part.start
         while at and at < part.stop:
             if unopened:
@@ -158,7 +161,5 @@ class RangeReader:
             raise OffsetOutOfRange(part.stream, "the end to read", part.stop, scanned.last)
 
     def _shape(self, held: list[pa.RecordBatch], part: OffsetRange) -> list[pa.RecordBatch]:
-        table = rows_where(self.conditions, pa.Table.from_batches(held))
-        if not table.num_rows:
-            return []
+        table = pa.Table.from_batches(held)
         return columns.batches_for_spark(table, part.stream, part.partition, self.schema)

@@ -3,8 +3,10 @@
 How rows are staged and published is in ``staging``. A write is identified by its query and epoch,
 or by the options ``producer`` and ``sequence``.
 
-The columns are ``value`` (binary or string), ``tag`` (string; empty when there is no such column)
-and, into a topic, ``partition`` (by the tag when it is null or there is no such column).
+The columns are ``value`` (binary or string), ``tag`` (string; empty when there is no such column),
+``time`` (timestamp; now when there is no such column) and, into a topic, ``partition`` (by the tag
+when it is null or there is no such column). Rows of our own source may be written as they are:
+their ``stream`` and ``offset`` are left out, and into a stream their ``partition``, too.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.accepted_columns import AcceptedColumns, refuse_overwrite
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.write_identity import (
-    SPARK_OPTIONS,
     producer_of,
     queries_of,
     query_of_task,
@@ -44,23 +53,32 @@ WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
     "tag": (StringType,),
+    "time": (TimestampType,),
 }
 _HINT = ", or make the value of a whole row by to_json(struct('*'))"
-ACCEPTED = AcceptedColumns("the log", _TYPES, ["value"], _HINT)
+_KAFKAS = {
+    "key": "it is the tag here: .withColumnRenamed('key', 'tag')",
+    "topic": "name the stream or topic by the option 'stream' or 'topic', and drop the column",
+    "timestamp": "it is the time here: .withColumnRenamed('timestamp', 'time')",
+}
+ACCEPTED = AcceptedColumns("the log", _TYPES, ["value"], _HINT, _KAFKAS)
 ACCEPTED_BY_TOPIC = AcceptedColumns(
-    "the log", {**_TYPES, "partition": (IntegerType, LongType)}, ["value"], _HINT
+    "the log", {**_TYPES, "partition": (IntegerType, LongType)}, ["value"], _HINT, _KAFKAS
 )
+# By these our own rows are known, which come with all their columns.
+_OF_SOURCE = ("stream", "offset")
 
 
 def write_options(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of a write."""
-    return SourceOptions(given, (*WRITE_OPTIONS, *SPARK_OPTIONS))
+    return SourceOptions(given, WRITE_OPTIONS, "stream", ["topic"])
 
 
 def sink_of(options: SourceOptions, schema: StructType, overwrite: bool) -> LogSink:
     """Check what a query wants to write, and where. Raises InvalidInput, PartitionMismatch."""
     refuse_overwrite(overwrite, "a log")
     target = target_of(options)
+    schema = _without_places(schema, target.is_topic)
     if target.is_topic:
         ACCEPTED_BY_TOPIC.check(schema)
         topic = target.hw.topic(target.name, options.number("partitions"))
@@ -73,6 +91,14 @@ def sink_of(options: SourceOptions, schema: StructType, overwrite: bool) -> LogS
     if "partitions" in options:
         raise InvalidInput("option 'partitions' is for a topic; leave it out for a stream")
     return LogSink(target, 0)
+
+
+def _without_places(schema: StructType, is_topic: bool) -> StructType:
+    """Leave out the columns of our own source that say where a message was."""
+    if not all(name in schema.names for name in _OF_SOURCE):
+        return schema
+    left_out = _OF_SOURCE if is_topic else (*_OF_SOURCE, "partition")
+    return StructType([field for field in schema.fields if field.name not in left_out])
 
 
 def batch_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogWriter:

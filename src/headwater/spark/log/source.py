@@ -15,15 +15,19 @@ from headwater.errors import InvalidInput
 from headwater.inputs import check_name
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.own_scans import takes_filters
+from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
 from headwater.spark.log import columns, sink
-from headwater.spark.log.batch_reader import reader_class
+from headwater.spark.log.batch_reader import BatchReader, FilteringReader
 from headwater.spark.log.positions import position_option
 from headwater.spark.log.range_reader import RangeReader
-from headwater.spark.log.stream_reader import StreamReader
+from headwater.spark.log.stream_reader import StreamReader, TriggerLimits
 from headwater.spark.log.target import target_of
 
-_BATCH_ONLY = ("endingOffsets", "endingTimestamp")
-_STREAM_ONLY = ("maxOffsetsPerTrigger",)
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+# That of Spark's Kafka source.
+_TRIGGER_DELAY_MS = 15 * 60 * 1000
 READ_OPTIONS = (
     "url",
     "stream",
@@ -32,6 +36,7 @@ READ_OPTIONS = (
     "columns",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "minPartitions",
     "failOnDataLoss",
     "groupId",
@@ -58,12 +63,16 @@ class HeadwaterSource(DataSource):
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read."""
+        if are_lost(self.options):
+            return LostReader()
         options = self._options()
         _refuse(options, _STREAM_ONLY, "a batch read")
-        return reader_class()(
-            self._reading(options, schema),
-            position_option(options, "starting"),
-            position_option(options, "ending"),
+        kind = FilteringReader if takes_filters(schema) else BatchReader
+        reading = self._reading(options, schema)
+        return kind(
+            reading,
+            position_option(options, "starting", reading.target.name),
+            position_option(options, "ending", reading.target.name),
             options.number("minPartitions") or 1,
             _group(options),
         )
@@ -71,19 +80,22 @@ class HeadwaterSource(DataSource):
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         """Plan a streaming read."""
+        refuse_lost(self.options)
         options = self._options()
         _refuse(options, _BATCH_ONLY, "a streaming query")
+        reading = self._reading(options, schema)
         return StreamReader(
-            self._reading(options, schema),
-            position_option(options, "starting"),
+            reading,
+            position_option(options, "starting", reading.target.name),
             options.number("minPartitions") or 1,
-            options.number("maxOffsetsPerTrigger"),
+            _trigger_limits(options),
             _group(options),
         )
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
+        refuse_lost(self.options)
         options = sink.write_options(self.options)
         return sink.batch_writer(options, schema, overwrite)
 
@@ -94,7 +106,7 @@ class HeadwaterSource(DataSource):
         return sink.stream_writer(options, schema, overwrite)
 
     def _options(self) -> SourceOptions:
-        return SourceOptions(self.options, READ_OPTIONS)
+        return SourceOptions(self.options, READ_OPTIONS, "stream", ["topic"])
 
     def _reading(self, options: SourceOptions, schema: StructType) -> RangeReader:
         return RangeReader(
@@ -106,6 +118,18 @@ def _refuse(options: SourceOptions, names: tuple[str, ...], where: str) -> None:
     for name in names:
         if name in options:
             raise InvalidInput(f"option {name!r} means nothing in {where}; leave it out")
+
+
+def _trigger_limits(options: SourceOptions) -> TriggerLimits:
+    most, least = options.number("maxOffsetsPerTrigger"), options.number("minOffsetsPerTrigger")
+    if least is None and "maxTriggerDelay" in options:
+        raise InvalidInput("option 'maxTriggerDelay' goes with 'minOffsetsPerTrigger'; give both")
+    if least is not None and most is not None and least > most:
+        raise InvalidInput(
+            f"option 'minOffsetsPerTrigger' is {least}, more than 'maxOffsetsPerTrigger', {most}"
+        )
+    delay_ms = options.duration_ms("maxTriggerDelay")
+    return TriggerLimits(most, least, _TRIGGER_DELAY_MS if delay_ms is None else delay_ms)
 
 
 def _group(options: SourceOptions) -> str | None:

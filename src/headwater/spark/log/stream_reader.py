@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -55,6 +56,14 @@ class PartitionPosition(NamedTuple):
 QueryPosition = dict[int, PartitionPosition]
 
 
+class TriggerLimits(NamedTuple):
+    """How many offsets a micro-batch has: at most, and at least unless ``delay_ms`` have passed."""
+
+    most: int | None
+    least: int | None
+    delay_ms: int
+
+
 def _dump(places: QueryPosition) -> dict[str, Any]:
     return {str(partition): _dump_one(place) for partition, place in sorted(places.items())}
 
@@ -89,18 +98,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reading: RangeReader,
         starting: PositionOption,
         min_partitions: int,
-        max_offsets: int | None,
+        limits: TriggerLimits,
         group: str | None,
     ) -> None:
         self.reading = reading
         self.starting = starting
         self.min_partitions = min_partitions
-        self.max_offsets = max_offsets
+        self.limits = limits
         self.group = group
         self._streams: dict[int, str] = {}
         self._seen: dict[int, Extent] = {}
         self._until: dict[int, int] | None = None
         self._registered: dict[int, int] = {}
+        self._triggered = time.monotonic()
 
     # ── Positions ────────────────────────────────────────────────────────────────────────────
 
@@ -136,13 +146,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 place: max(places[place].next, min(end, self._until.get(place, 0)))
                 for place, end in ends.items()
             }
+        elif self._is_too_early(places, extents, ends):
+            ends = {place: places[place].next for place in ends}
         if isinstance(limit, ReadMaxRows):
             ends = _share(places, extents, ends, limit.max_rows)
         return _dump({p: _moved(places[p], end, extents[p]) for p, end in ends.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what the option ``maxOffsetsPerTrigger`` allows a micro-batch."""
-        return ReadAllAvailable() if self.max_offsets is None else ReadMaxRows(self.max_offsets)
+        most = self.limits.most
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the end of the log as it was last seen, for the progress of the query."""
@@ -239,6 +252,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin < extent.first and self.reading.fail_on_loss:
                 self.reading.lost(name, begin, extent.first - 1)
         return settled
+
+    def _is_too_early(
+        self, places: QueryPosition, extents: dict[int, Extent], ends: dict[int, int]
+    ) -> bool:
+        """Return whether so few offsets wait that the next micro-batch waits for more."""
+        if self.limits.least is None:
+            return False
+        waiting = sum(end - max(places[p].next, extents[p].first) for p, end in ends.items())
+        now = time.monotonic()
+        if waiting < self.limits.least and (now - self._triggered) * 1000 < self.limits.delay_ms:
+            return True
+        self._triggered = now
+        return False
 
     def _register(self, places: QueryPosition) -> None:
         """Register what the query needs next with the log, when it has a ``groupId``."""

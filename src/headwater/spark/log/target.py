@@ -42,10 +42,15 @@ class StreamOrTopic:
         return {place: f"{self.name}/{place}" for place in range(partitions)}
 
     def require(self) -> None:
-        """Raise UnknownStream or UnknownTopic unless it is there."""
+        """Raise UnknownStream or UnknownTopic unless it is there, be it without a message."""
         names = list(self.streams().values())
-        if not (self.is_topic and names) and not any(one.created for one in self.extents(names)):
-            raise self.unknown()
+        if self.is_topic:
+            if not names:
+                raise self.unknown()
+        elif not any(one.created for one in self.extents(names)):
+            facts = self.hw.stream(self.name).info()
+            if not (facts.exists or facts.groups or facts.readers):
+                raise self.unknown()
 
     def unknown(self) -> UnknownStream | UnknownTopic:
         """Return the error for a target that is not there."""

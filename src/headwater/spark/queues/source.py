@@ -19,9 +19,9 @@ from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
 from headwater.spark.engine.write_identity import (
     SAMPLE_QUERY,
-    SPARK_OPTIONS,
     producer_of,
     refuse_producer,
 )
@@ -45,13 +45,15 @@ class QueueSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return the columns of the messages."""
-        _address(SourceOptions(self.options, READ_OPTIONS))
+        _address(SourceOptions(self.options, READ_OPTIONS, "queue"))
         return COLUMNS
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of the queue; nothing of it is changed or taken."""
-        options = SourceOptions(self.options, READ_OPTIONS)
+        if are_lost(self.options):
+            return LostReader()
+        options = SourceOptions(self.options, READ_OPTIONS, "queue")
         refuse_other_schema(schema, COLUMNS, "a queue")
         return QueueReader(
             _address(options), _states(options), options.number("minPartitions") or 1
@@ -60,7 +62,8 @@ class QueueSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        options = SourceOptions(self.options, WRITE_OPTIONS)
+        refuse_lost(self.options)
+        options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
         address = _write_to(options, schema, overwrite)
         producer = producer_of(options)
         intake_name(address.queue, SAMPLE_QUERY if producer is None else producer[0])
@@ -69,7 +72,7 @@ class QueueSource(DataSource):
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
+        options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
         refuse_producer(options)
         address = _write_to(options, schema, overwrite)
         intake_name(address.queue, SAMPLE_QUERY)

@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 
 from headwater.errors import InvalidInput
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.write_identity import SPARK_OPTIONS, producer_of, refuse_producer
+from headwater.spark.engine.write_identity import producer_of, refuse_producer
 from headwater.spark.sql_sink.database import Described, SinkDatabase, open_sink, prepare
 from headwater.sql.relations import Relation
 
@@ -57,7 +57,7 @@ def plan_write(
     given: Mapping[str, str], schema: t.StructType, overwrite: bool, *, streaming: bool
 ) -> SinkPlan:
     """Check options and columns. Raises InvalidInput, DatabaseUnreachable, QueryRefused."""
-    options = SourceOptions(given, (*WRITE_OPTIONS, *SPARK_OPTIONS))
+    options = SourceOptions(given, WRITE_OPTIONS, "table")
     mode = options.choice("mode", MODES, "append")
     _check_overwrite(overwrite, mode, streaming)
     epoch = _epoch(options, streaming)

@@ -11,6 +11,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 from headwater.errors import HeadwaterError, InvalidInput, ValueMisfit
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
+from headwater.spark.engine.own_scans import takes_filters
+from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.tables.database import (
     Column,
     TableDatabase,
@@ -51,7 +53,7 @@ class TableSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return the columns with their own types; the option ``columns`` chooses among them."""
-        options = SourceOptions(self.options, OPTIONS)
+        options = self._options()
         database = open_database(options.required("url"), options.text("snapshot"))
         relation = Relation.of(options.text("table"), options.text("query"))
         columns = chosen_columns(database.columns(relation), options.words("columns"), relation)
@@ -60,7 +62,13 @@ class TableSource(DataSource):
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read; ``schema`` may be the user's own: other types, or fewer columns."""
-        return TableReader(SourceOptions(self.options, OPTIONS), schema)
+        if are_lost(self.options):
+            return LostReader()
+        kind = FilteringTableReader if takes_filters(schema) else TableReader
+        return kind(self._options(), schema)
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions(self.options, OPTIONS, "table", ["query"])
 
 
 class Range(InputPartition):
@@ -81,15 +89,6 @@ class TableReader(DataSourceReader):
         self._rows = options.number("fetchSize", 1, 10**7) or DEFAULT_FETCH
         self._conditions: list[str] = []
         self._ranges = _ranges(options, self._database, self._relation, found)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Take the filters that the database decides as Spark would."""
-        pushdown = Pushdown(
-            self._database, {column.name: (column, wanted) for column, wanted in self._columns}
-        )
-        rest = pushdown.take(filters)
-        self._conditions = pushdown.conditions
-        return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a task for each range."""
@@ -122,6 +121,19 @@ class TableReader(DataSourceReader):
             raise ValueMisfit(
                 str(self._relation), column.name, wanted.simpleString(), why
             ) from error
+
+
+class FilteringTableReader(TableReader):
+    """A reader of a scan that is shared with nobody: the database applies its filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take the filters that the database decides as Spark would; return the others."""
+        pushdown = Pushdown(
+            self._database, {column.name: (column, wanted) for column, wanted in self._columns}
+        )
+        rest = pushdown.take(filters)
+        self._conditions = pushdown.conditions
+        return rest
 
 
 def _matched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 from pyspark.sql.datasource import (
@@ -16,10 +17,10 @@ from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.idempotent_writers import IdempotentStreamWriter, IdempotentWriter
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.write_identity import SPARK_OPTIONS
+from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.timelines.reader import COLUMNS, TimelineReader
 from headwater.spark.timelines.sink import ACCEPTED, apply_rows
-from headwater.spark.timelines.target import OPTIONS, FarmPlan, plan_of
+from headwater.spark.timelines.target import INSTANCES_VARIABLE, OPTIONS, FarmPlan, plan_of
 
 READ_OPTIONS = (*OPTIONS, "deleted")
 WRITE_OPTIONS = (*OPTIONS, "quorum")
@@ -42,6 +43,8 @@ class TimelineSource(DataSource):
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a read of all timelines; nothing is changed or repaired."""
+        if are_lost(self.options) and INSTANCES_VARIABLE not in os.environ:
+            return LostReader()
         refuse_other_schema(schema, COLUMNS, "a farm of timelines")
         options = SourceOptions(self.options, READ_OPTIONS)
         return TimelineReader(plan_of(options), options.flag("deleted", False))
@@ -55,7 +58,7 @@ class TimelineSource(DataSource):
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
-        options = SourceOptions(self.options, (*WRITE_OPTIONS, *SPARK_OPTIONS))
+        options = SourceOptions(self.options, WRITE_OPTIONS)
         return IdempotentStreamWriter(partial(apply_rows, _write_to(options, schema, overwrite)))
 
 

@@ -19,18 +19,48 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReade
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.BinaryType$;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 public class ColumnScan extends PythonScan {
   // The name that headwater.spark.log.columns has for it.
   private static final String NODE = "__node";
+  // The name that headwater.spark.engine.own_scans has for it.
+  private static final String MARK = "headwater.own_scan";
 
   private final PythonDataSourceV2 source;
   private final String name;
   private final StructType schema;
   private final CaseInsensitiveStringMap options;
-  private final boolean nodes;
+
+  /** Returns whether tasks of a format make only the columns that they are asked for. */
+  static boolean prunes(String name) {
+    return name.equals("headwater") || name.equals("headwater_table");
+  }
+
+  /** Returns how many columns tasks of a format must be asked for. */
+  static int least(String name) {
+    return name.equals("headwater") ? 0 : 1;
+  }
+
+  /** Returns the columns that tasks are asked for, marked, so that Spark gets those of a schema. */
+  static StructType asked(String name, StructType schema) {
+    if (name.equals("headwater")) return schema.add(NODE, BinaryType$.MODULE$, true, mark(null));
+    StructField[] fields = (StructField[]) schema.fields().clone();
+    StructField last = fields[fields.length - 1];
+    fields[fields.length - 1] =
+        new StructField(last.name(), last.dataType(), last.nullable(), mark(last.metadata()));
+    return new StructType(fields);
+  }
+
+  private static Metadata mark(Metadata metadata) {
+    MetadataBuilder marked = new MetadataBuilder();
+    if (metadata != null) marked.withMetadata(metadata);
+    return marked.putBoolean(MARK, true).build();
+  }
 
   public ColumnScan(
       PythonDataSourceV2 source,
@@ -43,8 +73,6 @@ public class ColumnScan extends PythonScan {
     this.name = name;
     this.schema = schema;
     this.options = options;
-    // Filters that were pushed down are applied in Python, to what is in the nodes.
-    this.nodes = name.equals("headwater") && filters.length == 0;
   }
 
   public Scan.ColumnarSupportMode columnarSupportMode() {
@@ -52,8 +80,7 @@ public class ColumnScan extends PythonScan {
   }
 
   public Batch toBatch() {
-    StructType asked = nodes ? schema.add(NODE, BinaryType$.MODULE$) : schema;
-    return new ColumnBatch(source, name, asked, options, schema);
+    return new ColumnBatch(source, name, asked(name, schema), options, schema);
   }
 
   public static class ColumnBatch extends PythonBatch {

@@ -88,7 +88,8 @@ public class Nodes {
     check(bytes, head);
     int flags = bytes[COLUMNS_AT];
     int length = head.getInt(ROWS_AT);
-    Opened node = new Opened(open(bytes, flags, head.getInt(SIZE_AT)));
+    boolean used = needs(flags);
+    Opened node = used ? new Opened(open(bytes, flags, head.getInt(SIZE_AT))) : null;
     ColumnVector[] vectors = new ColumnVector[schema.length()];
     for (int i = 0; i < vectors.length; i++) {
       StructField field = schema.apply(i);
@@ -120,6 +121,17 @@ public class Nodes {
       }
     }
     return new ColumnarBatch(vectors, length);
+  }
+
+  /** Returns whether a column of the schema lies in nodes with these flags. */
+  private boolean needs(int flags) {
+    for (int i = 0; i < schema.length(); i++) {
+      String name = schema.apply(i).name();
+      if (name.equals("tag") || name.equals("value")) return true;
+      if (name.equals("offset") && (flags & HAS_OFFSET) != 0) return true;
+      if (name.equals("time") && (flags & HAS_TIME) != 0) return true;
+    }
+    return false;
   }
 
   public void close() {

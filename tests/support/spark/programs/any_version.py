@@ -1,0 +1,44 @@
+"""Read, write and stream in a session of ours, or of Spark Connect; prints what came of it as JSON.
+
+A Connect client makes its session itself: nothing of ours but the formats is known to the server.
+"""
+
+import json
+import sys
+import tempfile
+
+from pyspark.sql import SparkSession
+
+from headwater.spark import register, session
+
+kind, url, stream = sys.argv[1:]
+if kind == "connect":
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    register(spark)
+else:
+    spark = session("local[2]")
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+frame = spark.read.format("headwater").options(url=url, stream=stream).load()
+low, high = frame.where("offset < 5"), frame.where("offset > 2950")
+both = low.union(high).count()
+joined = low.select("tag").crossJoin(high.select("value")).count()
+again = [low.count(), frame.count(), high.count()]
+rows = spark.sql("SELECT 'k' AS tag, 'v' AS value")
+rows.write.format("headwater").options(url=url, stream="written").mode("append").save()
+streaming = spark.readStream.format("headwater").options(url=url, stream=stream).load()
+query = (
+    streaming.writeStream.format("headwater")
+    .options(url=url, stream="streamed", checkpointLocation=tempfile.mkdtemp())
+    .queryName("any")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+written = [
+    spark.read.format("headwater").options(url=url, stream=name).load().count()
+    for name in ("written", "streamed")
+]
+found = {"both": both, "joined": joined, "again": again, "written": written}
+print(json.dumps({**found, "version": spark.version}))
+spark.stop()
