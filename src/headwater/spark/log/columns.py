@@ -131,10 +131,9 @@ def batch_of_nodes(
 
 def _is_used(blob: bytes, schema: pa.Schema) -> bool:
     """Return whether a column lies in the node itself; its header tells how many rows it has."""
-    names = schema.names
-    return (
-        "tag" in names
-        or "value" in names
-        or ("time" in names and bool(flags_of(blob) & HAS_TIME))
-        or ("offset" in names and bool(flags_of(blob) & HAS_OFFSET))
-    )
+    elsewhere = {"stream", "partition", NODE.name}
+    if not flags_of(blob) & HAS_TIME:
+        elsewhere.add("time")
+    if not flags_of(blob) & HAS_OFFSET:
+        elsewhere.add("offset")
+    return not elsewhere.issuperset(schema.names)

@@ -127,9 +127,10 @@ public class Nodes {
   private boolean needs(int flags) {
     for (int i = 0; i < schema.length(); i++) {
       String name = schema.apply(i).name();
-      if (name.equals("tag") || name.equals("value")) return true;
-      if (name.equals("offset") && (flags & HAS_OFFSET) != 0) return true;
-      if (name.equals("time") && (flags & HAS_TIME) != 0) return true;
+      if (name.equals("stream") || name.equals("partition")) continue;
+      if (name.equals("offset") && (flags & HAS_OFFSET) == 0) continue;
+      if (name.equals("time") && (flags & HAS_TIME) == 0) continue;
+      return true;
     }
     return false;
   }
