@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,9 +26,11 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import headwater
 from headwater import Stream
+from headwater.log.node import HEADER_BYTES
 from headwater.spark.log.batch_reader import FilteringReader
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
@@ -175,3 +178,29 @@ def test_a_dataframe_sees_what_came_since_its_last_use(
     assert frame.count() == 10
     stream.write_many(entries(5, 11))
     assert frame.count() == 15
+
+
+@pytest.mark.parametrize("columns", [(), ("offset",), ("stream", "partition")], ids=str)
+def test_messages_are_counted_without_a_look_at_them(
+    embedded_url: str,
+    make_embedded_stream: Callable[[int], Stream],
+    columns: tuple[str, ...],
+) -> None:
+    stream = make_embedded_stream(3000)
+    stream.evict(10)
+
+    def nodes() -> list[bytes]:
+        source = HeadwaterSource({"url": embedded_url, "stream": stream.name})
+        fields = [field for field in source.schema().fields if field.name in columns]
+        reader = source.reader(StructType([*fields, StructField("__node", BinaryType())]))
+        batches: Any = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return [node for batch in batches for node in batch.column("__node").to_pylist()[1:]]
+
+    def rows(node: bytes) -> int:
+        return int.from_bytes(node[4:8], "little")
+
+    (counted,) = nodes()
+    assert (len(counted), rows(counted)) == (HEADER_BYTES, 2990)
+    # Where offsets are missing, nodes tell how many messages there are.
+    stream.compact()
+    assert sum(map(rows, nodes())) == stream.info().length == 7

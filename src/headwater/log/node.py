@@ -94,6 +94,11 @@ def crc_of(blob: bytes) -> int:
     return int.from_bytes(blob[_CHECKED : _HEADER.size], "little")
 
 
+def header_of(rows: int) -> bytes:
+    """Return the header of a node of so many rows, of which only their number is wanted."""
+    return _HEADER.pack(b"HW", _WITHOUT_HEADERS, 0, rows, 0, 0)
+
+
 def flags_of(blob: bytes) -> int:
     """Return the bits that tell which columns a node has, and how it is compressed."""
     return blob[3]

@@ -45,6 +45,8 @@ _COLUMNS = {
 ALL = tuple(_COLUMNS)
 # Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
 NODE = pa.field("__node", pa.binary())
+# These columns are known without a look at any message, where no offset is missing.
+COUNTED = frozenset({"stream", "partition", "offset", NODE.name})
 _FACTS = struct.Struct("<qq")
 _NO_NODE = b"\0"
 
