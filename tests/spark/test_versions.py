@@ -56,6 +56,7 @@ def test_a_spark_gives_the_same_rows_in_every_session(
         assert found["both"] == 4 + 50
         assert found["again"] == [4, 3000, 50]
         assert found["joined"] == 4 * 50
+        assert found["written"][1] % 3000 == 0
         assert "Traceback" not in done.stderr
 
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from headwater.errors import SparkMissing
+from headwater.errors import InvalidInput, SparkMissing
 from headwater.spark.engine.java import prepare_java
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ def require_spark() -> None:
     found = version("pyspark")
     if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LEAST_SPARK:
         raise SparkMissing(found)
+
+
+def require_streaming() -> None:
+    """Raise InvalidInput unless this Spark tells a Python source where a micro-batch begins."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        raise InvalidInput(
+            f"streaming queries that read need Spark 4.2 or later, and this is "
+            f"{version('pyspark')}; read by spark.read, or upgrade"
+        )
 
 
 def is_found_by_spark(spark: SparkSession, name: str) -> bool:

@@ -16,13 +16,14 @@ from headwater.inputs import check_name
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.own_scans import takes_filters
+from headwater.spark.engine.session import require_streaming
 from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
 from headwater.spark.log import columns, sink
 from headwater.spark.log.batch_reader import BatchReader, FilteringReader
 from headwater.spark.log.positions import position_option
 from headwater.spark.log.range_reader import RangeReader
-from headwater.spark.log.stream_reader import StreamReader, TriggerLimits
 from headwater.spark.log.target import target_of
+from headwater.spark.log.trigger_limits import TriggerLimits
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -81,6 +82,9 @@ class HeadwaterSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         """Plan a streaming read."""
         refuse_lost(self.options)
+        require_streaming()
+        from headwater.spark.log.stream_reader import StreamReader
+
         options = self._options()
         _refuse(options, _BATCH_ONLY, "a streaming query")
         reading = self._reading(options, schema)

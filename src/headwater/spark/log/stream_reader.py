@@ -31,6 +31,7 @@ from headwater.spark.engine.failures import one_line
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
+from headwater.spark.log.trigger_limits import TriggerLimits
 
 CHECKPOINT_FORMAT = 1
 
@@ -54,14 +55,6 @@ class PartitionPosition(NamedTuple):
 
 
 QueryPosition = dict[int, PartitionPosition]
-
-
-class TriggerLimits(NamedTuple):
-    """How many offsets a micro-batch has: at most, and at least unless ``delay_ms`` have passed."""
-
-    most: int | None
-    least: int | None
-    delay_ms: int
 
 
 def _dump(places: QueryPosition) -> dict[str, Any]:

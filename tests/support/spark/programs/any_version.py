@@ -4,6 +4,7 @@ A Connect client makes its session itself: nothing of ours but the formats is kn
 """
 
 import json
+import pathlib
 import sys
 import tempfile
 
@@ -27,6 +28,11 @@ again = [low.count(), frame.count(), high.count()]
 rows = spark.sql("SELECT 'k' AS tag, 'v' AS value")
 rows.write.format("headwater").options(url=url, stream="written").mode("append").save()
 streaming = spark.readStream.format("headwater").options(url=url, stream=stream).load()
+if spark.version.startswith("4.1."):
+    # It cannot stream from us, only to us.
+    lines = pathlib.Path(tempfile.mkdtemp())
+    (lines / "lines.txt").write_text("line\n" * again[1])
+    streaming = spark.readStream.text(str(lines))
 query = (
     streaming.writeStream.format("headwater")
     .options(url=url, stream="streamed", checkpointLocation=tempfile.mkdtemp())
