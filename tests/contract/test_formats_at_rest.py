@@ -90,7 +90,7 @@ def test_tables_of_spark_have_a_version_each(engine: sa.Engine, package: str) ->
 
 def test_a_checkpoint_of_a_newer_release_is_refused() -> None:
     nothing: Any = None
-    reader = StreamReader(nothing, nothing, 1, None, None)
+    reader = StreamReader(nothing, nothing, 1, nothing, None)
     reader.commit({"0": {"next": 5, "created": 1}})
     with pytest.raises(FormatTooNew, match=r"checkpoint of this query has format 2.*upgrade"):
         reader.commit({"format": 2, "positions": "in another way"})
