@@ -50,7 +50,7 @@ HAS_HEADERS = 16
 # Which columns, and which compression, a node of each version may have.
 _KNOWN = {_WITHOUT_HEADERS: HAS_HEADERS - 1, VERSION: 2 * HAS_HEADERS - 1}
 _HEADER = struct.Struct("<2sBBIII")
-HEADER_BYTES = _HEADER.size
+HEADER_BYTES, FLAGS_AT = _HEADER.size, 3
 _CHECKED = 12
 
 TAG = pa.field("tag", pa.string(), nullable=False)
@@ -97,11 +97,6 @@ def crc_of(blob: bytes) -> int:
 def header_of(rows: int) -> bytes:
     """Return the header of a node of so many rows, of which only their number is wanted."""
     return _HEADER.pack(b"HW", _WITHOUT_HEADERS, 0, rows, 0, 0)
-
-
-def flags_of(blob: bytes) -> int:
-    """Return the bits that tell which columns a node has, and how it is compressed."""
-    return blob[3]
 
 
 def belongs(blob: bytes, base: int, last: int, time: int, version: int) -> bool:

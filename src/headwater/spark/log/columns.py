@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
-from headwater.log.node import HAS_OFFSET, HAS_TIME, HEADER_BYTES, flags_of
+from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES
 from headwater.log.reading import UnopenedNode
 from headwater.spark.engine.arrow_rows import TIME
 
@@ -134,8 +134,8 @@ def batch_of_nodes(
 def _is_used(blob: bytes, schema: pa.Schema) -> bool:
     """Return whether a column lies in the node itself; its header tells how many rows it has."""
     elsewhere = {"stream", "partition", NODE.name}
-    if not flags_of(blob) & HAS_TIME:
+    if not blob[FLAGS_AT] & HAS_TIME:
         elsewhere.add("time")
-    if not flags_of(blob) & HAS_OFFSET:
+    if not blob[FLAGS_AT] & HAS_OFFSET:
         elsewhere.add("offset")
     return not elsewhere.issuperset(schema.names)
