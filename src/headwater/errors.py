@@ -18,6 +18,7 @@
     │   ├── UnknownStream         the stream was never written
     │   ├── UnknownTopic          the topic was never opened
     │   ├── UnknownGroup          the group has never read
+    │   ├── UnknownReader         no reader of that name is registered
     │   ├── StaleSequence         a producer's repeat is older than what is remembered
     │   ├── ReusedSequence        a producer's repeat has other content than the first time
     │   ├── StagingGone           what was staged is gone, or its publish has begun
@@ -37,6 +38,7 @@
     │   ├── JobForgotten          the log no longer knows which writes of a job arrived
     │   ├── SparkFailed           Spark gave up a piece of work for a reason of its own
     │   ├── JobOvertaken          another process of a job's name has moved its position
+    │   ├── JobNameTaken          a job of that name adds up another stream
     │   ├── UnknownArchive        there is no archive of the stream at that place
     │   ├── ArchiveMismatch       an archive is not the history of this stream
     │   ├── ArchiveTaken          another archiver wrote first
@@ -61,6 +63,7 @@
         ├── RowRefused            the outbox holds a row that the log cannot take
         ├── GapError              messages were evicted before a consumer read them
         ├── PositionLost          the log ends before the position of a consumer
+        ├── UnknownConsumer       no consumer of that name has a position in the database
         ├── CheckpointRemoved     the position of a running consumer was removed
         ├── PoisonedBatch         a consumer's handler keeps failing
         └── TransactionEnded      a consumer's handler ended the transaction
@@ -74,7 +77,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 
@@ -293,6 +296,18 @@ class UnknownGroup(LogError):
         super().__init__(f"stream {stream!r} has no group {group!r}; {cure}")
         self.stream = stream
         self.group = group
+
+
+class UnknownReader(LogError):
+    """No reader of that name is registered with the stream, or with any when that is None."""
+
+    def __init__(self, reader: str, stream: str | None = None, similar: str | None = None) -> None:
+        where = "no stream" if stream is None else f"stream {stream!r}"
+        has = "has a reader" if stream is None else "has no reader"
+        cure = f"did you mean {similar!r}?" if similar else "`headwater reader list` shows all"
+        super().__init__(f"{where} {has} {reader!r}; {cure}")
+        self.reader = reader
+        self.stream = stream
 
 
 class StaleSequence(LogError):
@@ -523,6 +538,18 @@ class SparkFailed(SparkError):
             f"Spark gave up: {why}; look at Spark's own log (spark.log.level=ERROR shows it)"
         )
         self.why = why
+
+
+class JobNameTaken(SparkError):
+    """A job of that name adds up other streams; ``streams`` are those."""
+
+    def __init__(self, job: str, streams: Sequence[str]) -> None:
+        super().__init__(
+            f"job {job!r} of this database adds up {', '.join(streams)}; choose another name for "
+            "this one with --job (job= in Python)"
+        )
+        self.job = job
+        self.streams = tuple(streams)
 
 
 class JobOvertaken(SparkError):
@@ -811,6 +838,15 @@ class PositionLost(OutboxError):
         self.stream = stream
         self.position = position
         self.last = last
+
+
+class UnknownConsumer(OutboxError):
+    """No consumer of that name has a position in the database."""
+
+    def __init__(self, consumer: str, similar: str | None = None) -> None:
+        cure = f"did you mean {similar!r}?" if similar else "its first run makes one"
+        super().__init__(f"consumer {consumer!r} has no position in this database; {cure}")
+        self.consumer = consumer
 
 
 class CheckpointRemoved(OutboxError):

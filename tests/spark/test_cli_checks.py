@@ -91,7 +91,7 @@ def test_what_can_be_used_starts_spark(home: Path, url: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("totals", "nowhere", "--db", "{db}", *TOTALS),
+        ("totals", "nowhere", "--db", "{db}", "--value", "v"),
         ("compact", "nowhere"),
         ("restore", "nowhere", "--from", "{home}/archive", "--into", "s"),
         pytest.param(("totals", "nowhere", "--topic", "--db", "{db}", *TOTALS), marks=AT_LENGTH),

@@ -18,6 +18,7 @@ from headwater.errors import (
     DataLost,
     HeadwaterError,
     InvalidInput,
+    JobNameTaken,
     JobOvertaken,
     StreamReplaced,
 )
@@ -49,7 +50,7 @@ def add(spark: SparkSession, embedded_url: str, database_url: str, name: str) ->
         named: dict[str, Any] = {} if "topic" in options else {"stream": name}
         given: dict[str, Any] = {"available_now": True, "db": database_url, "url": embedded_url}
         given["shape"] = SHAPE
-        return totals(spark, **named, **given | options)
+        return totals(spark, **named | given | options)
 
     return add
 
@@ -127,7 +128,7 @@ def test_what_is_no_such_record_is_counted_and_resets_are_passed_over(
     write(stream, range(4, 6))
     found = add()
     assert (found.unreadable, found.first_unreadable) == (len(bad), {name: 4})
-    assert found.records == found.added == 5 + len(bad) + 1
+    assert found.records == found.added == told(engine, "all")[""][0] == 5
     assert told(engine, "pilot") == by_pilot(range(1, 6))
 
 
@@ -246,6 +247,19 @@ def test_a_stream_made_anew_is_not_mistaken_and_a_job_can_begin_anew(
         add()
     assert add(anew=True).records == 20
     assert told(engine, "pilot") == by_pilot(range(11, 31))
+
+
+@on_sqlite
+def test_a_job_of_another_stream_is_named_and_left_alone(
+    hw: headwater.Headwater, engine: sa.Engine, name: str, add: Add
+) -> None:
+    write(hw.stream(name), range(1, 4))
+    add()
+    other = f"{name}-2"
+    write(hw.stream(other), range(4, 6))
+    with pytest.raises(JobNameTaken, match=f"job 'totals' of this database adds up {name};"):
+        add(stream=other)
+    assert told(engine, "pilot") == by_pilot(range(1, 4))
 
 
 def test_a_sum_that_does_not_fit_is_refused_and_nothing_of_it_is_added(

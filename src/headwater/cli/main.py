@@ -11,11 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from headwater.cli import (
+    consumer,
     doctor,
     ick,
     keep,
     outbox,
     queue,
+    reader,
     scrub,
     spark,
     store,
@@ -55,7 +57,9 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 app.add_typer(ick.app, name="ick")
 app.add_typer(timeline.app, name="timeline")
+app.add_typer(reader.app, name="reader")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)

@@ -61,6 +61,12 @@ StreamName = Annotated[
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)
 ]
+Position = Annotated[
+    str,
+    typer.Argument(
+        metavar="TO", help="An offset, first, last, or a time like 2030-01-31T12:00:00Z."
+    ),
+]
 Count = Annotated[
     int, typer.Option("--count", "-c", min=0, metavar="N", help="Print at most N of them.")
 ]

@@ -210,6 +210,10 @@ class AsyncStream(Generic[D]):
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""
         await self._run(retention.set_reader(self._handle.key, reader, offset))
 
+    async def seek_reader(self, reader: str, position: Start) -> int:
+        """Set which offset a reader outside the log needs next, and return it; see Group.seek."""
+        return await self._run(retention.seek_reader(self._handle, reader, position))
+
     async def forget_reader(self, reader: str) -> None:
         """Make retention wait no longer for a reader."""
         await self._run(retention.set_reader(self._handle.key, reader, None))

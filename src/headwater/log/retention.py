@@ -8,9 +8,11 @@ from headwater.errors import InvalidInput
 from headwater.inputs import Duration, whole_ms
 from headwater.log import counts
 from headwater.log.compaction import node_words, rows_of
-from headwater.log.handles import StreamHandle
+from headwater.log.extents import extent
+from headwater.log.handles import Start, StreamHandle, check_start
 from headwater.log.keys import DELETED, STREAMS
 from headwater.log.limits import MAX_OFFSET, check_count, check_name
+from headwater.log.reading import offset_at
 from headwater.log.replies import DeleteReply, EvictReply, RetainReply, TidyReply
 from headwater.log.types import Retained, Retention
 from headwater.store.call import Argument, Call, Operation
@@ -96,6 +98,27 @@ def set_reader(key: str, reader: str, offset: int | None) -> Operation[None]:
     position: Argument = "" if offset is None else check_count(offset, "offset", MAX_OFFSET)
     args = (check_name(reader, "reader"), position)
     yield Call("hw_stream_reader", key, args, repeatable=True)
+
+
+def seek_reader(stream: StreamHandle, reader: str, position: Start) -> Operation[int]:
+    """Note that a reader outside the log needs a place of the stream next; returns the offset."""
+    check_start(position)
+    bounds = yield from extent(stream.name)
+    if position == "first":
+        offset = bounds.first
+    elif position == "last":
+        offset = bounds.last + 1
+    elif isinstance(position, int):
+        offset = position
+    else:
+        offset = yield from offset_at(stream, position)
+    if offset > bounds.last + 1:
+        raise InvalidInput(
+            f"offset {offset} lies beyond stream {stream.name!r}, which ends at {bounds.last}; "
+            f"use an offset up to {bounds.last + 1}, 'first' or 'last'"
+        )
+    yield from set_reader(stream.key, reader, offset)
+    return offset
 
 
 def tidy(

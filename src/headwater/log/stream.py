@@ -276,6 +276,10 @@ class Stream(Generic[D]):
         """Make retention wait for a reader outside the log, which needs ``offset`` next."""
         self._run(retention.set_reader(self._handle.key, reader, offset))
 
+    def seek_reader(self, reader: str, position: Start) -> int:
+        """Set which offset a reader outside the log needs next, and return it; see Group.seek."""
+        return self._run(retention.seek_reader(self._handle, reader, position))
+
     def forget_reader(self, reader: str) -> None:
         """Make retention wait no longer for a reader."""
         self._run(retention.set_reader(self._handle.key, reader, None))

@@ -70,9 +70,7 @@ def totals(
         from headwater.spark.jobs.totals import totals as add_up
         from headwater.stopping import StopSignal, stop_on_signals
 
-        if available_now:
-            # Else it waits for the first message.
-            job.require_log("to add up")
+        job.require_log("to add up")
         stop = StopSignal()
         shape = Shape(value, _fields(per or []), window_ms)
         with stop_on_signals(stop.set):

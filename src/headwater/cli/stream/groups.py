@@ -15,6 +15,7 @@ from headwater.cli.options import (
     Count,
     GroupName,
     NackDelayMs,
+    Position,
     StoreUrl,
     StreamName,
     connected,
@@ -22,7 +23,7 @@ from headwater.cli.options import (
     known_stream,
     similar,
 )
-from headwater.errors import UnknownGroup
+from headwater.errors import InvalidInput, UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
@@ -75,6 +76,77 @@ def list_groups(
     )
 
 
+def set_group(
+    name: StreamName,
+    group: GroupName,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Create the group: it starts at an offset, first, last, or a time.",
+            show_default=False,
+        ),
+    ] = None,
+    max_pending: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Hand out nothing new while N messages await their ack; 0: no limit.",
+            show_default=False,
+        ),
+    ] = None,
+    dead_letters: Annotated[
+        bool | None,
+        typer.Option(
+            "--dead-letters/--no-dead-letters",
+            help="Keep what expires in the stream STREAM.GROUP.dead, or drop it.",
+            show_default=False,
+        ),
+    ] = None,
+    letters_to: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters-to",
+            metavar="STREAM",
+            help="Keep what expires in this stream.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group with --start, or change how it hands out and what it does with dead letters.
+
+    What is not named stays as it is.
+    """
+    if start is None and max_pending is None and dead_letters is None and letters_to is None:
+        raise typer.BadParameter(
+            "give --start, --max-pending, --dead-letters, --no-dead-letters or --dead-letters-to"
+        )
+    if dead_letters is not None and letters_to is not None:
+        raise typer.BadParameter("--dead-letters-to excludes --dead-letters and --no-dead-letters")
+    position = options.position(start) if start is not None else "first"
+    with known_stream(store, name) as stream:
+        groups = stream.info().groups
+        if start is not None and group in groups:
+            raise InvalidInput(
+                f"stream {name!r} has a group {group!r}; use `headwater stream seek` to move it"
+            )
+        if start is None and group not in groups:
+            raise UnknownGroup(name, group, similar(group, groups))
+        letters = dead_letters if letters_to is None else letters_to
+        found = stream.group(group, position, max_pending=max_pending, dead_letters=letters)
+        found.read(0)
+        facts = found.info()
+    output.answer(
+        views.streams.GroupView.of(facts, stream=name),
+        f"{group}: next {facts.next}, max pending {facts.max_pending or 'without limit'}, "
+        f"dead letters {facts.dead_letters or 'are dropped'}",
+        as_json,
+    )
+
+
 def ack(
     name: StreamName,
     group: GroupName,
@@ -109,12 +181,7 @@ def nack(
 def seek(
     name: StreamName,
     group: GroupName,
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO", help="An offset, first, last, or a time like 2030-01-31T12:00:00Z."
-        ),
-    ],
+    to: Position,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

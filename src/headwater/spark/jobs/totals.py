@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from headwater.errors import (
     DatabaseUnreachable,
     HeadwaterError,
+    JobNameTaken,
     SparkFailed,
     StoreError,
     StreamReplaced,
@@ -39,7 +40,7 @@ from headwater.inputs import Duration, check_ms, check_name
 from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.jobs.folding import READ, UNREADABLE, Shape, fold
+from headwater.spark.jobs.folding import ALL, READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState
 from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted
 from headwater.spark.log.target import StreamOrTopic, target_of
@@ -106,8 +107,9 @@ def totals(
     the job. ``on_gap`` says what happens when messages were evicted all the same: "stop" raises
     DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
 
-    Raises JobOvertaken when another process adds to the same job, StreamReplaced, InvalidInput, and
-    errors of the store or the database that do not pass by waiting.
+    Raises JobOvertaken when another process adds to the same job, JobNameTaken when the job adds up
+    another stream, StreamReplaced, InvalidInput, and errors of the store or the database that do
+    not pass by waiting.
     """
     wait_ms = check_ms(every_ms, "every_ms")
     named = {"url": url, "stream": stream, "topic": topic}
@@ -167,7 +169,7 @@ class TotalsQuery:
         """Add up until the end, or until asked to stop."""
         began = time.monotonic()
         with self._report.step(f"adding up {self._target.name}", unit="record") as progress:
-            tries, ended, added = 0, False, 0
+            tries, ended, batch = 0, False, 0
             while not ended and not self._stop.is_set():
                 try:
                     self._open(anew=anew)
@@ -175,8 +177,8 @@ class TotalsQuery:
                     self._follow(progress)
                     ended = True
                 except (HeadwaterError, PySparkException) as error:
-                    tries = 1 if self._added > added else tries + 1
-                    added = self._added
+                    tries = 1 if self._state.batch > batch else tries + 1
+                    batch = self._state.batch
                     why = translated(error)
                     if not _may_pass(why, tries) or self._gives_up(why):
                         raise why from error
@@ -203,6 +205,8 @@ class TotalsQuery:
         if state is None:
             first = {name: extent.first for name, extent in extents.items()}
             state = self._ledger.begin(TotalsExtent(first, {}))
+        if extents and state.extent.next and not extents.keys() & state.extent.next.keys():
+            raise JobNameTaken(self._ledger.job, sorted(state.extent.next))
         for name, created in state.extent.created.items():
             if name not in extents or extents[name].created != created:
                 raise StreamReplaced(name)
@@ -264,8 +268,9 @@ class TotalsQuery:
                 for row in rows
                 if row["per"] not in (READ, UNREADABLE)
             ]
+            before = self._state.extent.records
             self._state = self._ledger.add(self._state, self._extent(rows), sums)
-            self._added += sum(row["records"] for row in rows if row["per"] == READ)
+            self._added += self._state.extent.records - before
             self._outage.over()
             self._steps("added")
         except Exception as error:  # noqa: BLE001  whoever follows the query raises it
@@ -289,7 +294,7 @@ class TotalsQuery:
             before,
             next={**before.next, **{name: row["last"] + 1 for name, row in read.items()}},
             created={**{name: made[name].created for name in read}, **before.created},
-            records=before.records + sum(row["records"] for row in read.values()),
+            records=before.records + sum(row["records"] for row in rows if row["per"] == ALL),
             unreadable=before.unreadable + sum(row["records"] for row in bad.values()),
             first_unreadable={
                 **{name: row["first"] for name, row in bad.items()},

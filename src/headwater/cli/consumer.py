@@ -1,0 +1,143 @@
+"""``headwater consumer``: SQL consumers, where they are, and what an operator may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater import views
+from headwater.cli import options, output
+from headwater.cli.options import AsJson, DatabaseUrl, Position, StoreUrl, connected, similar
+from headwater.errors import InvalidInput, UnknownConsumer
+
+if TYPE_CHECKING:
+    from headwater.client import Headwater
+    from headwater.outbox import Consumer
+
+app = typer.Typer(no_args_is_help=True, help="Look after consumers whose position is in SQL.")
+
+ConsumerName = Annotated[
+    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer.", show_default=False)
+]
+OneStream = Annotated[
+    str | None,
+    typer.Option("--stream", metavar="STREAM", help="One of its streams only.", show_default=False),
+]
+
+
+@app.command("list")
+def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Show every consumer of a database: the offset that it needs next, and its lag."""
+    from headwater.outbox import Outbox
+    from headwater.sql.engines import open_engine
+
+    found = Outbox(open_engine(db)).status().checkpoints
+    with connected(store) as hw:
+        rows = [(one, _lag(hw, one.stream, one.next_offset)) for one in found]
+    output.show_list(
+        rows,
+        lambda row: views.outboxes.ConsumerView.of(row[0], lag=row[1]),
+        {
+            "consumer": lambda row: row[0].consumer,
+            "stream": lambda row: row[0].stream,
+            "next": lambda row: row[0].next_offset,
+            "lag": lambda row: row[1],
+            "idle for": lambda row: output.age_text(row[0].idle_ms),
+        },
+        as_json,
+        nothing="no consumers: one comes into being with its first run",
+    )
+
+
+@app.command()
+def seek(
+    name: ConsumerName,
+    to: Position,
+    db: DatabaseUrl,
+    stream: OneStream = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set where a consumer goes on: on each of its streams, or on one, which an offset is of.
+
+    What it has committed stays; a process that runs it follows.
+    """
+    position = options.position(to)
+    with _known_consumer(db, store, name, stream) as (consumer, _):
+        if isinstance(position, int) and len(consumer.streams) > 1:
+            raise typer.BadParameter(
+                f"an offset is of one stream; name it by --stream: {', '.join(consumer.streams)}"
+            )
+        sought = {place: consumer.seek(position, stream=place) for place in consumer.streams}
+    for place, offset in sought.items():
+        assert isinstance(offset, int), "of a stream, as no topic was named"
+        done = views.outboxes.ConsumerSoughtView(consumer=name, stream=place, next=offset)
+        output.answer(done, f"{name} goes on at {offset} of {place}", as_json)
+
+
+@app.command()
+def remove(
+    name: ConsumerName,
+    db: DatabaseUrl,
+    stream: OneStream = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the position of a consumer, so that retention waits no longer and it begins anew."""
+    with _known_consumer(db, store, name, stream) as (consumer, _):
+        consumer.remove()
+        streams = list(consumer.streams)
+    done = views.outboxes.ConsumerRemovedView(consumer=name, streams=streams)
+    output.answer(done, f"removed {name} of {', '.join(streams)}", as_json)
+
+
+@app.command()
+def forget(
+    name: ConsumerName,
+    db: DatabaseUrl,
+    stream: OneStream = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make retention wait no longer for a consumer until it runs again; its position stays."""
+    with _known_consumer(db, store, name, stream) as (consumer, hw):
+        streams = list(consumer.streams)
+        for place in streams:
+            hw.stream(place).forget_reader(f"consumer:{name}")
+    done = views.outboxes.ConsumerForgottenView(consumer=name, streams=streams)
+    output.answer(done, f"forgot {name} on {', '.join(streams)}", as_json)
+
+
+@contextmanager
+def _known_consumer(
+    db: str, store: str | None, name: str, stream: str | None
+) -> Iterator[tuple[Consumer, Headwater]]:
+    """Yield a consumer of the streams on which it has a position; raises UnknownConsumer."""
+    from headwater.outbox import Consumer, Outbox
+    from headwater.sql.engines import open_engine
+
+    outbox = Outbox(open_engine(db))
+    there = outbox.status().checkpoints
+    held = [one.stream for one in there if one.consumer == name]
+    if not held:
+        raise UnknownConsumer(name, similar(name, {one.consumer for one in there}))
+    if stream is not None and stream not in held:
+        meant = similar(stream, held)
+        raise InvalidInput(
+            f"consumer {name!r} has no position on {stream!r}; "
+            + (f"did you mean {meant!r}?" if meant else f"it has one on {', '.join(held)}")
+        )
+    with connected(store) as hw:
+        yield Consumer(name, [stream] if stream else held, outbox, hw, _handle_nothing), hw
+
+
+def _handle_nothing(_conn: Any, _messages: Any) -> None:
+    """Stand for the handler of a consumer that is not run here."""
+
+
+def _lag(hw: Headwater, stream: str, position: int) -> int:
+    facts = hw.stream(stream).info()
+    return max(facts.last + 1 - max(position, facts.first), 0)

@@ -1,0 +1,125 @@
+"""``headwater reader``: those outside the log that retention waits for, and up to where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater import views
+from headwater.cli import options, output
+from headwater.cli.options import (
+    AsJson,
+    Position,
+    StoreUrl,
+    StreamName,
+    connected,
+    known,
+    known_stream,
+    similar,
+)
+from headwater.errors import InvalidInput, UnknownReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.log.stream import Stream
+    from headwater.views.streams import ReaderView
+
+app = typer.Typer(
+    no_args_is_help=True, help="See whom retention waits for: SQL consumers, queries of Spark, you."
+)
+
+ReaderName = Annotated[
+    str, typer.Argument(metavar="READER", help="Name of the reader.", show_default=False)
+]
+# The readers of SQL consumers have this before their names; see outbox/plan.py.
+_CONSUMER = "consumer:"
+
+
+@app.command("list")
+def list_readers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="STREAM", help="One stream only.", show_default=False)
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every registered reader, of one stream or of all, and the offset that it needs next."""
+    with connected(store) as hw:
+        streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
+    found = [
+        views.streams.ReaderView.of(stream, reader)
+        for stream in streams
+        for reader in sorted(stream.readers)
+    ]
+    columns: dict[str, Callable[[ReaderView], object]] = {
+        "reader": lambda row: row.reader,
+        "next": lambda row: row.next,
+        "lag": lambda row: row.lag,
+    }
+    output.show_list(
+        found,
+        lambda row: row,
+        columns if name else {"stream": lambda row: row.stream} | columns,
+        as_json,
+        nothing="no readers: consumers and queries register themselves",
+    )
+
+
+@app.command()
+def seek(
+    name: StreamName,
+    reader: ReaderName,
+    to: Position,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set which offset a reader needs next: retention keeps all from there on.
+
+    A reader that runs reports its own position again. A SQL consumer is moved by `consumer seek`.
+    """
+    position = options.position(to)
+    if reader.startswith(_CONSUMER):
+        raise InvalidInput(
+            f"{reader!r} reports the position of a SQL consumer; "
+            f"use `headwater consumer seek {reader.removeprefix(_CONSUMER)}`"
+        )
+    with known_stream(store, name) as stream:
+        _require(stream, reader)
+        offset = stream.seek_reader(reader, position)
+    done = views.streams.ReaderSoughtView(stream=name, reader=reader, next=offset)
+    output.answer(done, f"{reader} needs {offset} next", as_json)
+
+
+@app.command()
+def forget(
+    name: StreamName, reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Make retention of a stream wait no longer for a reader; one that runs registers again."""
+    with known_stream(store, name) as stream:
+        _require(stream, reader)
+        stream.forget_reader(reader)
+    done = views.streams.ReaderForgottenView(reader=reader, streams=[name])
+    output.answer(done, f"forgot {reader}", as_json)
+
+
+@app.command()
+def remove(reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False) -> None:
+    """Forget a reader on every stream, as one that will not come back."""
+    with connected(store) as hw:
+        streams = hw.store.run(views.overview.all_streams())
+        held = [stream.name for stream in streams if reader in stream.readers]
+        if not held:
+            others = {one for stream in streams for one in stream.readers}
+            raise UnknownReader(reader, similar=similar(reader, others))
+        for name in held:
+            hw.stream(name).forget_reader(reader)
+    done = views.streams.ReaderForgottenView(reader=reader, streams=held)
+    output.answer(done, f"forgot {reader} on {', '.join(held)}", as_json)
+
+
+def _require(stream: Stream, reader: str) -> None:
+    readers = stream.info().readers
+    if reader not in readers:
+        raise UnknownReader(reader, stream.name, similar(reader, readers))
