@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from headwater import InvalidInput
+from headwater import HeadwaterError, InvalidInput
 from headwater import timeline as public
+from headwater.store.library import NAME, name_in_server
 from headwater.timeline import AsyncFarm, Cursor, Farm, Record, State, Written
 from headwater.timeline.pool.hashing import murmur3
 from tests.support.farms import OpenFarm, Replica, members
@@ -258,6 +259,18 @@ def test_functions_that_are_lost_come_back(farm: Farm, three: list[Replica]) -> 
     three[0].client.execute_command("FUNCTION", "FLUSH")
     assert farm.insert([("k", 2, "n")]).applied == 1
     assert members(farm) == ["n", "m"]
+
+
+def test_a_refusal_that_is_no_move_of_the_farm_is_reported_as_it_is(
+    farm: Farm, three: list[Replica]
+) -> None:
+    farm.insert([("k", 1, "m")])
+    refusing = "redis.register_function('%s', function() return redis.error_reply('HW_ODD x') end)"
+    for replica in three:
+        source = f"#!lua name={NAME}\n{refusing % name_in_server('hw_timeline_write')}"
+        replica.client.function_load(source, replace=True)
+    with pytest.raises(HeadwaterError, match=r"refuses a call of timelines: .*ODD"):
+        farm.insert([("k", 2, "m")])
 
 
 def test_both_farms_have_the_same_names_and_parameters() -> None:

@@ -271,3 +271,23 @@ def test_a_publish_whose_staging_is_gone_before_it_is_marked_is_dropped(
         assert left_behind(failing.hw, stream.name) == set()
 
     failing.fail_in_turn(lost, operate, check)
+
+
+def test_an_eviction_of_a_node_whose_row_is_damaged_is_repeated(failing: FailingServer) -> None:
+    def prepare() -> Stream:
+        stream = new_stream(failing)
+        stream.write_many(NODE)
+        stream.write_many(NODE)
+        index = f"{stream_key(stream.name)}:index"
+        with failing.server.client() as raw:
+            ((member, score),) = raw.zrange(index, 0, 0, withscores=True)
+            raw.zrem(index, member)
+            raw.zadd(index, {b"?" + member: score})
+        return stream
+
+    def check(stream: Stream, _: Failure) -> None:
+        stream.evict(600)
+        assert pairs(stream.read(601, 5000)) == NODE
+        assert_counts_are_right(failing.server, stream)
+
+    failing.fail_in_turn(prepare, lambda stream: stream.evict(600), check)

@@ -10,7 +10,7 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.options import AsJson, StoreUrl, connected, known
-from headwater.errors import StoreError
+from headwater.errors import StoreError, UnreadableNode
 from headwater.outages import store_may_recover
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def keep(
                     for name in kind.names():
                         if stop.is_set():
                             break
-                        done &= kind.keep(name)
+                        done &= _keep_one(kind, name)
             except StoreError as error:
                 # A store that is away may be back in the next round.
                 if once or not store_may_recover(error):
@@ -96,6 +96,15 @@ def keep(
             if once:
                 raise typer.Exit(0 if done else 1)
             stop.wait(interval)
+
+
+def _keep_one(kind: _Chores, name: str) -> bool:
+    """Look after one object; damage of it is reported, and keeps nobody from the others."""
+    try:
+        return kind.keep(name)
+    except UnreadableNode as error:
+        output.warn(f"error: {error}")
+        return False
 
 
 def _chores(

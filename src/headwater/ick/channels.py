@@ -14,6 +14,7 @@ from typing import Any
 from headwater.errors import InvalidInput, LeaseLost
 from headwater.ick.layout import ChannelHandle, Closed, Patience, advance, shard_of
 from headwater.ick.limits import (
+    CHANNEL_MEMBERS,
     MOVE_MEMBERS,
     SCAN_MEMBERS,
     Member,
@@ -49,8 +50,6 @@ from headwater.store.faults import Refusal
 from headwater.store.many import together
 
 PLACES: tuple[Place, ...] = ("ready", "later", "reserved")
-# A member that is committed leaves more places than one that is added comes into.
-COMMIT_MEMBERS = 500
 _SETS = {"ready": "ready", "later": "later", "reserved": "held"}
 
 
@@ -68,7 +67,7 @@ def add(
     while words:
         refused: list[Argument] = []
         for shard, some in _spread(words, view.shards).items():
-            for part in steps_of(some, 2):
+            for part in steps_of(some, 2, CHANNEL_MEMBERS):
                 try:
                     reply = yield from handle.on_shard(
                         "hw_channel_add", view.epoch, shard, (when, *part), len(part) // 2
@@ -175,7 +174,7 @@ def commit(handle: ChannelHandle, batch: Batch, members: Iterable[Member]) -> Op
     _check_batch(handle, batch)
     head = (batch.token, handle.lease_ms)
     done = 0
-    for part in steps_of(_named(batch, members), 2, COMMIT_MEMBERS):
+    for part in steps_of(_named(batch, members), 2, CHANNEL_MEMBERS):
         args = (*head, *part)
         done += yield from _on_batch(handle, "hw_channel_commit", batch, args, _as_replied)
     return done

@@ -26,8 +26,10 @@ MAX_RESERVE: Final = 1_000_000
 MAX_SHARDS: Final = 1024
 
 SCAN_MEMBERS: Final = 1000
-# So many members one call adds, reserves or commits; a larger request goes in steps of these.
+# So many members one call adds, reserves or commits; a larger request goes in steps of these. In a
+# channel each member is in several sets.
 STEP_MEMBERS: Final = 1000
+CHANNEL_MEMBERS: Final = 500
 MOVE_MEMBERS: Final = 250
 
 # What goes along with each member: its score, and how long both are.

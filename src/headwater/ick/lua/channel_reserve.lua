@@ -3,16 +3,19 @@
   What is reserved and not committed comes first, again; then dirty members follow until `count`
   are reserved, one place in FAIR for who has waited longest. The holder may ask again, and gets
   the same members, so that a lost answer does no harm. A lease that has run out is taken over,
-  with a higher token. An empty shard is not leased. One call reserves 1000 members more at most.
+  with a higher token. An empty shard is not leased. One call reserves 500 members more at most.
   KEYS   1 the shard
   ARGV   1 consumer   2 how long the lease lasts, in ms   3 count
   Reply  { token, until, { member, score, ... }, { generation, ... }, ms until the next
            member's time has come or -1, what is left to do }, with token 0 when there is nothing, or
          when another consumer holds the shard: until then is how long. To do: 0 nothing; 1 call again,
-         to reserve the rest; 2 all are reserved, and hw_channel_held shows them, who are more than 1000
+         to reserve the rest; 2 all are reserved, and hw_channel_held shows them, who are more than 500
          error HW_CLOSED
   Cost   O(count · log size)
 ]]
+-- How many members one call reserves or shows: each is in several sets.
+local CHANNEL_ROWS = 500
+
 -- Chooses up to `room` members to reserve: those that have waited longest, then the lowest. Returns
 -- member, score, ..., and whether these are simply the lowest of all.
 local function choose(S, shard, room)
@@ -65,7 +68,7 @@ end
 -- Reserves until `count` are, or the call has done enough; returns how many are, and whether that is all.
 local function reserve_up_to(S, shard, count)
   shard.generation = shard.generation + 1
-  local left = ICK_ROWS
+  local left = CHANNEL_ROWS
   while true do
     local size = redis.call('ZCARD', S .. ':held')
     local room = math.min(count - size, left)
@@ -87,7 +90,7 @@ local function reserve_members(S, shard, now, consumer, lease_ms, count)
   redis.call('HSET', S, 'token', shard.token, 'holder', consumer, 'until', till,
     'generation', shard.generation, 'turn', shard.turn)
   if not all then return { shard.token, till, {}, {}, due_ms, 1 } end
-  if math.min(count, size) > ICK_ROWS then return { shard.token, till, {}, {}, due_ms, 2 } end
+  if math.min(count, size) > CHANNEL_ROWS then return { shard.token, till, {}, {}, due_ms, 2 } end
   local rows = redis.call('ZRANGE', S .. ':held', 0, count - 1, 'WITHSCORES')
   return { shard.token, till, rows, made_of(S, rows, 1), due_ms, 0 }
 end
@@ -109,7 +112,7 @@ redis.register_function{
 --[[
   hw_channel_held: some of what is reserved, by score and then by member, without changing anything.
   KEYS   1 the shard
-  ARGV   1 token of the lease   2 rank to begin at   3 how many, 1000 at most
+  ARGV   1 token of the lease   2 rank to begin at   3 how many, 500 at most
   Reply  { { member, score, ... }, { generation, ... } }
          error HW_LEASE <token> <holder> when another token is in force
 ]]
@@ -119,7 +122,7 @@ redis.register_function{
     local token, first, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
     local shard, fault = check_token(keys[1], token)
     if not shard then return fault or { {}, {} } end
-    local last = first + math.min(count, ICK_ROWS) - 1
+    local last = first + math.min(count, CHANNEL_ROWS) - 1
     local rows = redis.call('ZRANGE', keys[1] .. ':held', first, last, 'WITHSCORES')
     return { rows, made_of(keys[1], rows, 1) }
   end,

@@ -130,7 +130,7 @@ redis.register_function{
     local K = keys[1]
     local known = redis.call('HLEN', K) > (load_stream(K).era == '' and 0 or 1)
     local later = redis.call('ZCARD', K .. ':groups') > FREE_GROUPS or redis.call('EXISTS', K .. ':deleted') == 1
-      or redis.call('HLEN', K .. ':publishing') > FREE_PUBLISHES
+      or redis.call('HLEN', K .. ':publishing') > deleted_publishes.STEP
     if not later then
       for _, name in ipairs(redis.call('ZRANGE', K .. ':groups', 0, -1)) do
         if not free_group(K, name) then
@@ -143,7 +143,7 @@ redis.register_function{
     if later then
       -- What is noted as deleted is freed, also when this call stops before the stream is gone.
       redis.call('ZADD', K .. ':deleted', era, era)
-      set_publishes_aside(K, era)
+      deleted_publishes.set_aside(K, era)
     else
       drop_publishes(K)
     end

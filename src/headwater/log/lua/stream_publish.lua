@@ -48,7 +48,7 @@ local function begin_publish(K, producer, sequence, names, now)
   local P = publish_key(K, producer)
   -- An earlier publish of this producer that stopped before it was begun, or after it was done, or
   -- whose stream was deleted.
-  if redis.call('EXISTS', P) == 1 then drop_left_stagings(K, P) end
+  if redis.call('EXISTS', P) == 1 then deleted_publishes.drop_list(K, P) end
   for i = 1, #names, 1000 do
     redis.call('RPUSH', P, unpack(names, i, math.min(i + 999, #names)))
   end

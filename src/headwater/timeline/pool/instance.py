@@ -132,9 +132,13 @@ class Instance:
             self._rests_until = self._clock() + REST_S
             raise
         except Refusal as refusal:
-            # The functions of timelines refuse for no other reason.
             self._rests_until = 0.0
-            raise FarmMoved(self.where, int(refusal.words[0])) from None
+            if refusal.code == "LAYOUT":
+                raise FarmMoved(self.where, int(refusal.words[0])) from None
+            raise StoreError(
+                f"{self.where} refuses a call of timelines: {refusal}; it has functions of another "
+                "release perhaps, so run headwater doctor on it"
+            ) from None
         except StoreError:
             # The server answered, with an error: other calls may succeed.
             self._rests_until = 0.0

@@ -13,9 +13,6 @@
   that anybody may make, until all of it is in the stream. A step is a write, whose last entry carries
   the state after it; what it leaves in the list and in the stagings is dropped by the next one.
 ]]
--- How many publishes of a deleted stream one call drops.
-local FREE_PUBLISHES = 4
-
 local function staged_key(K, name)
   return K .. ':staged:' .. name
 end
@@ -46,9 +43,23 @@ local function drop_publishes(K)
   for _, producer in ipairs(redis.call('HKEYS', K .. ':publishing')) do drop_publish(K, producer) end
 end
 
--- Drops the stagings that the list of a publish names, if they belong to one: those of a stream that
--- was deleted, or of a publish that was done. A publish that never began has marked none.
-local function drop_left_stagings(K, P)
+-- The publishes of a stream that is deleted are none of a new one: they are put aside, and their keys
+-- are freed later, STEP publishes in one call. One table, because a library has few local names.
+local deleted_publishes = { STEP = 4 }
+
+function deleted_publishes.key(K, era)
+  return K .. ':deleted:' .. era .. ':publishing'
+end
+
+function deleted_publishes.set_aside(K, era)
+  if redis.call('EXISTS', K .. ':publishing') == 1 then
+    redis.call('RENAME', K .. ':publishing', deleted_publishes.key(K, era))
+  end
+end
+
+-- Drops the list of a publish, and the stagings that it names if they belong to one: those of a stream
+-- that was deleted, or of a publish that was done. A publish that never began has marked none.
+function deleted_publishes.drop_list(K, P)
   for _, name in ipairs(redis.call('LRANGE', P, 0, -1)) do
     local S = staged_key(K, name)
     if redis.call('HEXISTS', S, 'begun') == 1 then redis.call('UNLINK', S) end
@@ -56,25 +67,13 @@ local function drop_left_stagings(K, P)
   redis.call('UNLINK', P)
 end
 
-local function deleted_publishes_key(K, era)
-  return K .. ':deleted:' .. era .. ':publishing'
-end
-
--- The publishes of a stream that is deleted are none of a new one; their keys are freed later.
-local function set_publishes_aside(K, era)
-  if redis.call('EXISTS', K .. ':publishing') == 1 then
-    redis.call('RENAME', K .. ':publishing', deleted_publishes_key(K, era))
-  end
-end
-
--- Drops some of the publishes of a stream that was deleted; returns whether there are more.
-local function drop_deleted_publishes(K, era)
-  local publishing = deleted_publishes_key(K, era)
-  local some = redis.call('HRANDFIELD', publishing, FREE_PUBLISHES)
-  for _, producer in ipairs(some) do
+-- Returns whether there are more.
+function deleted_publishes.drop_some(K, era)
+  local publishing = deleted_publishes.key(K, era)
+  for _, producer in ipairs(redis.call('HRANDFIELD', publishing, deleted_publishes.STEP)) do
     -- In a stream of that name that is new since, the list is that of a new publish.
     if redis.call('HEXISTS', K .. ':publishing', producer) == 0 then
-      drop_left_stagings(K, publish_key(K, producer))
+      deleted_publishes.drop_list(K, publish_key(K, producer))
     end
     redis.call('HDEL', publishing, producer)
   end

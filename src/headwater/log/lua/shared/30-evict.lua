@@ -56,6 +56,23 @@ local function limit_for(K, stream, n)
   end
 end
 
+-- Returns what an eviction needs to know of a node. Where its row of the index cannot be read, the node
+-- itself says it: nodes lie side by side, and one has its number of messages in its header.
+-- freed: the last offset of the nodes that are gone.
+local function evicted_node(K, member, last, freed)
+  local fine, node = pcall(parse_node, member)
+  if fine then return node end
+  local before = redis.call('ZRANGE', K .. ':index', '(' .. digits(last), '-inf', 'BYSCORE', 'REV',
+    'LIMIT', 0, 1, 'WITHSCORES')
+  local base = tonumber(before[2] or freed) + 1
+  -- It was freed already, as far as it is counted: what the row says is as good as anything up to its end.
+  if base > last then base = math.min(tonumber(string.match(member, '%d+') or last), last) end
+  local blob = redis.call('HGET', K .. ':nodes', digits(base)) or ''
+  local a, b, c, d = string.byte(blob, 5, 8)
+  local count = d and a + 256 * b + 65536 * c + 16777216 * d or math.huge
+  return { base = base, count = math.min(count, last - base + 1), bytes = #blob, fault = node }
+end
+
 -- Evicts all offsets up to `limit`. Returns how many messages went, whether more is to be freed by
 -- another call, and the node that was in the way. Holes are only found as their nodes go, so that
 -- a later call may correct the count downwards. A node with holes goes whole or not at all, so
@@ -69,8 +86,10 @@ local function evict(K, stream, limit)
   local cut = redis.call('ZRANGE', K .. ':index', digits(limit + 1), '+inf', 'BYSCORE',
     'LIMIT', 0, 1, 'WITHSCORES')
   if cut[1] then
-    local node, last = parse_node(cut[1]), tonumber(cut[2])
+    local last = tonumber(cut[2])
+    local node = evicted_node(K, cut[1], last, f[3] or 0)
     if node.base <= limit and node.count < last - node.base + 1 then
+      if node.fault then error(node.fault) end
       in_the_way = { node.base, last, node.count, node.version, limit + 1 }
       limit = node.base - 1
     end
@@ -84,7 +103,8 @@ local function evict(K, stream, limit)
   local bytes, holes, freed = tonumber(f[1] or 0), tonumber(f[2] or 0), tonumber(f[3] or 0)
   local bases, counted = {}, freed
   for i = 1, #dead, 2 do
-    local node, last = parse_node(dead[i]), tonumber(dead[i + 1])
+    local last = tonumber(dead[i + 1])
+    local node = evicted_node(K, dead[i], last, counted)
     bases[#bases + 1], freed = digits(node.base), math.max(freed, last)
     -- One above `sealed` was left by a seal that stopped half-way, and never counted.
     if last > counted and last <= stream.sealed then

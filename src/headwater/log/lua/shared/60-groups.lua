@@ -8,7 +8,9 @@
   A stream that is deleted with many groups or publishes gets a new era, by one field of K: groups of
   another era are no groups of it. Their keys are freed in steps, which anybody may make.
 ]]
-local FREE_GROUPS = 64
+-- How many groups one call frees or tidies: each may have members to serve, and stands in the list of
+-- all groups in which somebody waits.
+local FREE_GROUPS = 16
 
 -- A listed group that does not exist is nobody's; one that is not listed would not be waited for.
 local function create_group(K, name, stream, next_offset, now)
@@ -44,7 +46,7 @@ end
 local function free_deleted(K)
   local era = redis.call('ZRANGE', K .. ':deleted', 0, 0)[1]
   if not era then return false end
-  if drop_deleted_publishes(K, era) then return true end
+  if deleted_publishes.drop_some(K, era) then return true end
   local listed, stream = K .. ':deleted:' .. era, load_stream(K)
   local names = redis.call('ZRANGE', listed, 0, FREE_GROUPS - 1)
   for _, name in ipairs(names) do
