@@ -18,6 +18,7 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import list_streams, list_topics
 from headwater.log.housekeeping import Kept
+from headwater.profiles import store_of
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues
 from headwater.queue.types import KeptQueue
@@ -206,6 +207,8 @@ class _Connecting:
             await self._made.close()
 
 
-def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> _Connecting:
+def connect(
+    url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
+) -> _Connecting:
     """Connect as headwater.connect does; await the result, or use it in ``async with``."""
-    return _Connecting(url, wait_ms)
+    return _Connecting(store_of(url, profile), wait_ms)

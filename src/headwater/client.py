@@ -18,6 +18,7 @@ from headwater.log.handles import list_streams, list_topics
 from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
+from headwater.profiles import store_of
 from headwater.queue.handles import list_queues
 from headwater.queue.queue import Queue
 from headwater.queue.types import KeptQueue
@@ -208,8 +209,13 @@ class Headwater:
         self.store.close()
 
 
-def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> Headwater:
+def connect(
+    url: str | None = None, *, profile: str | None = None, wait_ms: Duration | None = None
+) -> Headwater:
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
+
+    ``profile`` names a profile of ``headwater.toml`` instead, whose store is used when
+    ``$HEADWATER_URL`` is not set; without it, that file is not looked at.
 
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
     by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server
@@ -217,4 +223,4 @@ def connect(url: str | None = None, *, wait_ms: Duration | None = None) -> Headw
     a store is waited for of which no server answers at all. Raises StoreUnreachable,
     TooManyClients, AccessDenied, StoreTooOld, FormatTooNew, EmbeddedServerFailed or InvalidInput.
     """
-    return Headwater(url, wait_ms=wait_ms)
+    return Headwater(store_of(url, profile), wait_ms=wait_ms)

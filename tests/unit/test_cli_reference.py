@@ -102,6 +102,7 @@ def faults(page: str) -> list[str]:
         for row in told[group][1]:
             found += [f"{group}: no command takes {one}" for one in row.spellings - known]
     variables = {flag.variable for usage in real.values() for flag in usage.flags}
+    variables |= {getattr(option, "envvar", None) for option in get_command(app).params}
     named = set(re.findall(r"HEADWATER_\w+", page))
     return found + [f"no such variable: {one}" for one in named - variables - OTHER_VARIABLES]
 

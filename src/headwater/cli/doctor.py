@@ -16,6 +16,7 @@ from headwater.errors import StoreError
 
 if TYPE_CHECKING:
     from headwater.log.types import StreamInfo
+    from headwater.profiles import Profile
     from headwater.store.checks import Finding
     from headwater.store.doctor import DoctorReport
 
@@ -25,6 +26,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
+    context: typer.Context,
     strict: Annotated[
         bool, typer.Option("--strict", help="Make the exit code 1 on warnings, too.")
     ] = False,
@@ -38,7 +40,8 @@ def doctor(
     from headwater.store.doctor import examine
 
     report = examine(store)
-    report = replace(report, findings=(*report.findings, *_idle_holders(report, store)))
+    more = (*_profile(context.find_root().obj), *_idle_holders(report, store))
+    report = replace(report, findings=(*report.findings, *more))
     if as_json:
         output.show_json(views.stores.DoctorView.of(report))
     else:
@@ -63,6 +66,17 @@ def doctor(
         output.say(f"{report.verdict}: {report.summary} ({report.where})", _STYLES[report.verdict])
     failed = report.verdict == "fail" or (strict and report.verdict == "warn")
     raise typer.Exit(1 if failed else 0)
+
+
+def _profile(profile: Profile | None) -> Iterator[Finding]:
+    """Name the profile that was used, and what an environment variable says instead of it."""
+    from headwater.store.checks import Finding
+
+    if profile is not None:
+        found = f"{profile} sets {', '.join(profile.values) or 'nothing'}"
+        if profile.instead:
+            found += f"; set before, and so not by it: {', '.join(profile.instead)}"
+        yield Finding("profile", found, "ok")
 
 
 def _idle_holders(report: DoctorReport, store: str | None) -> Iterator[Finding]:

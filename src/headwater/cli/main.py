@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headwater import profiles
 from headwater.cli import (
     consumer,
     doctor,
@@ -28,6 +29,7 @@ from headwater.cli import (
 from headwater.cli.demo.command import demo
 from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
+from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 
 class _OneLineErrors(TyperGroup):
@@ -93,6 +95,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     store_url: Annotated[  # noqa: ARG001  commands look it up
         str | None,
         typer.Option(
@@ -100,6 +103,27 @@ def main(
             metavar="URL",
             help="The store; it may also follow the command. Default: $HEADWATER_URL, "
             "else an embedded one in .headwater/.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar=PROFILE_VARIABLE,
+            help="A profile of headwater.toml: what it sets counts where neither an option nor an "
+            "environment variable says otherwise. Default: the one that the file names.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=CONFIG_VARIABLE,
+            help="The file with profiles. Default: the nearest headwater.toml, here or above.",
             show_default=False,
         ),
     ] = None,
@@ -115,3 +139,5 @@ def main(
         # Data may hold characters that the terminal's encoding has not.
         if isinstance(stream_out, io.TextIOWrapper):
             stream_out.reconfigure(errors="backslashreplace")
+    context.obj = profiles.load(profile, config)
+    context.with_resource(profiles.applied(context.obj))
