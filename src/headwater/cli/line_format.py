@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,34 +17,39 @@ from headwater import views
 from headwater.cli import output
 
 if TYPE_CHECKING:
-    from headwater.log.types import Message
+    from headwater.log.types import Message, TopicMessage
     from headwater.views.streams import GoneView
 
 FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt")
+TOPIC_FIELDS = ("partition", *FIELDS)
 _PART = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]|\\[nt0\\]|[^{}\\]+|\\")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
-LineFormat = Annotated[
-    str | None,
-    typer.Option(
+
+def _format_option(fields: tuple[str, ...]) -> Any:
+    known = " ".join(f"{{{field}}}" for field in fields)
+    return typer.Option(
         "--format",
         metavar="TEXT",
         help="Print each message as this text, with its fields in braces: "
-        "{offset} {time} {time_ms} {tag} {value} {attempt}. Known escapes are \\n \\t \\0.",
+        f"{known}. Known escapes are \\n \\t \\0.",
         show_default=False,
-    ),
-]
+    )
+
+
+LineFormat = Annotated[str | None, _format_option(FIELDS)]
+TopicLineFormat = Annotated[str | None, _format_option(TOPIC_FIELDS)]
 
 
 class Format:
     """A form of line; made of a text that ``check_format`` has accepted."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, fields: tuple[str, ...]) -> None:
         self._parts: list[tuple[bool, str]] = []
         for part in _PART.finditer(text):
             if part[1] is not None:
-                if part[1] not in FIELDS:
-                    known = " ".join(f"{{{field}}}" for field in FIELDS)
+                if part[1] not in fields:
+                    known = " ".join(f"{{{field}}}" for field in fields)
                     raise typer.BadParameter(f"--format knows no {part[0]}; it knows {known}")
                 self._parts.append((True, part[1]))
             elif part[0] in "{}":
@@ -53,7 +58,7 @@ class Format:
                 plain = part[0].replace("{{", "{").replace("}}", "}")
                 self._parts.append((False, _ESCAPES.get(part[0], plain)))
 
-    def show(self, found: Iterable[Message | GoneView]) -> None:
+    def show(self, found: Iterable[Message | TopicMessage | GoneView]) -> None:
         """Print messages; what is gone has no line."""
         lines = [self._line(one) for one in found if not isinstance(one, views.streams.GoneView)]
         if not lines:
@@ -64,13 +69,13 @@ class Format:
         else:
             typer.echo(b"\n".join(lines))
 
-    def _line(self, message: Message) -> bytes:
+    def _line(self, message: Message | TopicMessage) -> bytes:
         return b"".join(
             _field(message, text) if is_field else text.encode() for is_field, text in self._parts
         )
 
 
-def _field(message: Message, name: str) -> bytes:
+def _field(message: Message | TopicMessage, name: str) -> bytes:
     if name == "value":
         return bytes(message.value)
     if name == "time":
@@ -79,10 +84,12 @@ def _field(message: Message, name: str) -> bytes:
     return b"" if found is None else str(found).encode("utf-8", "surrogateescape")
 
 
-def check_format(text: str | None, as_json: bool) -> Format | None:
+def check_format(
+    text: str | None, as_json: bool, fields: tuple[str, ...] = FIELDS
+) -> Format | None:
     """Return the form that a command was given; None without one."""
     if text is None:
         return None
     if as_json:
         raise typer.BadParameter("--format and --json exclude each other")
-    return Format(text)
+    return Format(text, fields)

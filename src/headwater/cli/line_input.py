@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import typer
 
@@ -21,6 +21,8 @@ from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from headwater.log.stream import Stream
+    from headwater.log.topic import Topic
+    from headwater.views.record import View
 
 _CHUNK_BYTES = 1 << 20
 _BATCH_BYTES = 8 << 20
@@ -48,31 +50,137 @@ class Split(NamedTuple):
             raise InvalidInput(f"the tag in line {number} is not UTF-8; encode it so") from None
 
 
-def write_lines(
-    stream: Stream, split: Split, most: int, backlog: int | None, as_json: bool
-) -> None:
+class Given(NamedTuple):
+    """What a command that writes was given: one message, or how lines become messages."""
+
+    tag: str | None
+    value: str | None
+    line_tag: str | None
+    separator: str | None
+    batch: int
+    backlog: int | None
+    producer: str | None
+    sequence: int | None
+
+    def check(self) -> None:
+        """Refuse what does not go together."""
+        if (self.tag is None) != (self.value is None):
+            raise typer.BadParameter("give TAG and VALUE, or neither and lines on standard input")
+        if (self.producer is None) != (self.sequence is None):
+            raise typer.BadParameter("--producer and --sequence go together")
+        if self.tag is not None:
+            if self.line_tag is not None or self.separator is not None:
+                raise typer.BadParameter("--tag and --separator are for lines from standard input")
+            return
+        if self.line_tag is not None and self.separator is not None:
+            raise typer.BadParameter("--tag and --separator exclude each other")
+        if self.producer is not None:
+            raise typer.BadParameter("--producer is for one message: give TAG and VALUE")
+        if self.separator == "":
+            raise typer.BadParameter("--separator must not be empty")
+
+
+class _InStream:
+    """Where messages went in a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._name = stream.name
+        self._first = self._last = 0
+
+    def add(self, offsets: range) -> None:
+        self._first, self._last = self._first or offsets.start, offsets.stop - 1
+
+    def one(self) -> tuple[View, str]:
+        """Return what is answered for one message."""
+        view = views.streams.WrittenView(stream=self._name, offset=self._first)
+        return view, str(self._first)
+
+    def lines(self, written: int) -> tuple[View, str]:
+        """Return what is answered for lines."""
+        first, last = self._first or None, self._last or None
+        view = views.streams.LinesWrittenView(
+            stream=self._name, written=written, first=first, last=last
+        )
+        return view, f"the first at {self._first}, the last at {self._last}"
+
+    def __str__(self) -> str:
+        return f"from {self._first} to {self._last}"
+
+
+class _InTopic:
+    """Where messages went in a topic."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._name = topic.name
+        self._spans: dict[int, tuple[int, int]] = {}
+
+    def add(self, offsets: dict[int, range]) -> None:
+        for place, span in offsets.items():
+            first, _ = self._spans.get(place, (span.start, 0))
+            self._spans[place] = first, span.stop - 1
+
+    def one(self) -> tuple[View, str]:
+        """Return what is answered for one message."""
+        ((place, (offset, _)),) = self._spans.items()
+        view = views.streams.TopicWrittenView(topic=self._name, partition=place, offset=offset)
+        return view, f"{place}:{offset}"
+
+    def lines(self, written: int) -> tuple[View, str]:
+        """Return what is answered for lines."""
+        spans = {
+            place: views.streams.OffsetsView(first=first, last=last)
+            for place, (first, last) in sorted(self._spans.items())
+        }
+        view = views.streams.TopicLinesWrittenView(
+            topic=self._name, written=written, partitions=spans
+        )
+        return view, str(self)
+
+    def __str__(self) -> str:
+        spans = sorted(self._spans.items())
+        return ", ".join(f"{place}:{output.range_text(*span)}" for place, span in spans)
+
+
+def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
+    """Write what a command was given to a stream or a topic, and print where it went."""
+    from headwater.log.topic import Topic
+
+    where: Any = _InTopic(target) if isinstance(target, Topic) else _InStream(target)
+    if given.tag is None or given.value is None:
+        _write_lines(target, given, where, as_json)
+        return
+    message = [(given.tag, os.fsencode(given.value))]
+    where.add(
+        target.write_many(
+            message, backlog=given.backlog, producer=given.producer, sequence=given.sequence
+        )
+    )
+    view, told = where.one()
+    output.answer(view, told, as_json)
+
+
+def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool) -> None:
     """Write a message per line and print how many; also when an error or Ctrl-C ends it."""
     source = sys.stdin.buffer
-    written = first = last = 0
+    split = Split(given.line_tag or "", given.separator)
+    written = 0
     try:
         with _progress(source) as progress:
-            for batch in batches(source, most):
+            for batch in batches(source, given.batch):
                 entries = [
                     split.entry(line, number) for number, line in enumerate(batch, written + 1)
                 ]
-                offsets = stream.write_many(entries, backlog=backlog)
-                first, last = first or offsets.start, offsets.stop - 1
+                where.add(target.write_many(entries, backlog=given.backlog))
                 written += len(batch)
                 progress.step(len(batch), sum(map(len, batch)) + len(batch))
     except (HeadwaterError, KeyboardInterrupt):
         if written:
-            output.warn(f"written before that: {written} messages, from {first} to {last}")
+            output.warn(f"written before that: {written} messages, {where}")
         raise
+    view, told = where.lines(written)
     output.answer(
-        views.streams.LinesWrittenView(
-            stream=stream.name, written=written, first=first or None, last=last or None
-        ),
-        f"written {written} messages, the first at {first}, the last at {last}"
+        view,
+        f"written {written} messages, {told}"
         if written
         else "written 0 messages: there were no lines",
         as_json,

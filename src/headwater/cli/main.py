@@ -24,6 +24,7 @@ from headwater.cli import (
     store,
     stream,
     timeline,
+    topic,
     upgrade,
 )
 from headwater.cli.demo.command import demo
@@ -56,6 +57,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.add_typer(stream.app, name="stream")
+app.add_typer(topic.app, name="topic")
 app.add_typer(queue.app, name="queue")
 app.add_typer(ick.app, name="ick")
 app.add_typer(timeline.app, name="timeline")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headwater.errors import UnknownStream
+from headwater.errors import UnknownStream, UnknownTopic
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.log.stream import Stream
+    from headwater.log.topic import Topic
 
 _DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
@@ -57,6 +58,9 @@ DatabaseUrl = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 StreamName = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
+]
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)
 ]
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)
@@ -110,6 +114,21 @@ def connected(url: str | None) -> Iterator[Headwater]:
 
 
 @contextmanager
+def known_topic(url: str | None, name: str) -> Iterator[Topic]:
+    """Yield a topic that exists; raises UnknownTopic, as most often the name is mistyped."""
+    with connected(url) as hw:
+        yield topic_of(hw, name)
+
+
+def topic_of(hw: Headwater, name: str) -> Topic:
+    """Return a topic that exists; raises UnknownTopic."""
+    names = hw.topics()
+    if name not in names:
+        raise UnknownTopic(name, similar(name, names))
+    return hw.topic(name)
+
+
+@contextmanager
 def known_stream(url: str | None, name: str) -> Iterator[Stream]:
     """Yield a stream that exists; raises UnknownStream, as most often the name is mistyped."""
     with connected(url) as hw:
@@ -146,6 +165,19 @@ def offsets(words: list[str]) -> list[int | tuple[int, int]]:
         if not match:
             raise typer.BadParameter(f"{word!r} is not an offset like 5 or a range like 5-9")
         found.append((int(match[1]), int(match[2])) if match[2] else int(match[1]))
+    return found
+
+
+def in_topic(words: list[str]) -> dict[int, list[int | tuple[int, int]]]:
+    """Parse offsets of a topic, as 3:5, and ranges of them, as 3:5-9; returns them by partition."""
+    found: dict[int, list[int | tuple[int, int]]] = {}
+    for word in words:
+        place, colon, rest = word.partition(":")
+        if not (colon and place.isdecimal()):
+            raise typer.BadParameter(
+                f"{word!r} is not a partition with an offset like 3:5 or a range like 3:5-9"
+            )
+        found.setdefault(int(place), []).extend(offsets([rest]))
     return found
 
 

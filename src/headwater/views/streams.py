@@ -14,6 +14,8 @@ from headwater.log.types import (
     Retained,
     Retention,
     StreamInfo,
+    TopicDeadLetter,
+    TopicMessage,
 )
 from headwater.views.record import Mark, View, copied, mirror, text_field
 
@@ -22,11 +24,21 @@ GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name":
 RetentionView = mirror("RetentionView", Retention, first={"stream": str})
 RetainedView = mirror("RetainedView", Retention, Retained, first={"stream": str})
 RedrivenView = mirror("RedrivenView", Redriven, first={"stream": str, "group": str})
+TopicGroupView = mirror(
+    "TopicGroupView",
+    GroupInfo,
+    first={"topic": str, "partition": int},
+    names={"name": "group"},
+)
+TopicRedrivenView = mirror(
+    "TopicRedrivenView", Redriven, first={"topic": str, "group": str, "partition": int}
+)
 
 
 class MessageView(View, frozen=True, kw_only=True):
-    """One message of a stream; ``attempt`` is there when a group handed it out."""
+    """One message; ``attempt`` is there when a group handed it out, ``partition`` in a topic."""
 
+    partition: int | UnsetType = UNSET
     offset: int
     tag: str
     value: str
@@ -35,9 +47,10 @@ class MessageView(View, frozen=True, kw_only=True):
     attempt: int | UnsetType = UNSET
 
     @classmethod
-    def of(cls, message: Message) -> MessageView:
+    def of(cls, message: Message | TopicMessage) -> MessageView:
         """Return the view of a message."""
         return cls(
+            partition=message.partition if isinstance(message, TopicMessage) else UNSET,
             offset=message.offset,
             tag=message.tag,
             **text_field("value", message.value),
@@ -56,10 +69,13 @@ class OffsetsView(View, frozen=True, kw_only=True):
 class GoneView(View, frozen=True, kw_only=True):
     """Messages that a read asked for and that were evicted or compacted away."""
 
+    partition: int | UnsetType = UNSET
     gone: OffsetsView
 
 
-def messages_and_gaps(page: Iterable[Message | None], first: int) -> Iterator[Message | GoneView]:
+def messages_and_gaps(
+    page: Iterable[Message | None], first: int, partition: int | UnsetType = UNSET
+) -> Iterator[Message | GoneView]:
     """Yield what a read found from an offset on, each run of messages that are gone as one view."""
     gone_from = 0
     offset = first - 1
@@ -68,14 +84,14 @@ def messages_and_gaps(page: Iterable[Message | None], first: int) -> Iterator[Me
             gone_from = gone_from or offset
             continue
         if gone_from:
-            yield GoneView(gone=OffsetsView(first=gone_from, last=offset - 1))
+            yield GoneView(partition=partition, gone=OffsetsView(first=gone_from, last=offset - 1))
             gone_from = 0
         yield message
     if gone_from:
-        yield GoneView(gone=OffsetsView(first=gone_from, last=offset))
+        yield GoneView(partition=partition, gone=OffsetsView(first=gone_from, last=offset))
 
 
-def found_view(found: Message | GoneView) -> MessageView | GoneView:
+def found_view(found: Message | TopicMessage | GoneView) -> MessageView | GoneView:
     """Return the view of what ``messages_and_gaps`` yields."""
     return found if isinstance(found, GoneView) else MessageView.of(found)
 
@@ -100,8 +116,9 @@ class TopicView(View, frozen=True, kw_only=True):
 
 
 class DeadLetterView(View, frozen=True, kw_only=True):
-    """A message that a group gave up; ``origin`` is its offset in the stream it came from."""
+    """A message that a group gave up; ``origin`` is its offset in its stream or ``partition``."""
 
+    partition: int | UnsetType = UNSET
     origin: int
     attempts: int
     tag: str
@@ -113,7 +130,7 @@ class DeadLetterView(View, frozen=True, kw_only=True):
     offset: int
 
     @classmethod
-    def of(cls, letter: DeadLetter) -> DeadLetterView:
+    def of(cls, letter: DeadLetter | TopicDeadLetter) -> DeadLetterView:
         """Return the view of a dead letter."""
         own = {**text_field("value", letter.value), "cause": letter.cause and str(letter.cause)}
         return cls(**copied(cls, letter, **own))
@@ -133,6 +150,52 @@ class LinesWrittenView(View, frozen=True, kw_only=True):
     written: int
     first: int | None
     last: int | None
+
+
+class TopicCreatedView(View, frozen=True, kw_only=True):
+    """A topic that is there, and how many partitions it has."""
+
+    topic: str
+    partitions: int
+
+
+class TopicWrittenView(View, frozen=True, kw_only=True):
+    """Where one message of a topic was written."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class TopicLinesWrittenView(View, frozen=True, kw_only=True):
+    """How many messages were written to a topic, and their offsets in each partition."""
+
+    topic: str
+    written: int
+    partitions: dict[int, OffsetsView]
+
+
+class TopicSoughtView(View, frozen=True, kw_only=True):
+    """The offset that a group reads next in each partition that was sought."""
+
+    topic: str
+    group: str
+    next: dict[int, int]
+
+
+class TopicGroupRemovedView(View, frozen=True, kw_only=True):
+    """A group that was removed from all partitions of a topic."""
+
+    topic: str
+    group: str
+    removed: bool = True
+
+
+class TopicDeletedView(View, frozen=True, kw_only=True):
+    """A topic that was deleted with all its streams."""
+
+    topic: str
+    deleted: bool = True
 
 
 class AckedView(View, frozen=True, kw_only=True):

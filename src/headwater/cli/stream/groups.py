@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headwater import views
 from headwater.cli import options, output
+from headwater.cli.message_options import AtMost
 from headwater.cli.options import (
     AsJson,
     Count,
@@ -27,7 +28,21 @@ from headwater.errors import InvalidInput, UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
-    from headwater.views.overview import StreamGroup
+    from headwater.log.types import DeadLetter, TopicDeadLetter
+
+# What is shown of a row that has a ``group``.
+GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "group": lambda row: row.group.name,
+    "next": lambda row: row.group.next,
+    "ack_offset": lambda row: row.group.ack_offset,
+    "pending": lambda row: row.group.pending,
+    "lag": lambda row: row.group.lag,
+    "missed": lambda row: row.group.missed,
+    "expired": lambda row: row.group.expired,
+    "dead": lambda row: row.group.dead,
+    "members": lambda row: len(row.group.members),
+    "waiting": lambda row: row.group.waiting,
+}
 
 _Offsets = Annotated[
     list[str],
@@ -55,22 +70,10 @@ def list_groups(
     with connected(store) as hw:
         streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
         found = hw.store.run(views.overview.groups_of(streams))
-    columns: dict[str, Callable[[StreamGroup], object]] = {
-        "group": lambda row: row.group.name,
-        "next": lambda row: row.group.next,
-        "ack_offset": lambda row: row.group.ack_offset,
-        "pending": lambda row: row.group.pending,
-        "lag": lambda row: row.group.lag,
-        "missed": lambda row: row.group.missed,
-        "expired": lambda row: row.group.expired,
-        "dead": lambda row: row.group.dead,
-        "members": lambda row: len(row.group.members),
-        "waiting": lambda row: row.group.waiting,
-    }
     output.show_list(
         found,
         lambda row: views.streams.GroupView.of(row.group, stream=row.stream),
-        columns if name else {"stream": lambda row: row.stream} | columns,
+        GROUP_COLUMNS if name else {"stream": lambda row: row.stream} | GROUP_COLUMNS,
         as_json,
         nothing="no groups: a group comes into being with its first read",
     )
@@ -204,10 +207,19 @@ def dead(
     with _known_group(store, name, group) as found:
         letters = found.dead(count)
         keeps = found.info().dead_letters
+    show_letters(letters, group, keeps, as_json)
+
+
+def show_letters(
+    letters: Sequence[DeadLetter | TopicDeadLetter], group: str, keeps: str | None, as_json: bool
+) -> None:
+    """Print dead letters of a group; ``keeps`` is the stream in which it has them, if any."""
+    partition: dict[str, Callable[[Any], object]] = {"partition": lambda letter: letter.partition}
     output.show_list(
         letters,
         views.streams.DeadLetterView.of,
-        {
+        (partition if any(hasattr(one, "partition") for one in letters) else {})
+        | {
             "origin": lambda letter: letter.origin,
             "attempts": lambda letter: letter.attempts,
             "buried": lambda letter: output.time_text(letter.buried_ms),
@@ -223,12 +235,7 @@ def dead(
 def redrive(
     name: StreamName,
     group: GroupName,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            "--count", "-c", min=1, metavar="N", help="Return at most N.", show_default="all"
-        ),
-    ] = None,
+    count: AtMost = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,0 +1,67 @@
+"""Messages of streams and of topics as tables, lines, JSON, or in a user's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.text import Text
+
+from headwater import views
+from headwater.cli import output
+from headwater.cli.line_format import Format
+
+if TYPE_CHECKING:
+    from headwater.log.types import Message, TopicMessage
+    from headwater.views.streams import GoneView
+
+Found: TypeAlias = "Message | TopicMessage | GoneView"
+
+
+def show_page(found: Sequence[Found], as_json: bool, form: Format | None) -> None:
+    """Print messages, and which of those asked for are gone."""
+    if as_json:
+        output.show_json(*map(views.streams.found_view, found))
+        return
+    if form:
+        form.show(found)
+        return
+    headings, rows = ["offset", "time", "tag", "value"], [_row(one) for one in found]
+    attempts = [getattr(one, "attempt", None) for one in found]
+    if any(attempts):
+        headings.insert(3, "attempt")
+        rows = [(*row[:3], attempt, row[3]) for row, attempt in zip(rows, attempts, strict=True)]
+    if any(_partition(one) is not None for one in found):
+        headings.insert(0, "partition")
+        rows = [(_partition(one), *row) for row, one in zip(rows, found, strict=True)]
+    output.show_table(headings, rows)
+
+
+def show_each(found: Sequence[Found], as_json: bool, form: Format | None) -> None:
+    """Print messages one by one, as they arrive."""
+    for one in found:
+        if as_json:
+            output.show_json(views.streams.found_view(one))
+        elif form:
+            form.show([one])
+        else:
+            _show_line(one)
+
+
+def _partition(found: Found) -> int | None:
+    place = getattr(found, "partition", None)
+    return place if isinstance(place, int) else None
+
+
+def _row(found: Found) -> tuple[object, ...]:
+    if isinstance(found, views.streams.GoneView):
+        return (output.range_text(found.gone.first, found.gone.last), None, None, "gone")
+    return (found.offset, output.time_text(found.time_ms), found.tag, found.value)
+
+
+def _show_line(found: Found) -> None:
+    offset, time, tag, value = (output.readable(cell) for cell in _row(found))
+    place = _partition(found)
+    where = offset if place is None else f"{place}:{offset}"
+    line = Text.assemble((where, "cyan"), "  ", (time, "dim"), "  ", (tag, "bold"), "  ", value)
+    output.console().print(line, soft_wrap=True)

@@ -1,0 +1,25 @@
+"""``headwater topic``: write, read and look after topics and their groups."""
+
+from __future__ import annotations
+
+import typer
+
+import headwater.cli.topic.groups as groups
+import headwater.cli.topic.messages as messages
+import headwater.cli.topic.upkeep as upkeep
+
+app = typer.Typer(no_args_is_help=True, help="Write, read and look after topics.")
+app.command("create")(upkeep.create)
+app.command("list")(upkeep.list_topics)
+app.command("write")(messages.write)
+app.command("read")(messages.read)
+app.command("tail")(messages.tail)
+app.command("info")(upkeep.info)
+app.command("groups")(groups.list_groups)
+app.command("ack")(groups.ack)
+app.command("nack")(groups.nack)
+app.command("seek")(groups.seek)
+app.command("dead")(groups.dead)
+app.command("redrive")(groups.redrive)
+app.command("remove-group")(groups.remove_group)
+app.command("delete")(upkeep.delete)

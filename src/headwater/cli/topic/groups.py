@@ -1,0 +1,202 @@
+"""The groups of a topic: where they stand by partition, and what an operator may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from headwater import views
+from headwater.cli import options, output
+from headwater.cli.message_options import AtMost
+from headwater.cli.options import (
+    AsJson,
+    Count,
+    GroupName,
+    NackDelayMs,
+    StoreUrl,
+    TopicName,
+    connected,
+    known_topic,
+    similar,
+    topic_of,
+)
+from headwater.cli.stream.groups import GROUP_COLUMNS, show_letters
+from headwater.errors import UnknownGroup
+
+if TYPE_CHECKING:
+    from headwater.log.topic import TopicGroup
+    from headwater.log.types import GroupInfo
+
+_Offsets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OFFSET...", help="Partitions and offsets, as 3:5, and ranges, as 3:5-9."
+    ),
+]
+
+
+class _GroupRow(NamedTuple):
+    topic: str
+    partition: int
+    group: GroupInfo
+
+
+@contextmanager
+def _known_group(url: str | None, name: str, group: str) -> Iterator[TopicGroup]:
+    with known_topic(url, name) as topic:
+        try:
+            yield topic.group(group)
+        except UnknownGroup as error:
+            known = {one for facts in topic.info() for one in facts.groups}
+            found = UnknownGroup(error.stream, group, similar(group, known - {group}))
+            found.partition, found.partitions_done = error.partition, error.partitions_done
+            raise found from None
+
+
+def list_groups(
+    name: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="One topic only.", show_default=False)
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where every group stands in each partition, of one topic or of all."""
+    with connected(store) as hw:
+        if name:
+            topics = [views.overview.TopicStreams(name, topic_of(hw, name).info())]
+        else:
+            topics = hw.store.run(views.overview.all_topics())
+        places = {
+            facts.name: (topic.topic, place)
+            for topic in topics
+            for place, facts in enumerate(topic.partitions)
+        }
+        streams = [facts for topic in topics for facts in topic.partitions]
+        found = hw.store.run(views.overview.groups_of(streams))
+    rows = [_GroupRow(*places[row.stream], row.group) for row in found]
+    rows.sort(key=lambda row: (row.topic, row.group.name, row.partition))
+    whose: dict[str, Callable[[Any], object]] = {"topic": lambda row: row.topic}
+    columns = {
+        "group": GROUP_COLUMNS["group"],
+        "partition": lambda row: row.partition,
+        **GROUP_COLUMNS,
+    }
+    output.show_list(
+        rows,
+        lambda row: views.streams.TopicGroupView.of(
+            row.group, topic=row.topic, partition=row.partition
+        ),
+        columns if name else whose | columns,
+        as_json,
+        nothing="no groups: a group comes into being with its first read",
+    )
+
+
+def ack(
+    name: TopicName,
+    group: GroupName,
+    offsets: _Offsets,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge messages."""
+    parsed = options.in_topic(offsets)
+    with _known_group(store, name, group) as found:
+        count = found.ack(parsed)
+    done = views.streams.AckedView(stream=name, group=group, acked=count)
+    output.answer(done, f"acknowledged {count} that were pending", as_json)
+
+
+def nack(
+    name: TopicName,
+    group: GroupName,
+    offsets: _Offsets,
+    delay_ms: NackDelayMs = 0,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Return messages to the group as failed, to be redelivered."""
+    parsed = options.in_topic(offsets)
+    with _known_group(store, name, group) as found:
+        count = found.nack(parsed, delay_ms=delay_ms)
+    done = views.streams.NackedView(stream=name, group=group, nacked=count)
+    output.answer(done, f"given back {count} that were pending", as_json)
+
+
+def seek(
+    name: TopicName,
+    group: GroupName,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO",
+            help="first, last, or a time like 2030-01-31T12:00:00Z; with --partition an offset.",
+        ),
+    ],
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set where a group stands in all partitions or in one: everything before is done."""
+    position = options.position(to)
+    if partition is None and isinstance(position, int):
+        raise typer.BadParameter("an offset is one of a partition; give --partition with it")
+    with _known_group(store, name, group) as found:
+        offsets = found.seek(position if partition is None else {partition: position})
+    done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
+    places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
+    output.answer(done, f"{group} reads on at {places}", as_json)
+
+
+def dead(
+    name: TopicName,
+    group: GroupName,
+    count: Count = 100,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest dead letters of a group: the messages that it gave up."""
+    with _known_group(store, name, group) as found:
+        letters = found.dead(count)
+        keeps = next((info.dead_letters for info in found.info() if info.dead_letters), None)
+    show_letters(letters, group, keeps, as_json)
+
+
+def redrive(
+    name: TopicName,
+    group: GroupName,
+    count: AtMost = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Return dead letters to the group; their attempts begin anew."""
+    with _known_group(store, name, group) as found:
+        done = found.redrive() if count is None else found.redrive(count)
+    gone = sum(part.gone for part in done.values())
+    lost = f"; {gone} stay, because the topic no longer holds them" if gone else ""
+    if as_json:
+        output.show_json(
+            *(
+                views.streams.TopicRedrivenView.of(part, topic=name, group=group, partition=place)
+                for place, part in done.items()
+            )
+        )
+    else:
+        output.say(f"given back {sum(part.returned for part in done.values())}{lost}")
+
+
+def remove_group(
+    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Remove a group from every partition, so that retention no longer waits for it."""
+    with _known_group(store, name, group) as found:
+        if not found.remove():
+            raise UnknownGroup(name, group)
+    done = views.streams.TopicGroupRemovedView(topic=name, group=group)
+    output.answer(done, f"removed {group}", as_json)

@@ -1,0 +1,198 @@
+"""Messages in and out of a topic: write, read, tail."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater import views
+from headwater.cli import line_input, output
+from headwater.cli.line_format import TOPIC_FIELDS, TopicLineFormat, check_format
+from headwater.cli.message_options import (
+    AckMs,
+    AsGroup,
+    Backlog,
+    ExpireMs,
+    FirstOffset,
+    LineTag,
+    NewestLines,
+    OneTag,
+    OneValue,
+    Producer,
+    Separator,
+    Sequence,
+    StopAfter,
+    check_group_options,
+)
+from headwater.cli.message_output import Found, show_each, show_page
+from headwater.cli.options import (
+    AsJson,
+    BatchSize,
+    BlockMs,
+    Count,
+    StoreUrl,
+    TopicName,
+    connected,
+    interruptible,
+    known_topic,
+    topic_of,
+)
+from headwater.cli.stream.messages import FOLLOW_MS, PAGE
+
+if TYPE_CHECKING:
+    from headwater.client import Headwater
+    from headwater.log.topic import Topic
+
+
+def write(
+    name: TopicName,
+    tag: OneTag = None,
+    value: OneValue = None,
+    line_tag: LineTag = None,
+    separator: Separator = None,
+    batch: BatchSize = 1000,
+    backlog: Backlog = None,
+    producer: Producer = None,
+    sequence: Sequence = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one message, TAG and VALUE; or, without them, a message for each line of stdin.
+
+    Each goes to the partition of its tag. Lines are written as they arrive, in batches that are
+    whole within each partition. It prints partitions with offsets, as 3:5.
+    """
+    given = line_input.Given(*(tag, value, line_tag, separator, batch, backlog, producer, sequence))
+    given.check()
+    with connected(store) as hw, interruptible():
+        line_input.write_given(hw.topic(name), given, as_json)
+
+
+def read(
+    name: TopicName,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="P", help="Only this partition."),
+    ] = None,
+    offset: FirstOffset = None,
+    count: Count = 10,
+    block_ms: BlockMs = 0,
+    group: AsGroup = None,
+    ack_ms: AckMs = None,
+    expire_ms: ExpireMs = None,
+    line_format: TopicLineFormat = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read messages, partition by partition, which changes nothing; or take them as a member.
+
+    Without --ack-ms, a message that a group's member took counts as acknowledged. --offset is one
+    of a partition; --block-ms needs --partition or --group.
+    """
+    check_group_options(group, ack_ms, expire_ms)
+    if group is not None and (offset is not None or partition is not None):
+        raise typer.BadParameter("--group excludes --partition and --offset; see `topic seek`")
+    if offset is not None and partition is None:
+        raise typer.BadParameter("--offset needs --partition")
+    if block_ms and group is None and partition is None:
+        raise typer.BadParameter("--block-ms needs --partition or --group")
+    form = check_format(line_format, as_json, TOPIC_FIELDS)
+    with known_topic(store, name) as topic:
+        if group is not None:
+            taken = topic.group(group).read(
+                count, block_ms=block_ms, ack_ms=ack_ms, expire_ms=expire_ms
+            )
+            show_page(taken, as_json, form)
+            return
+        found: list[Found] = []
+        left = count
+        for place in range(topic.partitions()) if partition is None else (partition,):
+            at = topic.partition(place).info().first if offset is None else offset
+            page, end = _read(topic, place, at, left, block_ms)
+            found += page
+            left -= end - at
+    if found:
+        show_page(found, as_json, form)
+    elif count:
+        output.warn("nothing there; `topic info` shows what the partitions hold")
+
+
+def tail(
+    name: TopicName,
+    last: NewestLines = None,
+    count: StopAfter = None,
+    line_format: TopicLineFormat = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest messages, then each new one as it arrives, until Ctrl-C or SIGTERM.
+
+    Either signal ends it with exit code 0, and so does the end of whoever reads its output.
+    Between partitions the newest are in the order of their times.
+    """
+    form = check_format(line_format, as_json, TOPIC_FIELDS)
+    left = sys.maxsize if count is None else count
+    begin = min(10, left) if last is None else last
+    with (
+        connected(store) as hw,
+        suppress(KeyboardInterrupt),
+        interruptible(),
+        output.ending_with_its_reader(),
+    ):
+        from headwater.log.types import TopicMessage
+
+        topic = topic_of(hw, name)
+        facts = topic.info()
+        newest: list[TopicMessage] = []
+        for place, each in enumerate(facts):
+            page, _ = _read(topic, place, max(each.first, each.last - begin + 1), begin, 0)
+            newest += [one for one in page if isinstance(one, TopicMessage)]
+        newest.sort(key=lambda message: message.time_ms)
+        newest = newest[max(0, len(newest) - begin) :][:left]
+        show_each(newest, as_json, form)
+        left -= len(newest)
+        at = [each.last + 1 for each in facts]
+        while left and output.is_read():
+            for place in _await_news(hw, topic, at):
+                page, end = _read(topic, place, at[place], min(left, PAGE), 1)
+                show_each(page, as_json, form)
+                left -= sum(not isinstance(one, views.streams.GoneView) for one in page)
+                at[place] = end
+
+
+def _read(topic: Topic, place: int, at: int, count: int, block_ms: int) -> tuple[list[Found], int]:
+    """Read from a partition; returns what was found, and the offset behind it."""
+    from headwater.log.topics import in_partition
+
+    found: list[Found] = []
+    start, end = at, at + count
+    while at < end:
+        page = topic.partition(place).read(
+            at, min(end - at, PAGE), block_ms=0 if at > start else block_ms
+        )
+        if not page:
+            break
+        for one in views.streams.messages_and_gaps(page, at, place):
+            if isinstance(one, views.streams.GoneView):
+                found.append(one)
+            else:
+                found += in_partition(place, [one])
+        at += len(page)
+    return found, at
+
+
+def _await_news(hw: Headwater, topic: Topic, at: list[int]) -> list[int]:
+    """Wait for messages from offsets on; returns the partitions that have some."""
+    from headwater.log.handles import StreamHandle
+    from headwater.log.topic_groups import TURN_MS, await_news
+
+    ends = [(StreamHandle(f"{topic.name}/{place}", set()), one - 1) for place, one in enumerate(at)]
+    if hw.store.kind == "cluster":
+        # Streams in different slots cannot be waited for together: take turns.
+        woken = [name for end in ends for name in hw.store.run(await_news([end], TURN_MS))]
+    else:
+        woken = hw.store.run(await_news(ends, FOLLOW_MS))
+    return [place for place, (stream, _) in enumerate(ends) if stream.name in woken]
