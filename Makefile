@@ -13,6 +13,9 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 CODE := $(wildcard src tests bench examples)
 
+# Tests start hundreds of processes, and each would compile the project anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The stamp holds the path it was made in. A tree that was moved or copied, or whose Python is gone,
 # has no working environment, whatever the file times are, and is set up again.
 ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell pwd -P))

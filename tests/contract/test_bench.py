@@ -22,8 +22,8 @@ def run(*words: str) -> str:
 
 
 SHORT = (
-    *("--rounds", "1", "--long", "20000", "--backlog", "5000", "--dirty", "20000"),
-    *("--waiting", "5000", "--seconds", "0.2", "--fragments", "2000", "--groups", "200", "--json"),
+    *("--rounds", "1", "--long", "5000", "--backlog", "1000", "--dirty", "5000"),
+    *("--waiting", "1000", "--seconds", "0.1", "--fragments", "2000", "--groups", "200", "--json"),
 )
 
 

@@ -8,7 +8,7 @@ there, nothing is lost or twice, and a client that meets no failure repeats the 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +22,18 @@ from tests.support.queue_cases import LONG_MS, Case, Deed
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 ALL, SOME = slice(None), slice(1, 3)
 restarting = pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
+
+
+def with_restarts(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Try each name without a restart and with one; the short run restarts for every third."""
+    rows = []
+    for place, name in enumerate(names):
+        marks = [pytest.mark.long] if place % 3 else []
+        rows += [
+            pytest.param(name, False, id=name),
+            pytest.param(name, True, id=f"{name}-restart", marks=marks),
+        ]
+    return pytest.mark.parametrize(("name", "restarts"), rows)
 
 
 class Trial(NamedTuple):
@@ -148,8 +160,7 @@ def values_of(rows: list[tuple[Any, ...]]) -> list[bytes]:
     return sorted(row[0] for row in rows if row[1] != "damaged" and row[0] != b"mortal")
 
 
-@restarting
-@pytest.mark.parametrize("name", WHOLE)
+@with_restarts(WHOLE)
 def test_an_operation_is_done_or_as_if_it_never_was(
     failing: FailingServer, name: str, restarts: bool
 ) -> None:
@@ -180,8 +191,7 @@ def test_an_operation_is_done_or_as_if_it_never_was(
     failing.fail_in_turn(fresh, operate, look, forgetting=restarts)
 
 
-@restarting
-@pytest.mark.parametrize("name", STEPS)
+@with_restarts(STEPS)
 def test_a_step_that_fails_loses_nothing(failing: FailingServer, name: str, restarts: bool) -> None:
     prepare, operate = STEPS[name]
 

@@ -24,7 +24,7 @@ from headwater.outbox import Consumer, Outbox, Streamer
 pytestmark = pytest.mark.fault
 
 SEED = int(os.environ.get("HEADWATER_SEED") or 1)
-SCHEDULES = 40 * int(os.environ.get("HEADWATER_LONG") or 1)
+SCHEDULES = 20 * int(os.environ.get("HEADWATER_LONG") or 1)
 STREAMER_STEPS = ("deleted", "marked", "committing", "claimed", "appended", "cleared")
 CONSUMER_STEPS = ("read", "begun", "moved", "handled", "committed")
 
