@@ -13,7 +13,6 @@ from headwater import Defect, ScrubReport, StoreError
 from headwater.store.scrub_pace import ScrubProgress
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.naming import safe_farm
-from headwater.timeline.walker.scrubbing import scrub_farm
 from tests.support import resharding
 from tests.support.commands import run
 from tests.support.farms import DEAD, Replica, replicas
@@ -40,9 +39,17 @@ def farm_of(four: list[Replica]) -> str:
 def scrub(farm: str, keep: int | None = None, **words: Any) -> ScrubReport:
     async def look() -> ScrubReport:
         async with AsyncFarm.open(farm, max_size=10, keep=keep, timeout_ms=20_000) as opened:
-            return await scrub_farm(opened, **words)
+            return await opened.scrub(**words)
 
     return asyncio.run(look())
+
+
+def test_a_farm_of_either_kind_is_scrubbed_by_its_own_method(four: list[Replica]) -> None:
+    with Farm.open(farm_of(four), max_size=10, timeout_ms=20_000) as farm:
+        report = farm.scrub()
+        assert (report.objects, report.defects, report.complete) == (60, (), True)
+        assert not farm.scrub(stop=lambda: True).complete
+    assert scrub(farm_of(four)).objects == 60
 
 
 def the_one(four: list[Replica], keep: int | None = None) -> Defect:

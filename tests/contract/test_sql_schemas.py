@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from headwater.errors import DatabaseRefused
+from headwater.outbox import Outbox
 from headwater.outbox.schema import SCHEMA as OUTBOX
 from headwater.outbox.schema import metadata as outbox_tables
 from headwater.spark.jobs.ledger import SCHEMA as TOTALS
@@ -108,6 +112,30 @@ def test_tables_that_exist_need_no_right_to_create_them(
         conn.exec_driver_sql(f"DROP TABLE {min(tables)}")
     with pytest.raises(DENIED, match=r"permission denied|readonly"):
         schema.ensure(other)
+    other.dispose()
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+@pytest.mark.parametrize("right", ["none", "to create, but the tables are of another"])
+def test_who_may_not_create_need_not_where_the_tables_exist(
+    engine: sa.Engine, name: str, right: str
+) -> None:
+    other = without_rights(engine, name)
+    if right != "none":
+        with engine.begin() as conn:
+            conn.exec_driver_sql(f'GRANT CREATE ON SCHEMA public TO "{name}"')
+    else:
+        with pytest.raises(DatabaseRefused):
+            Outbox(other).create_all()
+    Outbox(engine).create_all()
+    Outbox(other).create_all()
+
+    async def create() -> None:
+        theirs = create_async_engine(other.url)
+        await Outbox(theirs).create_all()
+        await theirs.dispose()
+
+    asyncio.run(create())
     other.dispose()
 
 

@@ -152,6 +152,17 @@ def test_a_table_is_backfilled_into_timelines(
     assert backfill(spark, name, tag="word", value="raw", score="id", **words).rows == 0
     with pytest.raises(InvalidInput, match="name the columns"):
         backfill(spark, f"{name}-2", tag="word", **words)
+    one_key = {**words, "table": None, "query": "SELECT id, raw, 'k' AS word FROM t"}
+    backfill(
+        spark,
+        f"{name}-3",
+        **{"tag": "word", "value": "raw", "score": "id", "max_size": 2, "keep": 3, **one_key},
+        order_by="id",
+    )
+    kept = four[0].states(b"k") | four[1].states(b"k")
+    assert sorted(state.score for state in kept.values()) == [27.0, 28.0, 29.0]
+    with pytest.raises(InvalidInput, match="max_size and keep are for timelines"):
+        backfill(spark, f"{name}-4", **{**words, "timelines": None, "stream": name, "keep": 3})
 
 
 def test_what_cannot_be_written_is_told_in_one_line(

@@ -43,7 +43,7 @@ class _Intake(TableInput):
         LogTarget(URL, "stream", "name"),
         QueueTarget(URL, "name"),
         DirtyTarget(URL, "ick", "name", None),
-        TimelineTarget(URL, URL, "score"),
+        TimelineTarget(URL, FarmPlan(URL), "score"),
         FarmPlan(URL),
         _Intake(None, "name", URL),  # type: ignore[arg-type]
         Sources(None, {"url": URL}, URL, ("name",), Canon("t", per="p", value="v")),  # type: ignore[arg-type]

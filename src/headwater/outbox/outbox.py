@@ -66,8 +66,9 @@ class Outbox(Generic[E]):
         """Create the tables that are not there yet; to be awaited on an AsyncEngine.
 
         Runs the SQL files of this package, so it may be called at every start. A SQLite file is
-        set to WAL mode as well, so that staging and streaming do not wait for readers. Raises
-        DatabaseUnreachable or DatabaseRefused.
+        set to WAL mode as well, so that staging and streaming do not wait for readers. A user of
+        Postgres who may not create tables need not, where they exist. Raises DatabaseUnreachable or
+        DatabaseRefused.
         """
         if isinstance(self.engine, AsyncEngine):
             return _create_async(self.engine)

@@ -37,6 +37,13 @@ HAS_VERSIONS = {
 }
 VERSION = "SELECT version FROM headwater_schemas WHERE package = :package"
 
+# Whether the files can be run here: by who may create, and owns the tables that are there.
+_MAY_CREATE = """
+SELECT has_schema_privilege(current_schema(), 'CREATE') AND NOT EXISTS (
+    SELECT 1 FROM unnest(CAST(:names AS text[])) AS name JOIN pg_class ON oid = to_regclass(name)
+    WHERE NOT pg_has_role(relowner, 'USAGE')
+)"""
+
 # Any number that nobody else in the database uses.
 _CREATING = 0x6865616477617465
 # SQLite refuses at once, whatever its timeout, who would set a mode while another sets it.
@@ -73,9 +80,11 @@ class Schema:
 
         A user who may read and write the tables need not have the right to create them.
         """
+        return all(map(sa.inspect(conn).has_table, self._tables(conn)))
+
+    def _tables(self, conn: Connection) -> list[str]:
         text = "\n".join(self.statements(conn.dialect.name))
-        names = re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", text, re.MULTILINE)
-        return all(map(sa.inspect(conn).has_table, names))
+        return re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", text, re.MULTILINE)
 
     def ensure(self, engine: Engine) -> None:
         """Create the tables unless they exist. Raises FormatTooNew."""
@@ -88,6 +97,7 @@ class Schema:
     def create(self, engine: Engine) -> None:
         """Run the files, in one transaction. A SQLite file is set to WAL mode first.
 
+        Where a user of Postgres may not run them and every table exists, nothing is done.
         Raises FormatTooNew, before anything is done, when a newer release has changed the tables.
         """
         with engine.connect() as conn:
@@ -116,6 +126,10 @@ class Schema:
         sqlite = conn.dialect.name == "sqlite"
         with conn.begin():
             self.check(conn)
+            if not sqlite and self.is_created(conn):
+                asked = {"names": self._tables(conn)}
+                if not conn.scalar(sa.text(_MAY_CREATE), asked):
+                    return
         if sqlite:
             # On the driver's own connection: no mode can be set in a transaction.
             conn.connection.cursor().execute("PRAGMA journal_mode = WAL")

@@ -9,6 +9,7 @@ import typer
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import DryRun
 from headwater.cli.spark.running import StoreJobFlags, pairs
+from headwater.cli.timeline.cli_types import Keep
 
 
 @grouped
@@ -65,6 +66,13 @@ def backfill(
             metavar="FARM", help="Insert into timelines: tag is the key, value the member."
         ),
     ] = None,
+    max_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Timelines: a key shows at most N elements.", show_default="10000"
+        ),
+    ] = None,
+    keep: Keep = None,
     tag: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="The column of the tag, or of a list's member."),
@@ -114,6 +122,8 @@ def backfill(
             ick=ick,
             channel=channel,
             timelines=timelines,
+            max_size=max_size,
+            keep=keep,
             url=job.store,
             tag=tag,
             value=value,

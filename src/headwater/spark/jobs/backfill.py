@@ -34,6 +34,7 @@ from headwater.spark.jobs.backfill_targets import (
 )
 from headwater.spark.jobs.progress import JobReport, Summary, counted, deed
 from headwater.spark.timelines.target import FarmPlan, absolute_farm
+from headwater.timeline.records import DEFAULT_SIZE
 
 CHUNK_ROWS = 500_000
 
@@ -74,6 +75,8 @@ def backfill(
     ick: str | None = None,
     channel: str | None = None,
     timelines: str | None = None,
+    max_size: int | None = None,
+    keep: int | None = None,
     url: str | None = None,
     tag: str | None = None,
     value: str | None = None,
@@ -95,7 +98,7 @@ def backfill(
     The place is a ``stream``, a ``topic``, a ``queue``, whose messages have a value only, or a
     dirty list, ``ick`` or ``channel``: there the tag is the member, and ``score`` names the column
     of its score, which is 0 without one. ``timelines`` names a farm: the tag is the key, the value
-    the member, and the score must be named.
+    the member, and the score must be named; ``max_size`` and ``keep`` are those of the farm.
 
     A run of the same ``name`` goes on after a crash; a name that is done writes nothing more.
     Raises InputChanged when the input is not the one that it began with, InvalidInput,
@@ -107,12 +110,15 @@ def backfill(
     paths = [files] if isinstance(files, str) else list(files)
     names = {"stream": stream, "topic": topic, "queue": queue, "ick": ick, "channel": channel}
     names["timelines"] = timelines
-    target = _target(absolute_url(url), names, tag, value, score)
+    farm = None if timelines is None else _farm(timelines, max_size, keep)
+    if farm is None and (max_size is not None or keep is not None):
+        raise InvalidInput("max_size and keep are for timelines; leave them out")
+    target = _target(absolute_url(url), names, farm, tag, value, score)
     report = report or JobReport()
     columns = {"tag": tag, "value": value, "score": score}
     client(target.url)
     if isinstance(target, TimelineTarget):
-        FarmPlan(target.instances).require()
+        target.farm.require()
     if db is not None and not paths and (table or query):
         # Before Spark is asked for anything, which may have to start first.
         _check_columns(key_and_columns(db, table, query, order_by)[1], columns)
@@ -165,20 +171,33 @@ def _run(
     return replace(found, rows=rows, chunks=len(to_do))
 
 
+def _farm(instances: str, max_size: int | None, keep: int | None) -> FarmPlan:
+    """Return the farm that is meant. Raises InvalidInput."""
+    size = DEFAULT_SIZE if max_size is None else max_size
+    plan = FarmPlan(absolute_farm(instances), size, keep=keep)
+    plan.open()
+    return plan
+
+
 def _target(
-    url: str, names: Mapping[str, str | None], tag: str | None, value: str | None, score: str | None
+    url: str,
+    names: Mapping[str, str | None],
+    farm: FarmPlan | None,
+    tag: str | None,
+    value: str | None,
+    score: str | None,
 ) -> BackfillTarget:
     """Return where rows go; refuses arguments that mean nothing there."""
     given = {kind: name for kind, name in names.items() if name is not None}
     if len(given) != 1:
         raise InvalidInput(f"name one place to write to: {', '.join(names)}")
     ((kind, name),) = given.items()
-    if kind == "timelines":
+    if farm is not None:
         if tag is None or value is None or score is None:
             raise InvalidInput(
                 "timelines have keys, scores and members; name the columns by tag, score and value"
             )
-        return TimelineTarget(url, absolute_farm(name), score)
+        return TimelineTarget(url, farm, score)
     dirty = kind in ("ick", "channel")
     if score is not None and not dirty:
         raise InvalidInput("a score is for members of an Ick, a channel or timelines; leave it out")

@@ -12,6 +12,7 @@ from pyspark.sql import types as t
 from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.icks import sink as icks
 from headwater.spark.timelines import sink as timelines
+from headwater.spark.timelines.target import FarmPlan
 from headwater.timeline.naming import safe_farm
 
 _NESTED = (t.StructType, t.ArrayType, t.MapType)
@@ -119,7 +120,7 @@ class TimelineTarget:
     """Timelines of a farm: the tag is the key, the value the member."""
 
     url: str = field(repr=False)
-    instances: str = field(repr=False)
+    farm: FarmPlan
     score: str
 
     @property
@@ -130,7 +131,7 @@ class TimelineTarget:
     @property
     def name(self) -> str:
         """See BackfillTarget: the farm, without passwords."""
-        return safe_farm(self.instances)
+        return safe_farm(self.farm.instances)
 
     def facts(self) -> dict[str, Any]:
         """See BackfillTarget."""
@@ -149,8 +150,12 @@ class TimelineTarget:
 
     def write(self, rows: DataFrame, producer: str, sequence: int) -> None:  # noqa: ARG002
         """See BackfillTarget: to insert again what was inserted changes nothing."""
-        writer = rows.write.format("headwater_timeline").option("instances", self.instances)
-        writer.mode("append").save()
+        given = {
+            "instances": self.farm.instances,
+            "maxSize": str(self.farm.max_size),
+            **({} if self.farm.keep is None else {"keep": str(self.farm.keep)}),
+        }
+        rows.write.format("headwater_timeline").options(**given).mode("append").save()
 
 
 def _column(rows: DataFrame, name: str) -> Column:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from headwater.errors import TimelineError
 from headwater.inputs import check_int
@@ -49,6 +49,9 @@ from headwater.timeline.records import (
     check_tuples,
     records_of,
 )
+
+if TYPE_CHECKING:
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
 
 T = TypeVar("T")
 
@@ -275,6 +278,18 @@ class AsyncFarm(OpenedFarm):
         """Return for each instance whether it serves, and how much it holds."""
         found = await asyncio.gather(*(cluster.look() for cluster in self.clusters))
         return [s._replace(cluster=n) for n, cluster in enumerate(found, 1) for s in cluster]
+
+    async def scrub(
+        self,
+        *,
+        rate_mb_s: float | None = None,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> ScrubReport:
+        """Read every timeline on every cluster, and report what is wrong; see Farm.scrub."""
+        from headwater.timeline.walker.scrubbing import scrub_farm
+
+        return await scrub_farm(self, rate_mb_s=rate_mb_s, progress=progress, stop=stop)
 
     async def settle(self) -> None:
         """Wait until writes and repairs in the background are done."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headwater.errors import StoreError
 from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -23,6 +23,9 @@ from headwater.timeline.records import (
     Tuple,
     Written,
 )
+
+if TYPE_CHECKING:
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
 
 T = TypeVar("T")
 
@@ -125,6 +128,22 @@ class Farm(OpenedFarm):
     def status(self) -> list[InstanceStatus]:
         """Return for each instance whether it serves, and how much it holds."""
         return self._run(self._farm.status())
+
+    def scrub(
+        self,
+        *,
+        rate_mb_s: float | None = None,
+        progress: Callable[[ScrubProgress], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> ScrubReport:
+        """Read every timeline on every cluster, and report what is wrong; changes nothing.
+
+        It works while the farm is in use. ``rate_mb_s`` bounds how much is read in a second;
+        ``progress`` is called now and then; once ``stop`` returns True it ends, with what it has
+        seen. Both are called on the thread of the farm. Raises StoreError when an instance cannot
+        be read.
+        """
+        return self._run(self._farm.scrub(rate_mb_s=rate_mb_s, progress=progress, stop=stop))
 
     def settle(self) -> None:
         """Wait until writes and repairs in the background are done."""
