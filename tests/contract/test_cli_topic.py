@@ -132,6 +132,21 @@ def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> No
     assert command("remove-group", "g").out == "removed g\n"
 
 
+def test_a_group_is_set_up_in_all_partitions(command: TopicCommands) -> None:
+    topic = command.topic
+    topic.write_many(entries(30, tags=20))
+    words = ("set-group", "g", "--start", "last", "--max-pending", "5", "--dead-letters")
+    rows = command(*words, "--json").rows
+    assert [(row["partition"], row["next"]) for row in rows] == [
+        (place, length + 1) for place, length in enumerate(lengths(topic))
+    ]
+    assert command(*words).code == 1
+    assert command("set-group", "g", "--max-pending", "0").code == 0
+    facts = topic.group("g").info()
+    assert {info.max_pending for info in facts} == {None}
+    assert [info.dead_letters for info in facts] == [f"{topic.name}/{p}.g.dead" for p in range(3)]
+
+
 def test_dead_letters_are_shown_and_given_back(command: TopicCommands) -> None:
     topic = command.topic
     topic.write_many(entries(30, tags=20))

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer.testing
 from typer.testing import CliRunner
 
 from headwater import Stream
@@ -38,6 +40,10 @@ class Answer(NamedTuple):
         """The one JSON document that it printed."""
         (row,) = self.rows
         return row
+
+
+# Building all commands takes longer than most of them need to run: it is done once.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 
 def run(url: str | None, *words: str, stdin: bytes | str | None = None) -> Answer:

@@ -10,6 +10,13 @@ import typer
 
 from headwater import views
 from headwater.cli import options, output
+from headwater.cli.group_settings import (
+    GroupSettings,
+    GroupStart,
+    KeepLetters,
+    LettersTo,
+    MaxPending,
+)
 from headwater.cli.message_options import AtMost
 from headwater.cli.options import (
     AsJson,
@@ -24,11 +31,11 @@ from headwater.cli.options import (
     known_stream,
     similar,
 )
-from headwater.errors import InvalidInput, UnknownGroup
+from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
-    from headwater.log.types import DeadLetter, TopicDeadLetter
+    from headwater.log.types import DeadLetter, GroupInfo, TopicDeadLetter
 
 # What is shown of a row that has a ``group``.
 GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
@@ -82,40 +89,10 @@ def list_groups(
 def set_group(
     name: StreamName,
     group: GroupName,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="Create the group: it starts at an offset, first, last, or a time.",
-            show_default=False,
-        ),
-    ] = None,
-    max_pending: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Hand out nothing new while N messages await their ack; 0: no limit.",
-            show_default=False,
-        ),
-    ] = None,
-    dead_letters: Annotated[
-        bool | None,
-        typer.Option(
-            "--dead-letters/--no-dead-letters",
-            help="Keep what expires in the stream STREAM.GROUP.dead, or drop it.",
-            show_default=False,
-        ),
-    ] = None,
-    letters_to: Annotated[
-        str | None,
-        typer.Option(
-            "--dead-letters-to",
-            metavar="STREAM",
-            help="Keep what expires in this stream.",
-            show_default=False,
-        ),
-    ] = None,
+    start: GroupStart = None,
+    max_pending: MaxPending = None,
+    dead_letters: KeepLetters = None,
+    letters_to: LettersTo = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,30 +100,30 @@ def set_group(
 
     What is not named stays as it is.
     """
-    if start is None and max_pending is None and dead_letters is None and letters_to is None:
-        raise typer.BadParameter(
-            "give --start, --max-pending, --dead-letters, --no-dead-letters or --dead-letters-to"
-        )
-    if dead_letters is not None and letters_to is not None:
-        raise typer.BadParameter("--dead-letters-to excludes --dead-letters and --no-dead-letters")
-    position = options.position(start) if start is not None else "first"
+    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to)
     with known_stream(store, name) as stream:
         groups = stream.info().groups
-        if start is not None and group in groups:
-            raise InvalidInput(
-                f"stream {name!r} has a group {group!r}; use `headwater stream seek` to move it"
-            )
-        if start is None and group not in groups:
-            raise UnknownGroup(name, group, similar(group, groups))
-        letters = dead_letters if letters_to is None else letters_to
-        found = stream.group(group, position, max_pending=max_pending, dead_letters=letters)
+        wanted.check(f"stream {name!r}", name, group, groups)
+        found = stream.group(
+            group,
+            "first" if wanted.start is None else wanted.start,
+            max_pending=wanted.max_pending,
+            dead_letters=wanted.dead_letters,
+        )
         found.read(0)
         facts = found.info()
     output.answer(
         views.streams.GroupView.of(facts, stream=name),
-        f"{group}: next {facts.next}, max pending {facts.max_pending or 'without limit'}, "
-        f"dead letters {facts.dead_letters or 'are dropped'}",
+        f"{group}: next {facts.next}, {terms_text(facts)}",
         as_json,
+    )
+
+
+def terms_text(facts: GroupInfo) -> str:
+    """Return how a group hands out and what it does with dead letters."""
+    return (
+        f"max pending {facts.max_pending or 'without limit'}, "
+        f"dead letters {facts.dead_letters or 'are dropped'}"
     )
 
 

@@ -10,6 +10,13 @@ import typer
 
 from headwater import views
 from headwater.cli import options, output
+from headwater.cli.group_settings import (
+    GroupSettings,
+    GroupStart,
+    KeepLetters,
+    LettersTo,
+    MaxPending,
+)
 from headwater.cli.message_options import AtMost
 from headwater.cli.options import (
     AsJson,
@@ -23,7 +30,7 @@ from headwater.cli.options import (
     similar,
     topic_of,
 )
-from headwater.cli.stream.groups import GROUP_COLUMNS, show_letters
+from headwater.cli.stream.groups import GROUP_COLUMNS, show_letters, terms_text
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
@@ -86,13 +93,54 @@ def list_groups(
     }
     output.show_list(
         rows,
-        lambda row: views.streams.TopicGroupView.of(
-            row.group, topic=row.topic, partition=row.partition
-        ),
+        _group_view,
         columns if name else whose | columns,
         as_json,
         nothing="no groups: a group comes into being with its first read",
     )
+
+
+def set_group(
+    name: TopicName,
+    group: GroupName,
+    start: GroupStart = None,
+    max_pending: MaxPending = None,
+    dead_letters: KeepLetters = None,
+    letters_to: LettersTo = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group with --start, or change how it hands out and what it does with dead letters.
+
+    It is set in every partition, and what is not named stays as it is.
+    """
+    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to)
+    with known_topic(store, name) as topic:
+        groups = {one for facts in topic.info() for one in facts.groups}
+        wanted.check(f"topic {name!r}", name, group, groups)
+        found = topic.group(
+            group,
+            "first" if wanted.start is None else wanted.start,
+            max_pending=wanted.max_pending,
+            dead_letters=wanted.dead_letters,
+        )
+        found.read(0)
+        partitions = found.info()
+    output.show_list(
+        [_GroupRow(name, place, facts) for place, facts in enumerate(partitions)],
+        _group_view,
+        {
+            "partition": lambda row: row.partition,
+            "next": lambda row: row.group.next,
+            "settings": lambda row: terms_text(row.group),
+        },
+        as_json,
+        nothing="",
+    )
+
+
+def _group_view(row: _GroupRow) -> Any:
+    return views.streams.TopicGroupView.of(row.group, topic=row.topic, partition=row.partition)
 
 
 def ack(
