@@ -135,8 +135,8 @@ def test_what_is_half_written_is_never_believed(archive: Archive, tmp_path: Path
 
 
 def test_a_manifest_of_a_later_format_is_refused(archive: Archive) -> None:
-    archive.commit(Manifest(format=2, version=1, stream="rides", created=7))
-    with pytest.raises(FormatTooNew, match=r"archive of stream 'rides' .* has format 2.*upgrade"):
+    archive.commit(Manifest(format=3, version=1, stream="rides", created=7))
+    with pytest.raises(FormatTooNew, match=r"archive of stream 'rides' .* has format 3.*upgrade"):
         archive.load()
 
 

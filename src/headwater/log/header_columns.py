@@ -10,6 +10,8 @@ import pyarrow as pa
 from headwater.errors import InvalidInput
 from headwater.headers import Headers, encode_fields
 
+# As Spark has them, and Kafka's source.
+STRUCTS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MAP = pa.field("headers", pa.map_(pa.string(), pa.binary()), nullable=False)
 
 
@@ -26,9 +28,9 @@ def _encoded(row: Any) -> bytes:
     if not row:
         return b""
     try:
-        pairs = [tuple(pair.values()) if isinstance(pair, dict) else pair for pair in row]
+        pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in row]
         fields = dict(pairs)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, KeyError):
         raise InvalidInput(
             "the column headers must be map<string, binary>, or a list of structs of key and value"
         ) from None
@@ -40,7 +42,7 @@ def _encoded(row: Any) -> bytes:
 def with_maps(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch whose stored headers, the last column, are maps."""
     stored = batch.column("headers").to_pylist()
-    maps = map_column(stored) if any(stored) else _empty_column(len(stored))
+    maps = map_column(stored) if any(stored) else empty_column(len(stored))
     return batch.set_column(batch.num_columns - 1, MAP, maps)
 
 
@@ -50,6 +52,7 @@ def map_column(stored: Iterable[bytes]) -> pa.Array:
     return pa.array(rows, MAP.type)
 
 
-def _empty_column(rows: int) -> pa.Array:
+def empty_column(rows: int) -> pa.Array:
+    """Return the column of maps for messages without headers."""
     offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
     return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.binary()))

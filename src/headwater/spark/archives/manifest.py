@@ -32,7 +32,9 @@ from headwater.errors import (
 )
 from headwater.spark.archives.place import Directory, ListedFile, open_directory
 
-FORMAT = 1
+# Files may have headers since the second; an archive in which none has is of the first.
+FORMAT = 2
+_WITHOUT_HEADERS = 1
 _FOLDER = "_manifest"
 # Paths of the files of an archive: relative ones, below the folder of their stream.
 _INSIDE = re.compile(r"[\w.=/-]+")
@@ -42,7 +44,10 @@ _KEPT = 16
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """One Parquet file: the first and last offset of its rows, and the span of their times."""
+    """One Parquet file: the first and last offset of its rows, and the span of their times.
+
+    A ``headed`` one has a column of headers.
+    """
 
     path: str
     first: int
@@ -51,6 +56,7 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     min_time_ms: int
     max_time_ms: int
+    headed: bool = False
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``topic`` and ``partitions`` are there when the stream is a partition of a topic.
     """
 
-    format: int = FORMAT
+    format: int = _WITHOUT_HEADERS
     version: int = 0
     stream: str
     created: int
@@ -99,12 +105,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         self, last: int, files: Iterable[File], gaps: Iterable[tuple[int, int]]
     ) -> Manifest:
         """Return the next version: everything up to ``last`` is in these files, too, or gone."""
+        more = sorted(files, key=lambda file: (file.first, file.path))
         return msgspec.structs.replace(
             self,
+            format=FORMAT if any(file.headed for file in more) else self.format,
             version=self.version + 1,
             last=last,
             gaps=_joined([*self.gaps, *gaps]),
-            files=(*self.files, *sorted(files, key=lambda file: (file.first, file.path))),
+            files=(*self.files, *more),
         )
 
     def check_stream(self, shown: str, created: int, last: int) -> None:
@@ -217,7 +225,7 @@ def _decode(data: bytes, directory: Directory, name: str, stream: str) -> Manife
     if rest != b'{"crc32":%d}\n' % crc32(body):
         raise ArchiveDamaged(directory.shown, f"{_FOLDER}/{name}", "its checksum is wrong")
     found: dict[str, object] = msgspec.json.decode(body)
-    if found["format"] != FORMAT:
+    if int(str(found["format"])) > FORMAT:
         what = f"the archive of stream {stream!r} at {directory.shown}"
         raise FormatTooNew(what, int(str(found["format"])), FORMAT)
     manifest = msgspec.convert(found, Manifest, strict=False)

@@ -1,9 +1,9 @@
 """Messages as Parquet: how a file of an archive is written, and how its rows are found.
 
-Columns offset, tag, value and time, in order of offset; zstd; row groups of 64,000 rows with the
-span of offsets, times and tags of each; a checksum for each page. The path of a file has its day,
-its first and last offset, and a digest of its bytes: writing the same messages again writes the
-same file.
+Columns offset, tag, value, time and, where a message has some, headers (map<string, binary>), in
+order of offset; zstd; row groups of 64,000 rows with the span of offsets, times and tags of each; a
+checksum for each page. The path of a file has its day, its first and last offset, and a digest of
+its bytes: writing the same messages again writes the same file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged
+from headwater.log.header_columns import MAP, empty_column, map_column
 from headwater.log.limits import MAX_OFFSET
+from headwater.log.node import longest
 from headwater.log.runs import SCHEMA
 from headwater.spark.archives.manifest import File
 from headwater.spark.archives.place import Directory
@@ -38,7 +40,10 @@ _SETTINGS = {
 
 
 def write_files(directory: Directory, table: pa.Table) -> list[File]:
-    """Write messages as one file for each of their days; all are written when this returns."""
+    """Write messages as one file for each of their days; all are written when this returns.
+
+    A column of headers, if there is one, is as they are stored.
+    """
     days = pc.min_element_wise(table.column("time").cast(pa.date32()).cast(pa.int32()), _LAST_DAY)
     found = sorted(pc.unique(days).to_pylist())
     if len(found) == 1:
@@ -48,7 +53,11 @@ def write_files(directory: Directory, table: pa.Table) -> list[File]:
 
 def _write_file(directory: Directory, day: int, table: pa.Table) -> File:
     sink = pa.BufferOutputStream()
-    pq.write_table(table.cast(SCHEMA), sink, **_SETTINGS)
+    rows = table.select(SCHEMA.names).cast(SCHEMA)
+    headed = "headers" in table.column_names and longest(table.column("headers")) > 0
+    if headed:
+        rows = rows.append_column(MAP, map_column(table.column("headers").to_pylist()))
+    pq.write_table(rows, sink, **_SETTINGS)
     data = sink.getvalue()
     offsets = table.column("offset")
     first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -57,7 +66,7 @@ def _write_file(directory: Directory, day: int, table: pa.Table) -> File:
     digest = hashlib.blake2b(data, digest_size=6).hexdigest()
     path = f"date={date}/{first:016d}-{last:016d}-{digest}.parquet"
     directory.put(path, data)
-    return File(path, first, last, table.num_rows, data.size, times["min"], times["max"])
+    return File(path, first, last, table.num_rows, data.size, times["min"], times["max"], headed)
 
 
 class Wanted(NamedTuple):
@@ -96,8 +105,10 @@ def read_file(
     """Yield the row groups that may hold what is wanted, cut to its offsets.
 
     The other rows of a group are returned, too: the caller has to compare times and tags.
-    ``columns`` must hold offset. Raises ArchiveDamaged.
+    ``columns`` must hold offset, and may end with headers. Raises ArchiveDamaged.
     """
+    headers = "headers" in columns
+    there = [name for name in columns if name != "headers" or file.headed]
     with directory.open(file.path) as opened:
         try:
             parquet = pq.ParquetFile(opened, page_checksum_verification=True)
@@ -107,9 +118,12 @@ def read_file(
                 if wanted.in_group(parquet.metadata.row_group(place))
             ]
             for batch in parquet.iter_batches(
-                GROUP_ROWS, row_groups=groups, columns=list(columns), use_threads=False
+                GROUP_ROWS, row_groups=groups, columns=there, use_threads=False
             ):
-                yield cut_offsets(batch, wanted.first, wanted.last)
+                rows = cut_offsets(batch, wanted.first, wanted.last)
+                if headers and not file.headed:
+                    rows = rows.append_column(MAP, empty_column(rows.num_rows))
+                yield rows
         except (pa.ArrowException, OSError) as error:
             raise ArchiveDamaged(directory.shown, file.path, str(error)) from error
 

@@ -16,6 +16,7 @@ from headwater.spark.archives.parquet import Wanted, cut_offsets, read_file
 from headwater.spark.archives.place import Directory
 
 ALL = ("offset", "tag", "value", "time")
+WITH_HEADERS = (*ALL, "headers")
 
 
 def scan(

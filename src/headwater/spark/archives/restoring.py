@@ -15,7 +15,7 @@ import pyarrow as pa
 from headwater.client import Headwater
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
-from headwater.spark.archives.reading import scan
+from headwater.spark.archives.reading import ALL, WITH_HEADERS, scan
 
 BATCH_ROWS = 50_000
 BATCH_BYTES = 16 * 1024 * 1024
@@ -52,7 +52,8 @@ def restore_piece(hw: Headwater, piece: ArchivePiece) -> list[MovedRange]:
     directory = piece.archive.directory
     files = [file for file in piece.files if file.last > done]
     moved: list[MovedRange] = []
-    for batch in _batches(scan(directory, files, Wanted(piece.first, piece.last))):
+    columns = WITH_HEADERS if any(file.headed for file in files) else ALL
+    for batch in _batches(scan(directory, files, Wanted(piece.first, piece.last), columns)):
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         if last > done:

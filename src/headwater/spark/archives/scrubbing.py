@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from headwater.errors import ArchiveDamaged, InvalidInput, SparkError, UnknownArchive
+from headwater.log.header_columns import MAP
 from headwater.log.runs import SCHEMA
 from headwater.spark.archives.manifest import Archive, File, Manifest
 from headwater.spark.archives.parquet import GROUP_ROWS, Wanted, cut_offsets
@@ -221,9 +222,10 @@ def _check_rows(
     place = f"file {file.path}"
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        if not parquet.schema_arrow.equals(SCHEMA):
+        schema = SCHEMA.append(MAP) if file.headed else SCHEMA
+        if not parquet.schema_arrow.equals(schema):
             columns = ", ".join(parquet.schema_arrow.names)
-            ledger.found(place, f"columns {', '.join(SCHEMA.names)}", columns, _BACKUP)
+            ledger.found(place, f"columns {', '.join(schema.names)}", columns, _BACKUP)
             return
     except (pa.ArrowException, OSError) as error:
         ledger.found(place, "a Parquet file", error, _BACKUP)

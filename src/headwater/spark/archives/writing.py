@@ -70,7 +70,7 @@ def _messages(
     stream = StreamHandle(archive.stream, set())
     at, last = span
     while at and at <= last:
-        part = hw.store.run(scan_part(stream, at, last + 1))
+        part = hw.store.run(scan_part(stream, at, last + 1, headers=True))
         if part.created != created:
             raise ArchiveMismatch(
                 archive.directory.shown, archive.stream, "the stream was deleted or written anew"

@@ -6,6 +6,7 @@
     tag        string
     value      binary
     time       timestamp   UTC; the log counts milliseconds
+    headers    array of struct of key and value; when the option ``includeHeaders`` is true
 
 The option ``columns`` chooses some of them, in the order asked for. Where our rule planned the
 scan, tasks are asked only for the columns that the query uses. Elsewhere Spark does not say which
@@ -20,7 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -30,11 +33,12 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import InvalidInput
+from headwater.log.header_columns import STRUCTS
 from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES
 from headwater.log.reading import UnopenedNode
 from headwater.spark.engine.arrow_rows import TIME
 
-_COLUMNS = {
+_COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
     "stream": (StringType(), pa.string()),
     "partition": (IntegerType(), pa.int32()),
     "offset": (LongType(), pa.int64()),
@@ -43,6 +47,12 @@ _COLUMNS = {
     "time": (TimestampType(), TIME),
 }
 ALL = tuple(_COLUMNS)
+# As Kafka's source has them; not among all columns unless asked for.
+HEADERS = "headers"
+_COLUMNS[HEADERS] = (
+    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    STRUCTS,
+)
 # Where the JVM opens nodes itself (jvm/ColumnScan.java), it asks for this column behind the others.
 NODE = pa.field("__node", pa.binary())
 # These columns are known without a look at any message, where no offset is missing.
@@ -51,12 +61,15 @@ _FACTS = struct.Struct("<qq")
 _NO_NODE = b"\0"
 
 
-def check_columns(names: Sequence[str]) -> tuple[str, ...]:
+def check_columns(names: Sequence[str], *, headers: bool = False) -> tuple[str, ...]:
     """Check names of columns, each once; no name at all means all columns."""
     wanted = tuple(name.lower() for name in names) or ALL
+    if headers and HEADERS not in wanted:
+        wanted = (*wanted, HEADERS)
     for name in wanted:
         if name not in _COLUMNS:
-            raise InvalidInput(f"there is no column {name!r}; the columns are {', '.join(ALL)}")
+            known = ", ".join(_COLUMNS)
+            raise InvalidInput(f"there is no column {name!r}; the columns are {known}")
         if wanted.count(name) > 1:
             raise InvalidInput(f"column {name!r} is named twice; name each once")
     return wanted
@@ -92,7 +105,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def batches_for_spark(
     table: pa.Table, stream: str, partition: int, schema: pa.Schema
 ) -> list[pa.RecordBatch]:
-    """Return rows of the log (offset, tag, value, time) as batches for Spark, without a loop."""
+    """Return rows of the log (offset, tag, value, time, maybe headers) as batches for Spark."""
     rows = table.num_rows
     columns = []
     for name in schema.names:
@@ -102,6 +115,8 @@ def batches_for_spark(
             columns.append(pa.chunked_array([pa.repeat(pa.scalar(partition, pa.int32()), rows)]))
         elif name == "time":
             columns.append(table.column("time").cast(TIME))
+        elif name == HEADERS:
+            columns.append(table.column(HEADERS).cast(STRUCTS))
         elif name == NODE.name:
             columns.append(pa.chunked_array([pa.nulls(rows, NODE.type)]))
         else:

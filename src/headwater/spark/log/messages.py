@@ -24,7 +24,7 @@ def messages_by_partition(
 
 
 def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return tag, value and time as a node has them, without a loop over rows."""
+    """Return tag, value, time and headers as a stream takes them, without a loop over rows."""
     value = batch.column("value")
     if value.null_count:
         raise InvalidInput(
@@ -41,8 +41,9 @@ def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     else:
         tag = pa.repeat(pa.scalar("", pa.string()), batch.num_rows)
     columns = {"tag": tag.cast(pa.string()), "value": value.cast(pa.binary())}
-    if "time" in batch.schema.names:
-        columns["time"] = batch.column("time")
+    columns |= {
+        name: batch.column(name) for name in ("time", "headers") if name in batch.schema.names
+    }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 

@@ -18,11 +18,12 @@ from headwater.errors import DataLost, LostFuture, OffsetOutOfRange, StreamRepla
 from headwater.log import reading
 from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
+from headwater.log.header_columns import with_maps
 from headwater.log.node import header_of
 from headwater.log.reading import Scanned, UnopenedNode
 from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
-from headwater.spark.archives.reading import ALL, scan
+from headwater.spark.archives.reading import ALL, WITH_HEADERS, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, filters
 from headwater.spark.log.filters import Condition
@@ -110,7 +111,7 @@ class RangeReader:
         """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
             needed = {"offset", *self.schema.names}
-            names = [name for name in ALL if name in needed]
+            names = [name for name in WITH_HEADERS if name in needed]
             yield from self._archived(part, part.files, part.start, part.stop - 1, names)
             return
         if self._can_count(part):
@@ -120,13 +121,15 @@ class RangeReader:
             ]
             return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
-        unopened = columns.NODE in self.schema
+        headers = columns.HEADERS in self.schema.names
+        # The JVM knows no headers.
+        unopened = columns.NODE in self.schema and not headers
         at = part.start
         while at and at < part.stop:
             if unopened:
                 scanned = run(reading.scan_unopened(handle, at, part.stop))
             else:
-                scanned = run(reading.scan_part(handle, at, part.stop))
+                scanned = run(reading.scan_part(handle, at, part.stop, headers=headers))
             self._check(part, scanned)
             if scanned.first > at:
                 yield from self._evicted(part, at, min(scanned.first, part.stop) - 1)
@@ -134,7 +137,7 @@ class RangeReader:
                 if kind is UnopenedNode:
                     yield list(pieces)
                 else:
-                    yield from pieces
+                    yield from (with_maps(piece) if headers else piece for piece in pieces)
             at = scanned.next
 
     def _can_count(self, part: OffsetRange) -> bool:
@@ -177,7 +180,8 @@ class RangeReader:
         if manifest is not None and manifest.created == part.created and manifest.last >= first:
             end = min(last, manifest.last)
             self.report_gaps(part.stream, first, end + 1)
-            yield from self._archived(part, manifest.between(first, end), first, end, ALL)
+            names = WITH_HEADERS if columns.HEADERS in self.schema.names else ALL
+            yield from self._archived(part, manifest.between(first, end), first, end, names)
             first = end + 1
         if first <= last:
             self.lost(part.stream, first, last)

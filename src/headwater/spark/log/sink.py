@@ -21,10 +21,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -54,6 +56,7 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
     "tag": (StringType,),
     "time": (TimestampType,),
+    "headers": (ArrayType, MapType),
 }
 _HINT = ", or make the value of a whole row by to_json(struct('*'))"
 _KAFKAS = {

@@ -35,6 +35,7 @@ READ_OPTIONS = (
     "topic",
     "archive",
     "columns",
+    "includeHeaders",
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
@@ -59,7 +60,10 @@ class HeadwaterSource(DataSource):
         """Return the columns that the option ``columns`` asks for."""
         options = self._options()
         target_of(options)
-        return columns.spark_schema(columns.check_columns(options.words("columns")))
+        headers = options.flag("includeHeaders", False)
+        return columns.spark_schema(
+            columns.check_columns(options.words("columns"), headers=headers)
+        )
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
