@@ -20,7 +20,7 @@ from headwater.store.directory import FORMAT_FILE
 from tests.support.consumers import Desk
 from tests.support.stores import Stores, works
 
-NEWER = r"the schema 'outbox' in the database at .* has format 3.*up to 2; upgrade"
+NEWER = r"the schema 'outbox' in the database at .* has format 4.*up to 3; upgrade"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def note_version(engine: sa.Engine, package: str, version: int) -> None:
 
 
 def test_tables_of_a_newer_release_are_not_created_over(engine: sa.Engine) -> None:
-    note_version(engine, "outbox", 3)
+    note_version(engine, "outbox", 4)
     with pytest.raises(FormatTooNew, match=NEWER):
         Outbox(engine).create_all()
     assert sa.inspect(engine).get_table_names() == ["headwater_schemas"]
@@ -55,22 +55,22 @@ def test_a_streamer_leaves_tables_of_a_newer_release_alone(
 ) -> None:
     with engine.begin() as conn:
         outbox.stage(conn, name, "t", b"1")
-    note_version(engine, "outbox", 3)
+    note_version(engine, "outbox", 4)
     for run in (streamer.run_once, streamer.run):
         with pytest.raises(FormatTooNew, match=NEWER):
             run()
     assert not hw.stream(name).info().exists
-    note_version(engine, "outbox", 2)
+    note_version(engine, "outbox", 3)
     assert streamer.run_once() == 1
 
 
 def test_a_consumer_leaves_tables_of_a_newer_release_alone(desk: Desk, name: str) -> None:
     desk.hw.stream(name).write("t", b"1")
-    note_version(desk.engine, "outbox", 3)
+    note_version(desk.engine, "outbox", 4)
     with pytest.raises(FormatTooNew, match=NEWER):
         desk.consumer("c", name).run_once()
     assert desk.effects("c") == []
-    note_version(desk.engine, "outbox", 2)
+    note_version(desk.engine, "outbox", 3)
     assert desk.consumer("c", name).run_once() == 1
 
 
@@ -78,7 +78,7 @@ def test_a_consumer_leaves_tables_of_a_newer_release_alone(desk: Desk, name: str
 def test_tables_of_spark_have_a_version_each(engine: sa.Engine, package: str) -> None:
     schema = Schema(package)
     schema.ensure(engine)
-    note_version(engine, "outbox", 2)
+    note_version(engine, "outbox", 3)
     schema.ensure(engine)
     note_version(engine, package.rpartition(".")[2], 2)
     with pytest.raises(FormatTooNew, match=f"the schema '{schema.name}' .* has format 2"):

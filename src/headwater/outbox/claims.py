@@ -78,7 +78,7 @@ class Claims:
         """Return the batch that the last leader may have left half-way, to be appended again."""
         if not self._runs:
             return None
-        rows = self._database.rows(self._runs)
+        rows = self._database.batch_rows(self._runs)
         return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
     def next(self, *, more: bool = True) -> ClaimedBatch | None:
@@ -91,7 +91,7 @@ class Claims:
             return None
         with self._database.transaction():
             if self._runs:
-                self._database.delete(self._runs)
+                self._database.delete_batch(self._runs)
                 self._steps("deleted")
             if more and not self._ahead.runs and self._look():
                 self.read_ahead()
@@ -111,7 +111,7 @@ class Claims:
     def read_ahead(self) -> None:
         """Read the rows of the next batch, if it is listed already; they do not change any more."""
         runs = self._take()
-        self._ahead = _Ahead(runs, self._database.rows(runs)) if runs else _NOTHING
+        self._ahead = _Ahead(runs, self._database.batch_rows(runs)) if runs else _NOTHING
 
     def _look(self) -> bool:
         if self._at == len(self._listed):

@@ -19,13 +19,21 @@ from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
-from headwater.outbox.schema import CONTROL, SCHEMA, check_dialect, outbox_table, streamer_table
+from headwater.outbox.schema import (
+    CONTROL,
+    SCHEMA,
+    check_dialect,
+    headers_table,
+    outbox_table,
+    streamer_table,
+)
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name
 from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
-Row: TypeAlias = tuple[str, str, bytes]
+# Stream, tag, value; and headers as they are stored, in a batch in which a row has some.
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None]"
 # Ids without a gap between the first and the last of each, both included; ascending.
 Runs: TypeAlias = list[tuple[int, int]]
 
@@ -49,6 +57,8 @@ class Statements(NamedTuple):
 
     has_versions: str
     version: str
+    has_headers: str
+    headed: str
     control: str
     mark: str
     listed: str
@@ -67,6 +77,8 @@ def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -
     found = Statements(
         has_versions=HAS_VERSIONS[dialect],
         version=VERSION.replace(":package", "?"),
+        has_headers=HAS_VERSIONS[dialect].replace("headwater_schemas", headers_table.name),
+        headed="SELECT 1 FROM headwater_outbox_headers WHERE id BETWEEN ? AND ? LIMIT 1",
         control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
         mark=f"UPDATE headwater_streamer "
         f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
@@ -93,6 +105,7 @@ class OutboxDatabase(ABC):
     dialect: ClassVar[str]
     statements: ClassVar[Statements]
     where: str = ""
+    _has_headers: bool = False
 
     def control(self) -> Control:
         """Read the control row. Raises NotCreated; FormatTooNew for tables of a newer release."""
@@ -107,6 +120,25 @@ class OutboxDatabase(ABC):
         """Write the control row if it still names the old batch; returns whether it did."""
         values = (*new, CONTROL, old.producer, old.batch)
         return self.change(self.statements.mark, *values) == 1
+
+    def batch_rows(self, runs: Runs) -> list[Row]:
+        """Read rows as ``rows`` does, with their headers if one of them has some."""
+        return self.rows_with_headers(runs) if self._headed(runs) else self.rows(runs)
+
+    def delete_batch(self, runs: Runs) -> None:
+        """Delete exactly these rows, with their headers."""
+        if self._headed(runs):
+            self.delete_headers(runs)
+        self.delete(runs)
+
+    def _headed(self, runs: Runs) -> bool:
+        """Return whether rows between the first and the last have headers."""
+        # An older release may have created the tables, and this one adds to them at any time.
+        if not self._has_headers:
+            self._has_headers = bool(self.fetch(self.statements.has_headers))
+        return self._has_headers and bool(
+            self.fetch(self.statements.headed, runs[0][0], runs[-1][1])
+        )
 
     def listed(self, limit: int) -> Sequence[tuple[int, int]]:
         """Return the ids of the visible rows, up to a limit, with their sizes in bytes."""
@@ -148,8 +180,16 @@ class OutboxDatabase(ABC):
         """Read rows in the order of their ids; those that are gone are left out."""
 
     @abstractmethod
+    def rows_with_headers(self, runs: Runs) -> list[Row]:
+        """Read rows as ``rows`` does, each with its headers, or None."""
+
+    @abstractmethod
     def delete(self, runs: Runs) -> None:
         """Delete exactly these rows."""
+
+    @abstractmethod
+    def delete_headers(self, runs: Runs) -> None:
+        """Delete the headers of exactly these rows."""
 
     @abstractmethod
     def lead(self) -> bool:

@@ -7,19 +7,21 @@ streamer brings it to the log.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, overload
 
 import msgspec
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
+from headwater.headers import GivenHeaders, encode_headers
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.log.stream import Stream
 from headwater.outbox.database import open_database
 from headwater.outbox.plan import AnyStream
 from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
+from headwater.outbox.staged_headers import write_mixed
 from headwater.outbox.staging import AnyAsyncConnection, Row, SyncConnection, write_rows
 from headwater.outbox.status import Status, read_status
 from headwater.sql.driver_errors import is_missing_table, translating_errors
@@ -36,6 +38,9 @@ else:
 
 # Names are checked once each; more of them than this are not remembered.
 _MANY_NAMES = 10_000
+# Stream, tag and value; headers are a fourth.
+_PLAIN = 3
+StagedEntry: TypeAlias = "tuple[str, Any] | tuple[str, Any, GivenHeaders | None]"
 
 
 class Outbox(Generic[E]):
@@ -77,50 +82,85 @@ class Outbox(Generic[E]):
         return None
 
     @overload
-    def stage(self, conn: SyncConnection, stream: AnyStream, tag: str, value: Any) -> None: ...
+    def stage(
+        self,
+        conn: SyncConnection,
+        stream: AnyStream,
+        tag: str,
+        value: Any,
+        *,
+        headers: GivenHeaders | None = None,
+    ) -> None: ...
     @overload
     def stage(
-        self, conn: AnyAsyncConnection, stream: AnyStream, tag: str, value: Any
+        self,
+        conn: AnyAsyncConnection,
+        stream: AnyStream,
+        tag: str,
+        value: Any,
+        *,
+        headers: GivenHeaders | None = None,
     ) -> Awaitable[None]: ...
-    def stage(self, conn: Any, stream: AnyStream, tag: str, value: Any) -> Awaitable[None] | None:
+    def stage(
+        self,
+        conn: Any,
+        stream: AnyStream,
+        tag: str,
+        value: Any,
+        *,
+        headers: GivenHeaders | None = None,
+    ) -> Awaitable[None] | None:
         """Stage one message in the transaction of ``conn``; to be awaited on an async one.
 
         ``stream`` is its name, or a stream that was opened with a codec, which then encodes the
         value. It reaches the stream if and only if that transaction commits, after what the same
-        transaction staged before it for that stream. Raises InvalidInput for what the log would
-        not take, before the insert, and NotCreated when the tables are missing. One insert.
+        transaction staged before it for that stream. ``headers`` go with it. Raises InvalidInput
+        for what the log would not take, before the insert, and NotCreated when the tables are
+        missing. One insert; with headers, two.
         """
-        return _write(conn, [self._row(stream, tag, value)])
+        stored = encode_headers(headers) if headers is not None else b""
+        row: tuple[Any, ...] = self._row(stream, tag, value)
+        return _write(conn, [(*row, stored) if stored else row])
 
     @overload
     def stage_many(
-        self, conn: SyncConnection, stream: AnyStream, entries: Iterable[tuple[str, Any]]
+        self, conn: SyncConnection, stream: AnyStream, entries: Iterable[StagedEntry]
     ) -> None: ...
     @overload
     def stage_many(
-        self, conn: AnyAsyncConnection, stream: AnyStream, entries: Iterable[tuple[str, Any]]
+        self, conn: AnyAsyncConnection, stream: AnyStream, entries: Iterable[StagedEntry]
     ) -> Awaitable[None]: ...
     def stage_many(
-        self, conn: Any, stream: AnyStream, entries: Iterable[tuple[str, Any]]
+        self, conn: Any, stream: AnyStream, entries: Iterable[StagedEntry]
     ) -> Awaitable[None] | None:
         """Stage (tag, value) pairs in their order; all are checked before any is inserted.
 
-        One insert per thousand, or per 8 MB.
+        An entry may also be (tag, value, headers). One insert per thousand, or per 8 MB, and two
+        for each entry that has headers.
         """
         check_name(stream.name if isinstance(stream, Stream | AsyncStream) else stream, "stream")
-        rows = []
+        rows: list[tuple[AnyStream, str, Any]] = []
+        headers: dict[int, Any] = {}
         try:
-            for pair in entries:
-                tag, value = pair
-                if isinstance(pair, str):
+            for entry in entries:
+                if isinstance(entry, str):
                     # A str of two characters would pass for a pair; so would a key of a dict.
                     raise TypeError
+                if len(entry) == 2:
+                    tag, value = entry
+                else:
+                    tag, value, headers[len(rows)] = entry
                 rows.append((stream, tag, value))
         except (TypeError, ValueError):
             raise InvalidInput(
-                "entries must be (tag, value) pairs; of a dict, pass its items()"
+                "entries must be (tag, value) pairs or (tag, value, headers); of a dict, pass its "
+                "items()"
             ) from None
-        return _write(conn, [self._row(*row) for row in rows])
+        checked: list[tuple[Any, ...]] = [self._row(*row) for row in rows]
+        for at, stored in ((at, encode_headers(given)) for at, given in headers.items()):
+            if stored:
+                checked[at] += (stored,)
+        return _write(conn, checked)
 
     def status(self) -> Status:
         """Return how much is staged, since when, and who streams it; blocks for a moment."""
@@ -179,10 +219,11 @@ def _check_tag(tag: Any) -> None:
         raise InvalidInput(f"tag {tag!r} contains a NUL, which SQL text cannot; leave it out")
 
 
-def _write(conn: Any, rows: list[Row]) -> Awaitable[None] | None:
+def _write(conn: Any, rows: list[Any]) -> Awaitable[None] | None:
     """Insert; raises NotCreated in place of what a driver raises about missing tables."""
+    headed = any(len(row) > _PLAIN for row in rows)
     try:
-        waiting = write_rows(conn, rows)
+        waiting = write_mixed(conn, rows) if headed else write_rows(conn, rows)
     except Exception as error:
         if is_missing_table(error):
             raise NotCreated(outbox_table.name) from error

@@ -29,6 +29,17 @@ FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 JOIN headwater_outbox ON id BETWEEN first AND last
 ORDER BY id
 """
+_ROWS_WITH_HEADERS = """
+SELECT stream, tag, value, headers
+FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
+JOIN headwater_outbox AS staged ON staged.id BETWEEN first AND last
+LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id
+ORDER BY staged.id
+"""
+_DELETE_HEADERS = """
+DELETE FROM headwater_outbox_headers USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
+WHERE id BETWEEN first AND last
+"""
 _DELETE = """
 DELETE FROM headwater_outbox USING unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 WHERE id BETWEEN first AND last
@@ -81,9 +92,17 @@ class PostgresDatabase(OutboxDatabase):
         """See OutboxDatabase."""
         return self.fetch(_ROWS, *_arrays(runs))
 
+    def rows_with_headers(self, runs: Runs) -> list[Row]:
+        """See OutboxDatabase."""
+        return self.fetch(_ROWS_WITH_HEADERS, *_arrays(runs))
+
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""
         self._cursor.execute(_DELETE, _arrays(runs))
+
+    def delete_headers(self, runs: Runs) -> None:
+        """See OutboxDatabase."""
+        self._cursor.execute(_DELETE_HEADERS, _arrays(runs))
 
     def lead(self) -> bool:
         """See OutboxDatabase."""

@@ -31,6 +31,13 @@ outbox_table = Table(
     Column("staged_ms", BigInteger, nullable=False),
 )
 
+headers_table = Table(
+    "headwater_outbox_headers",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
+    Column("headers", LargeBinary, nullable=False),
+)
+
 streamer_table = Table(
     "headwater_streamer",
     metadata,

@@ -22,6 +22,12 @@ _ROW_BYTES = "4 * length(tag) + length(value)"
 _ROWS = """
 SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
+_ROWS_WITH_HEADERS = """
+SELECT stream, tag, value, headers FROM headwater_outbox AS staged
+LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id
+WHERE staged.id BETWEEN ? AND ? ORDER BY staged.id
+"""
+_DELETE_HEADERS = "DELETE FROM headwater_outbox_headers WHERE id BETWEEN ? AND ?"
 _DELETE = "DELETE FROM headwater_outbox WHERE id BETWEEN ? AND ?"
 
 # To look whether anything was committed costs a few microseconds: while there is traffic it is done
@@ -81,9 +87,17 @@ class SqliteDatabase(OutboxDatabase):
         """See OutboxDatabase."""
         return [row for run in runs for row in self._cursor.execute(_ROWS, run)]
 
+    def rows_with_headers(self, runs: Runs) -> list[Row]:
+        """See OutboxDatabase."""
+        return [row for run in runs for row in self._cursor.execute(_ROWS_WITH_HEADERS, run)]
+
     def delete(self, runs: Runs) -> None:
         """See OutboxDatabase."""
         self._cursor.executemany(_DELETE, runs)
+
+    def delete_headers(self, runs: Runs) -> None:
+        """See OutboxDatabase."""
+        self._cursor.executemany(_DELETE_HEADERS, runs)
 
     def lead(self) -> bool:
         """See OutboxDatabase; a lock file is free when the process that held it is gone."""

@@ -71,12 +71,8 @@ _known: dict[type, tuple[Way, bool]] = {}
 
 def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
     """Insert rows in their order; raises InvalidInput when ``conn`` is no known connection."""
-    kind = type(conn)
-    if kind not in _known:
-        way = _way_of(kind)
-        _known[kind] = way, iscoroutinefunction(way)
-    way, is_async = _known[kind]
-    if is_async:
+    way, awaited = _known.get(type(conn)) or _find_way(type(conn))
+    if awaited:
         return _write_in_turn(way, conn, rows)
     if len(rows) == 1:
         way(conn, rows)
@@ -84,6 +80,23 @@ def write_rows(conn: Any, rows: Rows) -> Awaitable[None] | None:
     for part in _parts(rows):
         way(conn, part)
     return None
+
+
+def is_async(conn: Any) -> bool:
+    """Return whether what is done on a connection must be awaited; raises InvalidInput."""
+    return (_known.get(type(conn)) or _find_way(type(conn)))[1]
+
+
+def is_django(kind: type) -> bool:
+    """Return whether a connection is one of Django's."""
+    # django.db.connection is a proxy; connections["name"] is the wrapper itself.
+    return any(above.__module__ in _DJANGO for above in kind.__mro__)
+
+
+def _find_way(kind: type) -> tuple[Way, bool]:
+    way = _way_of(kind)
+    _known[kind] = way, iscoroutinefunction(way)
+    return _known[kind]
 
 
 async def _write_in_turn(way: Way, conn: Any, rows: Rows) -> None:
@@ -119,8 +132,7 @@ def _way_of(kind: type) -> Way:
             return way
     if any(above.__module__.startswith("aiosqlite") for above in kind.__mro__):
         return _by_aiosqlite
-    # django.db.connection is a proxy; connections["name"] is the wrapper itself.
-    if any(above.__module__ in _DJANGO for above in kind.__mro__):
+    if is_django(kind):
         return _by_django
     raise InvalidInput(
         f"cannot stage by a {kind.__module__}.{kind.__qualname__}; pass the connection or session "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from headwater.client import Headwater
 from headwater.client_handles import member_name
@@ -222,10 +222,10 @@ class Streamer:
         """Append a batch to its streams; a repeat is deduplicated by the log."""
         if batch is None:
             return
-        for name, tags, values in _by_stream(batch.rows):
+        for name, tags, values, headers in _by_stream(batch.rows):
             observation = observe("streamer.batch", name)
             try:
-                self._append_to(name, tags, values, batch)
+                self._append_to(name, tags, values, headers, batch)
             except BaseException as error:
                 if observation is not None:
                     observation.end(self._outcome(error), error)
@@ -238,11 +238,16 @@ class Streamer:
         self._batches += 1
 
     def _append_to(
-        self, name: str, tags: Sequence[str], values: Sequence[bytes], batch: ClaimedBatch
+        self,
+        name: str,
+        tags: Sequence[str],
+        values: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        batch: ClaimedBatch,
     ) -> None:
         try:
             handle = StreamHandle(name, self._registered)
-            entries = node.batch_of(tags, values)
+            entries = node.batch_of(tags, values, headers=headers)
             append = writing.append(handle, entries, None, batch.producer, batch.number)
             self._hw.store.run(append, _PATIENCE_S)
         except StaleSequence:
@@ -268,22 +273,31 @@ class Streamer:
         outage.over()
 
 
-def _by_stream(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], Sequence[bytes]]]:
-    """Group rows by stream, in the order of each stream's first row; rows keep their order."""
+_Columns: TypeAlias = "tuple[str, Sequence[str], Sequence[bytes], Sequence[bytes] | None]"
+
+
+def _by_stream(rows: Sequence[Row]) -> Iterator[_Columns]:
+    """Group rows by stream, in the order of each stream's first row; rows keep their order.
+
+    Returns the stream, tags, values and, in a batch in which a row has some, headers of each.
+    """
     if not rows:
         return
-    streams, tags, values = zip(*rows, strict=True)
+    streams, tags, values, *headers = zip(*rows, strict=True)
+    stored = [one or b"" for one in headers[0]] if headers else None
     if streams.count(streams[0]) == len(streams):
-        yield streams[0], tags, values
+        yield streams[0], tags, values, stored
         return
-    found: dict[str, tuple[list[str], list[bytes]]] = {}
-    for stream, tag, value in rows:
-        if stream not in found:
-            found[stream] = ([], [])
-        found[stream][0].append(tag)
-        found[stream][1].append(value)
-    for stream, (some_tags, some_values) in found.items():
-        yield stream, some_tags, some_values
+    places: dict[str, list[int]] = {}
+    for place, stream in enumerate(streams):
+        places.setdefault(stream, []).append(place)
+    for stream, some in places.items():
+        yield (
+            stream,
+            [tags[place] for place in some],
+            [values[place] for place in some],
+            None if stored is None else [stored[place] for place in some],
+        )
 
 
 def _new_producer(token: Callable[[], str]) -> str:
