@@ -6,6 +6,7 @@ lists and are sent to consumers; every one begins with the number of its first m
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,6 +25,7 @@ _SINGLE, _MORTAL, _PACKED, _CHECKED = b"mtcf", b"tf", (b"p", b"j"), b"cfj"
 # A checksum is at the end of a value. What the CRC-32 of a value is together with its checksum.
 _CHECKSUM = struct.Struct("<I").pack
 _CHECKSUM_START = -4
+_without_checksum = operator.itemgetter(slice(_CHECKSUM_START))
 _SOUND = 0x2144DF1C
 # The same of a value that has headers: the checksum is reversed, and before it is their size.
 _HEADED = 0xFFFFFFFF
@@ -135,7 +137,7 @@ def open_taken(texts: Iterable[bytes]) -> TakenMessages:
                 if set(map(crc32, found)) != {_SOUND}:
                     _open_mixed(numbers, found, ids, values, headers, damaged)
                     continue
-                found = [value[:_CHECKSUM_START] for value in found]
+                found = list(map(_without_checksum, found))
             ids += numbers
             values += found
     return TakenMessages(ids, values, headers, damaged)

@@ -54,8 +54,9 @@ local function pop_messages(queue, count, ack_ms, waiter, wait, known, boxed)
   elseif pop.ack_ms then
     poke_waiter(queue, queue.now + pop.ack_ms)
   end
-  local answer = { more and 1 or 0, due, queue.damaged }
-  for i = 1, #pop do answer[i + 3] = pop[i] end
+  -- Most often it is one bundle, or none; the reply ends before what is nil.
+  local answer = { more and 1 or 0, due, queue.damaged, pop[1], pop[2], pop[3] }
+  for i = 4, #pop do answer[i + 3] = pop[i] end
   return answer
 end
 

@@ -73,8 +73,9 @@ end
 -- Returns how many messages were settled, and how many steps that took.
 local function settle(queue, action, ms, name, numbers)
   local bundle = numbers == '*' and parse_name('unacked', name)
-  local time = bundle and tonumber(redis.call('ZSCORE', set_key(queue, 'unacked', bundle.priority), name) or nil)
+  local time = bundle and redis.call('ZSCORE', set_key(queue, 'unacked', bundle.priority), name)
   if not time then return settle_some(queue, action, ms, name, numbers) end
+  time = to_number(time)
   return time > queue.now and settle_whole(queue, action, ms, bundle, time) or 0, 1
 end
 

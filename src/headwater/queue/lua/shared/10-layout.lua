@@ -68,25 +68,31 @@ local COUNTS = {
 }
 local COUNTS_FORM = '>ddddddddddddddddd'
 
+-- The counts of a queue that was never pushed to. Who waits for the first push of all is not noted
+-- anywhere.
+local no_counts
+
+local function counts_of_none()
+  no_counts = no_counts or
+    struct.pack(COUNTS_FORM, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, math.huge, math.huge, 0, 0)
+  return no_counts
+end
+
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
   local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings', 'format'), server_us()
   check_format(found[5])
-  local queue = {
+  local last, pushed, popped, acked, expired, damaged, unacked, delayed, retry, dead, largest, marked,
+    generation, waited, soonest, bundled, asked = struct.unpack(COUNTS_FORM, found[1] or counts_of_none())
+  local priorities = found[2] or ''
+  return {
     key = K, us = us, now = math.floor(us / 1000), before = found[1] or '', new = not found[1],
-    priorities = found[2] or '', priorities_before = found[2] or '', paused = found[3] == '1',
-    settings = found[4] or '', last = 0, pushed = 0, popped = 0, acked = 0, expired = 0, damaged = 0,
-    unacked = 0, delayed = 0, retry = 0, dead = 0, largest = 0, marked = 0, generation = 0,
-    -- Who waits for the first push of all is not noted anywhere.
-    waited = math.huge, soonest = math.huge, bundled = 0, asked = 0,
+    priorities = priorities, priorities_before = priorities, paused = found[3] == '1',
+    settings = found[4] or '', last = last, pushed = pushed, popped = popped, acked = acked,
+    expired = expired, damaged = damaged, unacked = unacked, delayed = delayed, retry = retry,
+    dead = dead, largest = largest, marked = marked, generation = generation, waited = waited,
+    soonest = soonest, bundled = bundled, asked = asked,
   }
-  if found[1] then
-    queue.last, queue.pushed, queue.popped, queue.acked, queue.expired, queue.damaged,
-      queue.unacked, queue.delayed, queue.retry, queue.dead, queue.largest, queue.marked,
-      queue.generation, queue.waited, queue.soonest, queue.bundled, queue.asked =
-      struct.unpack(COUNTS_FORM, found[1])
-  end
-  return queue
 end
 
 -- Rates are taken between marks, which are set as the queue is used.

@@ -99,12 +99,6 @@ local function commit(queue, reply)
   queue.reply = reply
 end
 
-local function work_and_finish(queue, work, ...)
-  local reply = work(queue, ...)
-  finish(queue)
-  return reply
-end
-
 -- Remembers what could not be taken back.
 local function remember_rest(K, rest, left)
   rest.count, unfinished[K] = left, rest
@@ -131,7 +125,8 @@ local function on_queue(K, work, ...)
   if rest then take_rest_back(K, rest) end
   local queue = load_queue(K)
   noted = 0
-  local fine, reply = pcall(work_and_finish, queue, work, ...)
+  local fine, reply, fault = pcall(work, queue, ...)
+  if fine then fine, fault = pcall(finish, queue) else fault = reply end
   if fine then return reply end
   local left = take_back(undos, noted)
   if left > 0 then
@@ -139,5 +134,5 @@ local function on_queue(K, work, ...)
     undos = {}
   end
   if queue.reply then return queue.reply end
-  return type(reply) == 'table' and reply or redis.error_reply('ERR ' .. tostring(reply))
+  return type(fault) == 'table' and fault or redis.error_reply('ERR ' .. tostring(fault))
 end

@@ -9,8 +9,20 @@
 -- What it costs to open a bundle, beside its messages, in steps of those that are moved whole.
 local OPEN_STEPS = 10
 
+-- The digits of attempts and counts, which are few, kept: every name needs them.
+local small = {}
+
+local function small_digits(number)
+  local text = small[number]
+  if not text then
+    text = digits(number)
+    if number <= BUNDLE_MESSAGES then small[number] = text end
+  end
+  return text
+end
+
 local function name_of(number, priority, attempt, count, varied)
-  return number .. ':' .. priority .. ':' .. attempt .. ':' .. count .. (varied and ':v' or '')
+  return number .. ':' .. priority .. ':' .. small_digits(attempt) .. ':' .. small_digits(count) .. (varied and ':v' or '')
 end
 
 local function parse_name(set, name)
@@ -18,14 +30,17 @@ local function parse_name(set, name)
     string.match(name, '^(%d+):(-?%d+):(%d+):(%d+)(:?v?)$')
   if not number then return nil end
   return {
-    set = set, name = name, number = number, priority = priority, attempt = tonumber(attempt),
-    count = tonumber(count), varied = varied == ':v',
+    set = set, name = name, number = number, priority = priority, attempt = to_number(attempt),
+    count = to_number(count), varied = varied == ':v',
   }
 end
 
 -- Puts the name of a bundle into a set by its time; `before` is its time if it is there.
 local function put_name(queue, set, priority, time, name, before)
-  if set == 'unacked' and tonumber(time) < queue.soonest then queue.soonest = tonumber(time) end
+  if set == 'unacked' then
+    local at = to_number(time)
+    if at < queue.soonest then queue.soonest = at end
+  end
   put_member(set_key(queue, set, priority), time, name, before)
 end
 

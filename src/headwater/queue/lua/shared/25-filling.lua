@@ -11,8 +11,12 @@ local WADE_STEPS = 2000
 local TAKE_STEPS = 100
 local RESERVE_MS = 2000
 
+-- All fields are there from the beginning: a table that grows costs.
 local function new_pop(room, ack_ms, reserve)
-  return { room = room, bytes = CALL_BYTES, steps = TAKE_STEPS, wade = WADE_STEPS, ack_ms = ack_ms, reserve = reserve }
+  return {
+    room = room, bytes = CALL_BYTES, steps = TAKE_STEPS, wade = WADE_STEPS, ack_ms = ack_ms, reserve = reserve,
+    priority = '', attempt = 0, texts = nil, count = 0, size = 0,
+  }
 end
 
 local function is_full(pop)
