@@ -75,7 +75,7 @@ local function entry_field(entry, name)
 end
 
 local function offset_of(entry)
-  return tonumber(string.sub(entry[1], 3))
+  return to_number(string.sub(entry[1], 3))
 end
 
 local function newest_entry(K)

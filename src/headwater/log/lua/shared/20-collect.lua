@@ -39,13 +39,34 @@ local function bag_node(K, bag, node, last)
   bag.nodes[n + 4], bag.nodes[n + 5] = node.version, blob
 end
 
+local function entry_bytes(entry)
+  local fields, bytes = entry[2], 0
+  for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
+  return bytes
+end
+
 local function bag_entry(bag, entry)
   if not bag.seen[entry[1]] then
     bag.seen[entry[1]] = true
-    table.insert(bag.entries, entry)
-    local fields = entry[2]
-    for i = 2, #fields, 2 do bag.bytes = bag.bytes + #fields[i] end
+    bag.entries[#bag.entries + 1] = entry
+    bag.bytes = bag.bytes + entry_bytes(entry)
   end
+end
+
+-- Bags entries of one message each, which nobody meets twice, until the bag is full; returns how many.
+local function bag_singles(bag, found)
+  local entries, bytes, limit = bag.entries, bag.bytes, bag.limit
+  local taken, n = #found, #entries
+  for i, entry in ipairs(found) do
+    entries[n + i] = entry
+    bytes = bytes + entry_bytes(entry)
+    if bytes >= limit then
+      taken = i
+      break
+    end
+  end
+  bag.bytes = bytes
+  return taken
 end
 
 -- Gathers from `from` until `want` messages or the offset `to` or the bag's byte limit is
@@ -91,13 +112,19 @@ local function collect(K, stream, from, to, want, bag)
       or redis.call('XRANGE', K .. ':tail', '0-' .. digits(at), '+',
         'COUNT', math.min(want - got, to - at + 1, 256))
     if #found == 0 then break end
-    for _, entry in ipairs(found) do
-      if at > to or got >= want or bag.bytes >= bag.limit then break end
-      bag_entry(bag, entry)
-      local last = tonumber(string.sub(entry[1], 3))
-      local stop = math.min(last, to, at + (want - got) - 1)
-      got = got + (stop - at + 1)
-      at = stop + 1
+    local n = #found
+    if offset_of(found[n]) == at + n - 1 and (n == 1 or offset_of(found[1]) == at) then
+      -- As many entries as offsets: each is one message, as most are.
+      local taken = bag_singles(bag, found)
+      at, got = at + taken, got + taken
+    else
+      for _, entry in ipairs(found) do
+        if at > to or got >= want or bag.bytes >= bag.limit then break end
+        bag_entry(bag, entry)
+        local stop = math.min(offset_of(entry), to, at + (want - got) - 1)
+        got = got + (stop - at + 1)
+        at = stop + 1
+      end
     end
   end
   return at - 1, got
