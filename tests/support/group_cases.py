@@ -263,6 +263,14 @@ def torn(case: GroupCase) -> None:
     case.raw("HSET", case.group_key, "torn", 1)
 
 
+def unbooked(case: GroupCase) -> None:
+    """A range was removed, and what came in its place could only be noted."""
+    has_read(case)
+    (member,) = case.raw("ZRANGE", f"{case.group_key}:pending", 0, 0)
+    case.raw("ZREM", f"{case.group_key}:pending", member)
+    case.raw("HSET", case.group_key, "torn", 1, "unbooked", member + b" ")
+
+
 def left_seeking(case: GroupCase) -> None:
     """A seek to offset 4 was stopped half-way."""
     has_fragments(case)
