@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 Encoding: TypeAlias = Literal["base64"]
@@ -22,6 +23,15 @@ def to_text(data: str | bytes) -> tuple[str, Encoding | None]:
         return data.decode(), None
     except UnicodeDecodeError:
         return base64.b64encode(data).decode(), BASE64
+
+
+def to_texts(values: Mapping[str, bytes]) -> tuple[dict[str, str], Encoding | None]:
+    """Return values as text, or all of them as base64 when one of them is not UTF-8."""
+    try:
+        return {name: value.decode() for name, value in values.items()}, None
+    except UnicodeDecodeError:
+        encoded = {name: base64.b64encode(value).decode() for name, value in values.items()}
+        return encoded, BASE64
 
 
 def from_text(text: str, encoding: Encoding | None) -> str | bytes:

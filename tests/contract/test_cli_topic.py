@@ -109,6 +109,17 @@ def test_messages_are_read_with_their_partition(command: TopicCommands) -> None:
     assert command("read", "-p", "3").code == 1
 
 
+def test_headers_are_shown_as_text_or_as_base64(command: TopicCommands) -> None:
+    command.topic.write("t", b"1")
+    command.topic.write("t", b"2", headers={"trace": b"abc"})
+    command.topic.write("t", b"3", headers={"trace": b"abc", "raw": b"\xff"})
+    plain, text, encoded = command("read", "--json").rows
+    assert not {"headers", "headers_encoding"} & set(plain)
+    assert (text["headers"], "headers_encoding" in text) == ({"trace": "abc"}, False)
+    assert encoded["headers"] == {"trace": "YWJj", "raw": "/w=="}
+    assert encoded["headers_encoding"] == "base64"
+
+
 def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> None:
     topic = command.topic
     topic.write_many(entries(60, tags=30))

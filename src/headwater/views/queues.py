@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from headwater.queue.types import Delivery, QueueItem, QueueSettings, QueueStats, State
-from headwater.views.record import Mark, View, copied, mirror, text_field
+from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 QueueView = mirror("QueueView", QueueStats)
 QueueSettingsView = mirror("QueueSettingsView", QueueSettings)
@@ -23,6 +23,8 @@ class QueueMessageView(View, frozen=True, kw_only=True):
     id: str
     value: str
     encoding: Mark = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Mark = UNSET
     state: State
     priority: int
     attempt: int
@@ -35,7 +37,11 @@ class QueueMessageView(View, frozen=True, kw_only=True):
     @classmethod
     def of(cls, item: QueueItem) -> QueueMessageView:
         """Return the view of a message in a queue."""
-        own = {**text_field("value", item.value), "cause": item.cause and str(item.cause)}
+        own = {
+            **text_field("value", item.value),
+            **headers_field(item.headers),
+            "cause": item.cause and str(item.cause),
+        }
         return cls(**copied(cls, item, **own))
 
 
@@ -45,6 +51,8 @@ class DeliveryView(View, frozen=True, kw_only=True):
     id: str
     value: str
     encoding: Mark = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Mark = UNSET
     attempt: int
     receipt: str | None
 
@@ -54,6 +62,7 @@ class DeliveryView(View, frozen=True, kw_only=True):
         return cls(
             id=delivery.id,
             **text_field("value", delivery.value),
+            **headers_field(delivery.headers),
             attempt=delivery.attempt,
             receipt=delivery.receipt or None,
         )

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, cast, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from headwater.text_or_base64 import Encoding, to_text
+from headwater.text_or_base64 import Encoding, to_text, to_texts
 
 # The mark of a field that may be base64; it is left out where the field is text.
 Mark = Encoding | UnsetType
@@ -95,6 +95,17 @@ def text_field(name: str, data: str | bytes, mark: str = "encoding") -> dict[str
     """Return a field of bytes for a view: its text, and its mark, which text has not."""
     text, encoding = to_text(data)
     return {name: text, mark: UNSET if encoding is None else encoding}
+
+
+def headers_field(headers: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the headers of a message for a view: all of them text, or all of them base64.
+
+    A message without headers has neither them nor their mark.
+    """
+    if not headers:
+        return {"headers": UNSET, "headers_encoding": UNSET}
+    texts, encoding = to_texts(headers)
+    return {"headers": texts, "headers_encoding": UNSET if encoding is None else encoding}
 
 
 def encoding_of(mark: Mark) -> Encoding | None:

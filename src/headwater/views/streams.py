@@ -17,7 +17,7 @@ from headwater.log.types import (
     TopicDeadLetter,
     TopicMessage,
 )
-from headwater.views.record import Mark, View, copied, mirror, text_field
+from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 StreamView = mirror("StreamView", StreamInfo)
 GroupView = mirror("GroupView", GroupInfo, first={"stream": str}, names={"name": "group"})
@@ -43,6 +43,8 @@ class MessageView(View, frozen=True, kw_only=True):
     tag: str
     value: str
     encoding: Mark = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Mark = UNSET
     time_ms: int
     attempt: int | UnsetType = UNSET
 
@@ -54,6 +56,7 @@ class MessageView(View, frozen=True, kw_only=True):
             offset=message.offset,
             tag=message.tag,
             **text_field("value", message.value),
+            **headers_field(message.headers),
             time_ms=message.time_ms,
             attempt=message.attempt or UNSET,
         )
@@ -124,6 +127,8 @@ class DeadLetterView(View, frozen=True, kw_only=True):
     tag: str
     value: str
     encoding: Mark = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Mark = UNSET
     delivered_ms: int | None
     buried_ms: int
     cause: str | None
@@ -132,7 +137,11 @@ class DeadLetterView(View, frozen=True, kw_only=True):
     @classmethod
     def of(cls, letter: DeadLetter | TopicDeadLetter) -> DeadLetterView:
         """Return the view of a dead letter."""
-        own = {**text_field("value", letter.value), "cause": letter.cause and str(letter.cause)}
+        own = {
+            **text_field("value", letter.value),
+            **headers_field(letter.headers),
+            "cause": letter.cause and str(letter.cause),
+        }
         return cls(**copied(cls, letter, **own))
 
 
