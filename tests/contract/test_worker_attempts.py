@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import logging
-import signal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import headwater
-from headwater import Delivery, Group, InvalidInput, Message, Queue, Stream, Worker
+from headwater import Delivery, Group, InvalidInput, Queue, Stream
 from headwater.failures import MAX_TEXT, MAX_TYPE, Cause, read_failure, spelled
 from headwater.workers.retries import Retries
 from tests.support.entries import entries
 from tests.support.servers import until
-from tests.support.stores import Stores
-from tests.support.workers import Crew, all_done, at_work
-from tests.support.zygote import Zygote
+from tests.support.workers import Crew, Refusing, all_done, at_work
 
 SECRET = "hunter2"
-
-
-class Refusing:
-    """A handler that fails on some tags or values; ``tried`` has what it was given."""
-
-    def __init__(self, bad: set[Any]) -> None:
-        self.tried: list[tuple[Any, int]] = []
-        self._bad = bad
-
-    def tries_of(self, what: Any) -> list[int]:
-        return [attempt for each, attempt in self.tried if each == what]
-
-    def __call__(self, item: Any) -> None:
-        what = item.tag if isinstance(item, Message) else item.value
-        self.tried.append((what, item.attempt))
-        if what in self._bad:
-            raise LookupError(f"no {what!r} here")
 
 
 @pytest.fixture
@@ -179,31 +158,6 @@ def test_messages_that_were_not_begun_lose_no_attempt(
     with at_work(worker):
         until(all_done(group, 4))
     assert group.dead() == []
-
-
-@pytest.mark.parametrize("place", ["before the report", "before the burial"])
-def test_a_worker_killed_after_its_last_failure_leaves_one_letter(
-    stores: Stores, name: str, place: str
-) -> None:
-    url = stores.url("plain")
-    with headwater.connect(url) as hw, Zygote("tests.support.failing_members") as zygote:
-        stream, group = hw.stream(name), hw.stream(name).group("g", dead_letters=True)
-        stream.write_many([("good", b"1"), ("bad", b"2")])
-        order = {"stream": name, "place": place}
-        pid = zygote.start("", url, **order)
-        assert zygote.wait(pid) == -signal.SIGKILL
-        assert group.info().dead == 0
-        handler = Refusing({"bad"})
-        with at_work(Worker(group, handler, max_attempts=2, backoff_ms=1, retry_ms=300)):
-            until(lambda: all_done(group, 2)() and group.dead())
-        assert ("bad", 3) not in handler.tried, "it had its attempts"
-        (letter,) = group.dead()
-        assert (letter.origin, letter.value) == (2, b"2")
-        assert letter.cause is not None
-        known = {"before the report": "Unanswered", "before the burial": "LookupError"}
-        assert letter.cause.type == known[place]
-        assert group.info().pending == 0
-        assert hw.stream(f"{name}.g.dead").info().length == 1, "nothing was written twice"
 
 
 # ── Values that do not fit ───────────────────────────────────────────────────────────────────

@@ -240,3 +240,61 @@ def test_an_async_handler_that_raises_cancelled_error_has_failed(
 
     loop.wait(work())
     assert sorted(attempts) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+# ── Checked when it is made ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (lambda: None, "must take one argument, the message"),
+        (lambda message, more: None, "must take one argument, the message"),  # noqa: ARG005
+        (functools.partial(print, end=""), None),
+        ([].append, None),
+        ("print", "must be a"),
+    ],
+    ids=["no argument", "two arguments", "any number", "built in", "no function"],
+)
+def test_a_handler_must_take_one_message(
+    stores: Stores, name: str, handler: Any, words: str | None
+) -> None:
+    with headwater.connect(stores.url("plain")) as hw:
+        makers: list[Callable[[Any], object]] = [
+            hw.stream(name).group("g").worker(),
+            hw.topic(name).group("g").worker(),
+            hw.queue(name).worker(),
+        ]
+        for make in makers:
+            if words is None:
+                assert make(handler)
+                continue
+            with pytest.raises(InvalidInput, match=words):
+                make(handler)
+
+
+def test_a_worker_is_made_of_what_it_can_take_messages_from(
+    stores: Stores, name: str, loop: Loop
+) -> None:
+    async def nothing(_: object) -> None:
+        pass
+
+    async def work() -> None:
+        async with aio.connect(stores.url("plain")) as ahw:
+            with headwater.connect(stores.url("plain")) as hw:
+                wrong: list[tuple[Any, Any, str]] = [
+                    (Worker, hw.stream(name), "stream.group"),
+                    (Worker, hw.topic(name), "topic.group"),
+                    (Worker, hw.queue(name), "QueueWorker"),
+                    (Worker, ahw.stream(name).group("g"), "AsyncWorker"),
+                    (Worker, ahw.topic(name).group("g"), "AsyncWorker"),
+                    (Worker, "g", "not from a str"),
+                    (headwater.QueueWorker, hw.stream(name).group("g"), "use Worker"),
+                    (AsyncWorker, hw.stream(name).group("g"), "use Worker"),
+                    (AsyncWorker, ahw.queue(name), "AsyncQueueWorker"),
+                ]
+                for kind, found, words in wrong:
+                    with pytest.raises(InvalidInput, match=words):
+                        kind(found, nothing if kind is AsyncWorker else print)
+
+    loop.wait(work())

@@ -24,13 +24,21 @@ ALL, SOME = slice(None), slice(1, 3)
 restarting = pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
 
 
+# Each of these has a neighbour that passes nearly the same calls.
+LATER = {
+    *(f"fail {ALL} 0", f"fail {SOME} None", "fail for the last time"),
+    *("fail to waiters", "why letters failed"),
+}
+
+
 def with_restarts(names: Iterable[str]) -> pytest.MarkDecorator:
     """Try each name without a restart and with one; the short run restarts for every third."""
     rows = []
     for place, name in enumerate(names):
-        marks = [pytest.mark.long] if place % 3 else []
+        later = [pytest.mark.long] if name in LATER else []
+        marks = [pytest.mark.long] if place % 3 else later
         rows += [
-            pytest.param(name, False, id=name),
+            pytest.param(name, False, id=name, marks=later),
             pytest.param(name, True, id=f"{name}-restart", marks=marks),
         ]
     return pytest.mark.parametrize(("name", "restarts"), rows)

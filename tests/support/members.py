@@ -2,7 +2,7 @@
 
 An order names the store, the manner and the stream. A consumer's also names it, its database, and
 where it is to die: at a step, or "in the handler", between two effects. A worker's names the page
-on which it notes what it has handled.
+on which it notes what it has handled; that of a worker which fails names the place where it dies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import headwater
-from headwater import Message, aio
+from headwater import Group, Message, TopicMessage, aio
+from headwater.log import dead_letters
 from headwater.outbox import AsyncConsumer, AsyncWorker, Consumer, Worker
 from tests.support.consumers import EFFECTS, writes
 from tests.support.zygote import dying, serve
@@ -100,14 +101,18 @@ class Page:
     def __init__(self, order: dict[str, Any]) -> None:
         self._file = os.open(order["page"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def note(self, message: Message) -> None:
-        os.write(self._file, b"%d\n" % message.offset)
+    def note(self, message: Message | TopicMessage) -> None:
+        place = b"%d " % message.partition if isinstance(message, TopicMessage) else b""
+        os.write(self._file, place + b"%d\n" % message.offset)
 
 
 def work(order: dict[str, Any]) -> None:
     page = Page(order)
     with headwater.connect(order["store"]) as hw:
-        worker = Worker(hw.stream(order["stream"]).group("g"), page.note, retry_ms=500)
+        if "topic" in order:
+            worker = Worker(hw.topic(order["topic"]).group("g"), page.note, ack_ms=500)
+        else:
+            worker = Worker(hw.stream(order["stream"]).group("g"), page.note, retry_ms=500)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         worker.run()
@@ -126,7 +131,34 @@ async def work_async(order: dict[str, Any]) -> None:
         await worker.run()
 
 
+def fail(order: dict[str, Any]) -> None:
+    """Work with a handler that fails, and die before that is reported, or before the burial."""
+    report: Any = Group.fail
+
+    def die(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def refuse(message: Message) -> None:
+        if message.tag == "bad":
+            raise LookupError("never")
+
+    def fail_or_die(group: Group, *failures: Any) -> Any:
+        return die() if failures[0].delay_ms is None else report(group, *failures)
+
+    places: dict[str, tuple[Any, str, Any]] = {
+        "before the report": (Group, "fail", fail_or_die),
+        "before the burial": (dead_letters, "bury", die),
+    }
+    setattr(*places[order["place"]])
+    with headwater.connect(order["store"]) as hw:
+        group = hw.stream(order["stream"]).group("g", dead_letters=True)
+        Worker(group, refuse, max_attempts=2, backoff_ms=1, ack_ms=300).run()
+
+
 def run(order: dict[str, Any]) -> None:
+    if order.get("role") == "failing worker":
+        fail(order)
+        return
     worker = order.get("role") == "worker"
     if order["manner"] == "async":
         asyncio.run(work_async(order) if worker else consume_async(order))

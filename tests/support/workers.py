@@ -10,7 +10,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import headwater
-from headwater import Delivery, Group, Message, Queue, QueueWorker, Stream, Worker, aio
+from headwater import (
+    Delivery,
+    Group,
+    Message,
+    Queue,
+    QueueWorker,
+    Stream,
+    Topic,
+    TopicGroup,
+    TopicMessage,
+    Worker,
+    aio,
+)
 from headwater.aio import AsyncWorker
 from headwater.errors import UnknownGroup
 from tests.support.blocking import Blocking, Loop
@@ -41,6 +53,20 @@ class Crew:
         members = self._async_hw.stream(stream.name, **codec).group(group, **letters)
         made = AsyncWorker(members, self._awaited(handler), **options)
         return cast("Worker", Blocking(self._loop, made))
+
+    def topic_worker(
+        self, topic: Topic, handler: Callable[[TopicMessage], Any], **options: Any
+    ) -> Worker:
+        """Make a worker of a group over a topic; the options are as those of ``worker``."""
+        letters = {"dead_letters": options.pop("dead_letters", None)}
+        codec = {"codec": options.pop("codec", None)}
+        if self.manner == "sync":
+            members: Any = self.hw.topic(topic.name, **codec).group("g", **letters)
+            made: Worker = members.worker(**options)(handler)
+            return made
+        members = self._async_hw.topic(topic.name, **codec).group("g", **letters)
+        awaited = members.worker(**options)(self._awaited(handler))
+        return cast("Worker", Blocking(self._loop, awaited))
 
     def queue_worker(
         self, queue: Queue, handler: Callable[[Delivery], Any], **options: Any
@@ -88,6 +114,14 @@ def all_done(group: Group, count: int) -> Callable[[], bool]:
     return done
 
 
+def done_in(group: TopicGroup) -> int:
+    """Return how many messages are done, in all partitions."""
+    try:
+        return sum(info.ack_offset - 1 for info in group.info())
+    except UnknownGroup:
+        return 0
+
+
 class Gate:
     """A handler that waits to be let through; ``begun`` is what it was given."""
 
@@ -102,3 +136,20 @@ class Gate:
     def open(self) -> None:
         """Let all through."""
         self._open.set()
+
+
+class Refusing:
+    """A handler that fails on some tags or values; ``tried`` has what it was given."""
+
+    def __init__(self, bad: set[Any]) -> None:
+        self.tried: list[tuple[Any, int]] = []
+        self._bad = bad
+
+    def tries_of(self, what: Any) -> list[int]:
+        return [attempt for each, attempt in self.tried if each == what]
+
+    def __call__(self, item: Any) -> None:
+        what = item.tag if isinstance(item, Message) else item.value
+        self.tried.append((what, item.attempt))
+        if what in self._bad:
+            raise LookupError(f"no {what!r} here")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.codecs import D
 from headwater.failures import Failure
@@ -15,6 +16,8 @@ from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithIn
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
+    from headwater.workers.aio_worker import AsyncWorker, AsyncWorkerHandler
+    from headwater.workers.group_messages import GroupWorkerOptions
 
 
 class AsyncGroup(Generic[D]):
@@ -127,3 +130,14 @@ class AsyncGroup(Generic[D]):
     async def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return await self._run(grouping.remove(self._handle))
+
+    def worker(
+        self, **options: Unpack[GroupWorkerOptions]
+    ) -> Callable[[AsyncWorkerHandler[D]], AsyncWorker]:
+        """Make a worker of the function below it, which gets one message at a time.
+
+        See Group.worker.
+        """
+        from headwater.workers.aio_worker import AsyncWorker
+
+        return lambda handler: AsyncWorker(self, handler, **options)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Generic
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Generic, Unpack
 
 import pyarrow as pa
 
 from headwater.codecs import D
+from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topics
@@ -27,6 +28,8 @@ from headwater.log.types import (
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
+    from headwater.workers.aio_worker import AsyncTopicHandler, AsyncWorker
+    from headwater.workers.group_messages import GroupWorkerOptions
 
 
 class AsyncTopic(Generic[D]):
@@ -194,10 +197,29 @@ class AsyncTopicGroup(Generic[D]):
         """Have dead letters redelivered, as if never tried; returns how many by partition."""
         return await self._run(topic_groups.redrive(self._handle, count))
 
-    async def bury(self) -> int:
-        """Give up what has expired now; returns how many messages went to the dead letters."""
-        return await self._run(topic_groups.bury(self._handle))
+    async def fail(self, *failures: Failure) -> int:
+        """Report failed attempts at messages that were read; see Group.fail."""
+        return await self._run(topic_groups.fail(self._handle, failures))
+
+    async def release(self, *messages: InTopic) -> int:
+        """Return messages untried: they are redelivered at once; the attempt does not count."""
+        return await self._run(topic_groups.release(self._handle, messages))
+
+    async def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
+        """Make dead letters of messages; without any, of what has expired; see Group.bury."""
+        return await self._run(topic_groups.bury(self._handle, messages, error))
 
     async def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return await self._run(topic_groups.remove(self._handle))
+
+    def worker(
+        self, **options: Unpack[GroupWorkerOptions]
+    ) -> Callable[[AsyncTopicHandler[D]], AsyncWorker]:
+        """Make a worker of the function below it, which gets one message at a time.
+
+        See Group.worker.
+        """
+        from headwater.workers.aio_worker import AsyncWorker
+
+        return lambda handler: AsyncWorker(self, handler, **options)

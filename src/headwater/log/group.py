@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.codecs import D
 from headwater.failures import Failure
@@ -15,6 +16,8 @@ from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithIn
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
+    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.worker import Worker, WorkerHandler
 
 
 class Group(Generic[D]):
@@ -138,3 +141,15 @@ class Group(Generic[D]):
     def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return self._run(grouping.remove(self._handle))
+
+    def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[WorkerHandler[D]], Worker]:
+        """Make a worker of the function below it, which gets one message at a time.
+
+        @hw.stream("jobs").group("mailers").worker(concurrency=8)
+        def send(message): ...
+
+        send.run()
+        """
+        from headwater.workers.worker import Worker
+
+        return lambda handler: Worker(self, handler, **options)

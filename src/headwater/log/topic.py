@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Generic
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, Unpack
 
 import pyarrow as pa
 
 from headwater.codecs import D
+from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topics
@@ -27,6 +28,8 @@ from headwater.log.types import (
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
+    from headwater.workers.group_messages import GroupWorkerOptions
+    from headwater.workers.worker import TopicHandler, Worker
 
 
 class Topic(Generic[D]):
@@ -206,10 +209,27 @@ class TopicGroup(Generic[D]):
         """Have dead letters redelivered, as if never tried; returns how many by partition."""
         return self._run(topic_groups.redrive(self._handle, count))
 
-    def bury(self) -> int:
-        """Give up what has expired now; returns how many messages went to the dead letters."""
-        return self._run(topic_groups.bury(self._handle))
+    def fail(self, *failures: Failure) -> int:
+        """Report failed attempts at messages that were read; see Group.fail."""
+        return self._run(topic_groups.fail(self._handle, failures))
+
+    def release(self, *messages: InTopic) -> int:
+        """Return messages untried: they are redelivered at once; the attempt does not count."""
+        return self._run(topic_groups.release(self._handle, messages))
+
+    def bury(self, *messages: InTopic, error: BaseException | str | None = None) -> int:
+        """Make dead letters of messages; without any, of what has expired; see Group.bury."""
+        return self._run(topic_groups.bury(self._handle, messages, error))
 
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return self._run(topic_groups.remove(self._handle))
+
+    def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[TopicHandler[D]], Worker]:
+        """Make a worker of the function below it, which gets one message at a time.
+
+        See Group.worker.
+        """
+        from headwater.workers.worker import Worker
+
+        return lambda handler: Worker(self, handler, **options)

@@ -6,14 +6,15 @@ says in which partition and what was done before; every operation may be repeate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.failures import Failure
 from headwater.inputs import DEADLINE, Duration
-from headwater.log import acks, dead_letters, grouping, reading
+from headwater.log import acks, dead_letters, failing, grouping, reading
 from headwater.log.ack_arguments import InTopic, Span, ranges_by_partition
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle, check_start
 from headwater.log.keys import tail_key
@@ -239,8 +240,33 @@ def redrive(group: TopicGroupHandle, count: int) -> Operation[dict[int, Redriven
     return (yield from in_each(enumerate((yield from group.open())), redrive_rest))
 
 
-def bury(group: TopicGroupHandle) -> Operation[int]:
-    """Give up what has expired in any partition; returns how many messages were buried."""
+def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]:
+    """Report failed attempts; returns how many of the messages were still pending in them."""
+    members = yield from group.open()
+    places: dict[int, list[Failure]] = {}
+    for failure in failures:
+        if not isinstance(failure.item, TopicMessage):
+            raise InvalidInput(
+                f"a failure is of a message as the group read it, not of {failure.item!r}"
+            )
+        check_partition(failure.item.partition, len(members))
+        places.setdefault(failure.item.partition, []).append(failure)
+    parts = [(place, (members[place], some)) for place, some in sorted(places.items())]
+    done = yield from in_each(parts, lambda part: failing.fail(*part))
+    return sum(done.values())
+
+
+def release(group: TopicGroupHandle, messages: Iterable[InTopic]) -> Operation[int]:
+    """Return messages untried: the attempt does not count; returns how many were pending."""
+    return (yield from _in_partitions(group, messages, failing.release))
+
+
+def bury(
+    group: TopicGroupHandle, messages: Collection[InTopic], error: BaseException | str | None
+) -> Operation[int]:
+    """Give messages up; without any, what has expired. Returns how many messages that concerned."""
+    if messages:
+        return (yield from _in_partitions(group, messages, partial(failing.bury, error=error)))
     done = yield from in_each(enumerate((yield from group.open())), dead_letters.give_up)
     return sum(buried for _, buried in done.values())
 

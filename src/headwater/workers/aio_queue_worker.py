@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from headwater.codecs import Value
+from headwater.inputs import Duration
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
@@ -29,10 +30,10 @@ class AsyncQueueWorker:
         handler: AsyncHandler[Value],
         *,
         concurrency: int = 4,
-        ack_ms: int = 30_000,
+        ack_ms: Duration = 30_000,
         max_attempts: int | None = None,
-        backoff_ms: int = FIRST_BACKOFF_MS,
-        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
+        backoff_ms: Duration = FIRST_BACKOFF_MS,
+        longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
     ) -> None:
         check_object(queue, AsyncQueue)
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")

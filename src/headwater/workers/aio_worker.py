@@ -3,41 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack, overload
 
 from headwater.codecs import Value
+from headwater.inputs import Duration
 from headwater.log.aio_group import AsyncGroup
-from headwater.log.types import Message
+from headwater.log.aio_topic import AsyncTopicGroup
+from headwater.log.types import Message, TopicMessage
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.checks import check_object
-from headwater.workers.group_messages import GroupMessages
+from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
+AsyncTopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], Awaitable[object]]"
 
 
 class AsyncWorker:
     """Handles the messages of a group in tasks; Worker says what each argument means."""
 
+    @overload
     def __init__(
         self,
         group: AsyncGroup[Value],
         handler: AsyncWorkerHandler[Value],
+        **options: Unpack[GroupWorkerOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        group: AsyncTopicGroup[Value],
+        handler: AsyncTopicHandler[Value],
+        **options: Unpack[GroupWorkerOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        group: AsyncGroup[Any] | AsyncTopicGroup[Any],
+        handler: Callable[[Any], Awaitable[object]],
         *,
         concurrency: int = 4,
-        retry_ms: int = 30_000,
-        expire_ms: int | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
         max_attempts: int | None = None,
-        backoff_ms: int = FIRST_BACKOFF_MS,
-        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
+        backoff_ms: Duration = FIRST_BACKOFF_MS,
+        longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
     ) -> None:
-        check_object(group, AsyncGroup)
-        prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        check_object(group, AsyncGroup, AsyncTopicGroup)
+        held_ms = held_ms_of(ack_ms, retry_ms)
+        prefetch = Prefetch(concurrency, held_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        name = f"{group.stream}/{group.name}"
-        source = _Group(group, name, retry_ms, expire_ms, retries)
+        # A worker of a topic has the partitions beside it.
+        where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
+        source = _Group(group, where, held_ms, expire_ms, retries)
         self._crew = AsyncCrew(source, handler, prefetch)
 
     async def run(self) -> None:
@@ -53,23 +73,25 @@ class AsyncWorker:
         self._crew.stop()
 
 
-class _Group(GroupMessages[AsyncGroup[Any]]):
+class _Group(GroupMessages[AsyncGroup[Any] | AsyncTopicGroup[Any]]):
     async def begin(self) -> None:
         await self.group.read(0)
-        self.begun(await self.group.info())
+        infos = await self.group.info()
+        self.begun(*infos if isinstance(infos, list) else [infos])
 
-    async def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
-        return await self.group.read(
-            count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
+    async def take(self, count: int, wait_ms: int) -> list[Any]:
+        found: list[Any] = await self.group.read(
+            count, block_ms=wait_ms, ack_ms=self.held_ms, expire_ms=self.expire_ms
         )
+        return found
 
-    async def settle(self, batch: HandledBatch[Message[Any]]) -> None:
+    async def settle(self, batch: HandledBatch[Any]) -> None:
         if batch.done:
-            await self.group.ack(*map(self.key_of, batch.done))
+            await self.group.ack(batch.done)
         if batch.not_begun:
-            await self.group.release(*map(self.key_of, batch.not_begun))
+            await self.group.release(batch.not_begun)
         if batch.failed:
             await self.group.fail(*batch.failed)
 
-    async def extend(self, messages: list[Message[Any]]) -> None:
-        await self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)
+    async def extend(self, messages: list[Any]) -> None:
+        await self.group.extend(messages, ack_ms=self.held_ms)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
 from headwater.failures import Failure
+from headwater.inputs import Duration, deadline
 from headwater.log.failing import no_letters
 from headwater.log.limits import check_ms
-from headwater.log.types import GroupInfo, Message
+from headwater.log.types import GroupInfo, Message, TopicMessage
 from headwater.workers.retries import Retries, log
 
+AnyGroup = TypeVar("AnyGroup")
+AnyMessage: TypeAlias = "Message[Any] | TopicMessage[Any]"
+HELD_MS: Final = 30_000
 
-class _Named(Protocol):
-    name: str
-    stream: str
 
+class GroupWorkerOptions(TypedDict, total=False):
+    """How a worker treats its messages; Worker says what each means."""
 
-AnyGroup = TypeVar("AnyGroup", bound=_Named)
+    concurrency: int
+    ack_ms: Duration | None
+    retry_ms: Duration | None
+    expire_ms: Duration | None
+    max_attempts: int | None
+    backoff_ms: Duration
+    longest_backoff_ms: Duration
 
 
 class GroupMessages(Generic[AnyGroup]):
@@ -28,32 +37,42 @@ class GroupMessages(Generic[AnyGroup]):
     def __init__(
         self,
         group: AnyGroup,
-        name: str,
-        retry_ms: int,
-        expire_ms: int | None,
+        where: tuple[str, str],
+        held_ms: int,
+        expire_ms: Duration | None,
         retries: Retries,
     ) -> None:
         self.group = group
-        self.name = name
-        self.retry_ms = retry_ms
+        self.name = "/".join(where)
+        self.held_ms = held_ms
         self.expire_ms = None if expire_ms is None else check_ms(expire_ms, "expire_ms", 1)
         self.retries = retries
+        self._where = where
 
     def __repr__(self) -> str:
         return repr(self.group)
 
-    def begun(self, info: GroupInfo) -> None:
+    def begun(self, *infos: GroupInfo) -> None:
         """Learn whether the group keeps dead letters; raises InvalidInput when they are needed."""
-        self.retries.buries = info.dead_letters is not None
+        self.retries.buries = all(info.dead_letters is not None for info in infos)
         if self.retries.max_attempts is not None and not self.retries.buries:
-            raise no_letters(self.group.stream, self.group.name)
+            raise no_letters(*self._where)
 
-    def key_of(self, message: Message[Any]) -> int:
-        """Return the key of a message: its offset, however often it is redelivered."""
+    def key_of(self, message: AnyMessage) -> int | tuple[int, int]:
+        """Return the key of a message: where it lies, however often it is redelivered."""
+        if isinstance(message, TopicMessage):
+            return message.partition, message.offset
         return message.offset
 
-    def failed(self, message: Message[Any], error: BaseException, began: float) -> Failure:
+    def failed(self, message: AnyMessage, error: BaseException, began: float) -> Failure:
         """Log a failed attempt; returns what to report of it."""
-        return self.retries.failure(
-            message, error, began, f"offset {message.offset} of {self.name}"
-        )
+        where = f"offset {message.offset} of {self.name}"
+        if isinstance(message, TopicMessage):
+            where = f"partition {message.partition} {where}"
+        return self.retries.failure(message, error, began, where)
+
+
+def held_ms_of(ack_ms: Duration | None, retry_ms: Duration | None) -> int:
+    """Return how long a worker holds a message that it does not extend."""
+    given = deadline(ack_ms, retry_ms)
+    return HELD_MS if given is None else check_ms(given, "ack_ms", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headwater.inputs import check_int, check_ms
+from headwater.inputs import Duration, check_int, check_ms
 
 MOST_AT_ONCE = 10_000
 # A wait for messages ends this often, to look whether the crew shall stop.
@@ -27,7 +27,7 @@ class Prefetch:
     def __init__(
         self,
         concurrency: int,
-        held_ms: int,
+        held_ms: Duration,
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

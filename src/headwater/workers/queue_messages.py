@@ -6,6 +6,7 @@ import logging
 from typing import Any, Generic, TypedDict, TypeVar
 
 from headwater.failures import Failure
+from headwater.inputs import Duration, check_ms
 from headwater.queue.types import Delivery, QueueSettings
 from headwater.workers.retries import Retries, log
 
@@ -16,10 +17,10 @@ class WorkerOptions(TypedDict, total=False):
     """How a worker treats its messages; QueueWorker says what each means."""
 
     concurrency: int
-    ack_ms: int
+    ack_ms: Duration
     max_attempts: int | None
-    backoff_ms: int
-    longest_backoff_ms: int
+    backoff_ms: Duration
+    longest_backoff_ms: Duration
 
 
 class QueueMessages(Generic[AnyQueue]):
@@ -27,10 +28,10 @@ class QueueMessages(Generic[AnyQueue]):
 
     log: logging.Logger = log
 
-    def __init__(self, queue: AnyQueue, name: str, ack_ms: int, retries: Retries) -> None:
+    def __init__(self, queue: AnyQueue, name: str, ack_ms: Duration, retries: Retries) -> None:
         self.queue = queue
         self.name = name
-        self.ack_ms = ack_ms
+        self.ack_ms = check_ms(ack_ms, "ack_ms", 1)
         self.retries = retries
         self.settings = QueueSettings()
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headwater.errors import InvalidInput, Undecodable
 from headwater.failures import Failure
-from headwater.inputs import check_int, check_ms
+from headwater.inputs import Duration, check_int, check_ms
 from headwater.outages import delay_s
 
 MOST_ATTEMPTS: Final = 1_000_000
@@ -40,8 +40,8 @@ class Retries:
     def __init__(
         self,
         max_attempts: int | None,
-        backoff_ms: int,
-        longest_backoff_ms: int,
+        backoff_ms: Duration,
+        longest_backoff_ms: Duration,
         dice: Callable[[], float] = random.random,
     ) -> None:
         if max_attempts is not None:
@@ -52,8 +52,8 @@ class Retries:
         self._longest_ms = check_ms(longest_backoff_ms, "longest_backoff_ms")
         if self._longest_ms < self._backoff_ms:
             raise InvalidInput(
-                f"longest_backoff_ms must be at least backoff_ms, {backoff_ms}, not "
-                f"{longest_backoff_ms}"
+                f"longest_backoff_ms must be at least backoff_ms, {self._backoff_ms}, not "
+                f"{self._longest_ms}"
             )
         self._dice = dice
         # Whether there is a place for what is given up.

@@ -2,56 +2,77 @@
 
 For handlers that may run twice without harm. A message is acknowledged after its handler returned.
 It is redelivered when the handler failed, after a delay that doubles each time; or when the worker
-died, after ``retry_ms``. A handler may take longer than that: while it runs, its message is
+died, after ``ack_ms``. A handler may take longer than that: while it runs, its message is
 extended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack, overload
 
 from headwater.codecs import Value
+from headwater.inputs import Duration
 from headwater.log.group import Group
-from headwater.log.types import Message
+from headwater.log.topic import TopicGroup
+from headwater.log.types import Message, TopicMessage
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
-from headwater.workers.group_messages import GroupMessages
+from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 
 WorkerHandler: TypeAlias = "Callable[[Message[Value]], object]"
+TopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], object]"
 
 
 class Worker:
-    """Handles the messages of a group in threads; run any number of them, anywhere.
+    """Handles the messages of a group, of a stream or a topic, in threads; run any number of them.
 
-    ``concurrency`` handlers run at once. ``retry_ms`` after a worker died, its messages are
-    redelivered to another one. A failed message is retried after ``backoff_ms``, doubled with each
-    failure up to ``longest_backoff_ms``, of which a random part from half to all is waited. After
-    ``max_attempts`` deliveries without success (None: without end), and ``expire_ms`` after its
-    first one, it becomes a dead letter; at once, when its value does not fit the codec. Raises
-    InvalidInput for anything that is no group or no handler of one message.
+    ``concurrency`` handlers run at once. ``ack_ms`` after a worker died, 30 seconds by default, its
+    messages are redelivered to another one (``retry_ms`` is the older name). A failed message is
+    retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``, of which a
+    random part from half to all is waited. After ``max_attempts`` deliveries without success (None:
+    without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once, when its
+    value does not fit the codec. Raises InvalidInput for anything that is no group or no handler of
+    one message.
     """
 
+    @overload
     def __init__(
         self,
         group: Group[Value],
         handler: WorkerHandler[Value],
+        **options: Unpack[GroupWorkerOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        group: TopicGroup[Value],
+        handler: TopicHandler[Value],
+        **options: Unpack[GroupWorkerOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        group: Group[Any] | TopicGroup[Any],
+        handler: Callable[[Any], object],
         *,
         concurrency: int = 4,
-        retry_ms: int = 30_000,
-        expire_ms: int | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
         max_attempts: int | None = None,
-        backoff_ms: int = FIRST_BACKOFF_MS,
-        longest_backoff_ms: int = LONGEST_BACKOFF_MS,
+        backoff_ms: Duration = FIRST_BACKOFF_MS,
+        longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
     ) -> None:
-        check_object(group, Group)
-        prefetch = Prefetch(concurrency, retry_ms, "retry_ms")
+        check_object(group, Group, TopicGroup)
+        held_ms = held_ms_of(ack_ms, retry_ms)
+        prefetch = Prefetch(concurrency, held_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        name = f"{group.stream}/{group.name}"
-        source = _Group(group, name, retry_ms, expire_ms, retries)
+        # A worker of a topic has the partitions beside it.
+        where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
+        source = _Group(group, where, held_ms, expire_ms, retries)
         self._crew = Crew(source, handler, prefetch)
 
     def run(self) -> None:
@@ -66,23 +87,25 @@ class Worker:
         self._crew.stop()
 
 
-class _Group(GroupMessages[Group[Any]]):
+class _Group(GroupMessages[Group[Any] | TopicGroup[Any]]):
     def begin(self) -> None:
         self.group.read(0)
-        self.begun(self.group.info())
+        infos = self.group.info()
+        self.begun(*infos if isinstance(infos, list) else [infos])
 
-    def take(self, count: int, wait_ms: int) -> list[Message[Any]]:
-        return self.group.read(
-            count, block_ms=wait_ms, retry_ms=self.retry_ms, expire_ms=self.expire_ms
+    def take(self, count: int, wait_ms: int) -> list[Any]:
+        found: list[Any] = self.group.read(
+            count, block_ms=wait_ms, ack_ms=self.held_ms, expire_ms=self.expire_ms
         )
+        return found
 
-    def settle(self, batch: HandledBatch[Message[Any]]) -> None:
+    def settle(self, batch: HandledBatch[Any]) -> None:
         if batch.done:
-            self.group.ack(*map(self.key_of, batch.done))
+            self.group.ack(batch.done)
         if batch.not_begun:
-            self.group.release(*map(self.key_of, batch.not_begun))
+            self.group.release(batch.not_begun)
         if batch.failed:
             self.group.fail(*batch.failed)
 
-    def extend(self, messages: list[Message[Any]]) -> None:
-        self.group.extend(*map(self.key_of, messages), retry_ms=self.retry_ms)
+    def extend(self, messages: list[Any]) -> None:
+        self.group.extend(messages, ack_ms=self.held_ms)
