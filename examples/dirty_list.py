@@ -27,7 +27,7 @@ def write_history(stream: headwater.Stream) -> None:
 def feed(stream: headwater.Stream, channel: headwater.IckChannel) -> None:
     """Make every tag dirty, since its first message; a repeat changes nothing."""
     group = stream.group("feeder")
-    while messages := group.read(100, retry_ms=30_000):
+    while messages := group.read(100, ack_ms=30_000):
         channel.add({message.tag: message.time_ms for message in reversed(messages)})
         group.ack((messages[0].offset, messages[-1].offset))
 

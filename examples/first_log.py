@@ -27,7 +27,7 @@ def main() -> None:
         print("two from the end, by arithmetic:", rides.read(last - 1, 2))
 
         group = rides.group("billing")
-        for message in group.read(10, retry_ms=30_000):
+        for message in group.read(10, ack_ms=30_000):
             print("billing has", message.offset, json.loads(message.value)["state"])
             group.ack(message.offset)
         facts = group.info()

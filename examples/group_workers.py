@@ -15,7 +15,7 @@ import time
 import headwater
 
 MESSAGES = 300
-RETRY_MS = 1000
+ACK_MS = 1000
 
 
 def work(stream: str, name: str) -> None:
@@ -23,7 +23,7 @@ def work(stream: str, name: str) -> None:
     with headwater.connect() as hw:
         group = hw.stream(stream).group("workers", member=name)
         while True:
-            for message in group.read(20, block_ms=10_000, retry_ms=RETRY_MS):
+            for message in group.read(20, block_ms=10_000, ack_ms=ACK_MS):
                 print(name, message.offset, message.attempt, flush=True)
                 if name == "clumsy":
                     time.sleep(3600)

@@ -13,7 +13,7 @@ def feed(rides: headwater.Stream, receipts: headwater.Queue) -> int:
     """Push a task for each new message; returns how many messages it saw."""
     group = rides.group("receipts")
     seen = 0
-    while messages := group.read(1000, retry_ms=30_000):
+    while messages := group.read(1000, ack_ms=30_000):
         receipts.push_many(
             [message.value for message in messages],
             dedupe=[f"{rides.name}/{message.offset}" for message in messages],

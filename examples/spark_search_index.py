@@ -71,7 +71,7 @@ def feed(documents: Documents, hw: headwater.Headwater) -> None:
         while streamer.run_once():
             pass
     group, dirty = hw.stream("documents").group("index"), hw.ick_channel("documents")
-    while messages := group.read(1000, retry_ms=30_000):
+    while messages := group.read(1000, ack_ms=30_000):
         # Backwards, so that of several messages of a tag the first one's time stays.
         dirty.add({message.tag: message.time_ms for message in reversed(messages)})
         group.ack((messages[0].offset, messages[-1].offset))

@@ -24,7 +24,7 @@ def feed(rides: headwater.Stream, farm: Farm) -> int:
     """Bring what is new in the log to the timelines; returns how many messages it saw."""
     group = rides.group("timelines")
     seen = 0
-    while messages := group.read(1000, retry_ms=30_000):
+    while messages := group.read(1000, ack_ms=30_000):
         apply(farm, map(operation, messages))
         group.ack(*(message.offset for message in messages))
         seen += len(messages)
