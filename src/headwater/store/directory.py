@@ -94,21 +94,36 @@ def socket_path(directory: Path) -> str:
     When the directory's own path is too long, that is by way of a symbolic link in the temporary
     directory. The link must be ours, so that nobody can lead us to another server.
     """
-    direct = str(directory / supervisor.SOCKET)
-    if len(os.fsencode(direct)) <= _LONGEST_SOCKET_PATH:
-        return direct
-    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    for temporary in (os.environ.get("TMPDIR") or "/tmp", "/tmp"):
-        link = Path(temporary, f"hw-{os.geteuid()}-{digest}")
-        path = str(link / supervisor.SOCKET)
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
-            break
+    link = _socket_link(directory)
+    if link is None:
+        return str(directory / supervisor.SOCKET)
     if not _is_own_link(link, directory):
         # A name of its own, then a rename: others never see the link missing or half made.
         fresh = link.with_name(f"{link.name}-{os.urandom(4).hex()}")
         fresh.symlink_to(directory)
         fresh.replace(link)
-    return path
+    return str(link / supervisor.SOCKET)
+
+
+def remove_socket_link(directory: Path) -> None:
+    """Remove the link to a directory that nobody uses any more, if it has one."""
+    link = _socket_link(directory)
+    if link is not None and _is_own_link(link, directory):
+        link.unlink(missing_ok=True)
+
+
+def _socket_link(directory: Path) -> Path | None:
+    """Return where the link belongs; None for a directory that needs none."""
+    if _is_short(directory):
+        return None
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
+    name = f"hw-{os.geteuid()}-{digest}"
+    link = Path(os.environ.get("TMPDIR") or "/tmp", name)
+    return link if _is_short(link) else Path("/tmp", name)
+
+
+def _is_short(folder: Path) -> bool:
+    return len(os.fsencode(folder / supervisor.SOCKET)) <= _LONGEST_SOCKET_PATH
 
 
 def _is_own_link(link: Path, target: Path) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from headwater.store.directory import (
     is_at,
     locked,
     prepare,
+    remove_socket_link,
     socket_path,
     take_hold,
 )
@@ -192,3 +194,10 @@ def stop(directory: Path | str, *, now: bool = False) -> EmbeddedStatus:
             # At once if users hold it too; if the supervisor is just ending the server, then after.
             fcntl.flock(users, fcntl.LOCK_SH)
         return status(path)
+
+
+def discard(directory: Path) -> None:
+    """Stop the server of a directory that nobody else uses, and remove all of it."""
+    stop(directory, now=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    remove_socket_link(absolute(directory))

@@ -56,5 +56,5 @@ def _place(url: str | None) -> Iterator[tuple[str, Path | None]]:
     try:
         yield f"embedded://{directory}", directory
     finally:
-        embedded.stop(directory, now=True)
+        embedded.discard(directory)
         shutil.rmtree(parent, ignore_errors=True)

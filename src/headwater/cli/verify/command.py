@@ -50,8 +50,10 @@ def verify(
             report = run_plan(plan, directory)
         kept = bool(report.anomalies)
     finally:
-        embedded.stop(directory / "store", now=True)
-        if not kept:
+        if kept:
+            embedded.stop(directory / "store", now=True)
+        else:
+            embedded.discard(directory / "store")
             shutil.rmtree(directory, ignore_errors=True)
     killed = ", ".join(f"{count} {kind}" for kind, count in sorted(report.killed.items()))
     output.say(f"killed    {killed or 'nothing'}")
