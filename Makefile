@@ -8,6 +8,10 @@ JOBS ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))
 # A Spark session is large, and works on every core by itself.
 SPARK_JOBS ?= 2
 
+# Where pages can be edited: the address that this clone came from, if it is one of the web.
+REPOSITORY ?= $(shell git remote get-url origin 2>/dev/null \
+  | sed -nE 's,^(https://)([^@/]*@)?(.*)$$,\1\3,p; s,^git@([^:]+):(.*)$$,https://\1/\2,p' | sed 's,\.git$$,,')
+
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
@@ -84,7 +88,7 @@ bench-scale: setup ## grow a log to 100 million messages: memory, write rate, se
 	@$(RUN) bench scale
 
 docs: setup ## build the documentation into site/, and check its links
-	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 DOCS_REPOSITORY='$(REPOSITORY)' $(RUN) mkdocs build --strict --quiet
 
 # The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
 lock: ## renew requirements.txt: newest releases that pyproject.toml allows, with hashes

@@ -41,6 +41,11 @@ def test_every_example_of_a_page_does_what_it_says(page: Path) -> None:
     run_page(page)
 
 
+def test_the_site_begins_with_the_example_of_the_readme() -> None:
+    first, home = (next(blocks(ROOT / page)).text for page in ("README.md", "docs/index.md"))
+    assert first == home
+
+
 # Those for Spark run with the tests of Spark.
 PROGRAMS = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("spark_*")))
 

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import unittest
 from codeop import CommandCompiler
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ import redis
 import headwater
 
 ROOT = Path(__file__).parents[2]
-_FENCE = re.compile(r"^```(\w*)")
+# In a tab of the site, a block is indented.
+_FENCE = re.compile(r"^(    )?```(\w*)")
 _NOT_RUN = re.compile(r"^<!-- not run: .+ -->$")
 _SHOWN = re.compile(r"# -> (.+)$")
 _LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -58,11 +60,12 @@ def blocks(page: Path) -> Iterator[Block]:
     for number, line in enumerate(lines, 1):
         fence = _FENCE.match(line)
         if fence and not inside:
-            inside, language, begin = True, fence[1], number + 1
+            inside, language, begin = True, fence[2], number + 1
         elif fence:
             inside = False
             if language in ("python", "console") and not _NOT_RUN.match(before):
-                yield Block(language, "\n".join(lines[begin - 1 : number - 1]), begin)
+                text = "\n".join(lines[begin - 1 : number - 1])
+                yield Block(language, textwrap.dedent(text), begin)
             before = ""
         elif not inside and line.strip():
             before = line.strip()

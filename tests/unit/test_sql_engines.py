@@ -57,7 +57,9 @@ def test_a_file_must_exist_unless_it_may_be_new(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'app.db'}"
     with pytest.raises(DatabaseUnreachable, match="no such file"):
         open_engine(url)
-    open_engine(url, new=True).connect().close()
+    engine = open_engine(url, new=True)
+    engine.connect().close()
+    engine.dispose()
     open_engine(url).dispose()
     with pytest.raises(DatabaseUnreachable, match="no folder"):
         open_engine(f"sqlite:///{tmp_path / 'none' / 'app.db'}", new=True)
