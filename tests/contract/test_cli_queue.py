@@ -37,6 +37,15 @@ def test_lines_are_messages(url: str, name: str) -> None:
     assert run(url, "queue", "push", name, "--json", stdin=b"").row["pushed"] == 0
 
 
+def test_headers_are_pushed_with_every_message_and_shown_as_json(url: str, name: str) -> None:
+    run(url, "queue", "push", name, "a", "b", "--header", "k=v")
+    run(url, "queue", "push", name, "--header", "l=w", stdin=b"c\n")
+    assert [row["headers"] for row in run(url, "queue", "peek", name, "--json").rows] == [
+        {"k": "v"}, {"k": "v"}, {"l": "w"}
+    ]  # fmt: skip
+    assert run(url, "queue", "pop", name, "--json").row["headers"] == {"k": "v"}
+
+
 def test_options_of_push_do_what_they_say(url: str, name: str) -> None:
     run(url, "queue", "push", name, "late", "--delay-ms", "600000", "--ttl-ms", "900000")
     run(url, "queue", "push", name, "low", "--priority", "-1")

@@ -31,6 +31,26 @@ def test_a_value_may_be_any_bytes(hw_stream: StreamCommands) -> None:
     assert (answer.code, answer.err.count("\n")) == (1, 1)
 
 
+def test_headers_are_written_with_every_message_and_shown_as_json(
+    hw_stream: StreamCommands,
+) -> None:
+    stream, raw = hw_stream.stream, os.fsdecode(b"\xff=")
+    assert hw_stream("write", "tag", "1", "--header", "a=x=y", "--header", f"b={raw}").code == 0
+    assert hw_stream("write", "--header", "c=1", stdin=b"2\n3\n").code == 0
+    assert hw_stream("write", "tag", "4").code == 0
+    assert [m and dict(m.headers) for m in stream.read(1, 9)] == [
+        {"a": b"x=y", "b": b"\xff="}, {"c": b"1"}, {"c": b"1"}, {}
+    ]  # fmt: skip
+    first, second, _, last = hw_stream("read", "--json").rows
+    assert first["headers"] == {"a": "eD15", "b": "/z0="}
+    assert first["headers_encoding"] == "base64"
+    assert (second["headers"], "headers_encoding" in second) == ({"c": "1"}, False)
+    assert "headers" not in last
+    for words in (["a"], ["a=1", "--header", "a=2"], ["hw.a=1"]):
+        assert hw_stream("write", "tag", "5", "--header", *words).code != 0
+    assert stream.info().last == 4
+
+
 def test_a_repeat_of_a_producers_write_is_written_once(hw_stream: StreamCommands) -> None:
     stream = hw_stream.stream
     words = ("write", "tag", "value", "--producer", "cron", "--sequence", "7")

@@ -8,8 +8,9 @@ import select
 import stat
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import typer
@@ -61,6 +62,7 @@ class Given(NamedTuple):
     backlog: int | None
     producer: str | None
     sequence: int | None
+    headers: Mapping[str, bytes] = MappingProxyType({})
 
     def check(self) -> None:
         """Refuse what does not go together."""
@@ -149,7 +151,7 @@ def write_given(target: Stream | Topic, given: Given, as_json: bool) -> None:
     if given.tag is None or given.value is None:
         _write_lines(target, given, where, as_json)
         return
-    message = [(given.tag, os.fsencode(given.value))]
+    message: list[Any] = [(given.tag, os.fsencode(given.value), given.headers)]
     where.add(
         target.write_many(
             message, backlog=given.backlog, producer=given.producer, sequence=given.sequence
@@ -167,9 +169,11 @@ def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool
     try:
         with _progress(source) as progress:
             for batch in batches(source, given.batch):
-                entries = [
+                entries: list[Any] = [
                     split.entry(line, number) for number, line in enumerate(batch, written + 1)
                 ]
+                if given.headers:
+                    entries = [(*entry, given.headers) for entry in entries]
                 where.add(target.write_many(entries, backlog=given.backlog))
                 written += len(batch)
                 progress.step(len(batch), sum(map(len, batch)) + len(batch))

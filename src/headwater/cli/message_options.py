@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -30,6 +31,12 @@ Producer = Annotated[
 Sequence = Annotated[
     int | None,
     typer.Option(min=0, help="One message: its number, which grows from write to write."),
+]
+GivenHeader = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", metavar="NAME=VALUE", help="A header of every message; may be repeated."
+    ),
 ]
 FirstOffset = Annotated[
     int | None,
@@ -76,3 +83,16 @@ def check_group_options(group: str | None, ack_ms: int | None, expire_ms: int | 
     """Refuse options of a group without one."""
     if group is None and (ack_ms is not None or expire_ms is not None):
         raise typer.BadParameter("--ack-ms and --expire-ms need --group")
+
+
+def headers_of(given: list[str] | None) -> dict[str, bytes]:
+    """Return headers that were given as NAME=VALUE; refuses what is not, and a name twice."""
+    found: dict[str, bytes] = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise typer.BadParameter(f"--header {text!r} has no '='; write NAME=VALUE")
+        if name in found:
+            raise typer.BadParameter(f"--header {name!r} is there twice; name each once")
+        found[name] = os.fsencode(value)
+    return found

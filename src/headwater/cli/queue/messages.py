@@ -10,6 +10,7 @@ import typer
 
 from headwater import views
 from headwater.cli import line_input, output
+from headwater.cli.message_options import GivenHeader, headers_of
 from headwater.cli.options import (
     AsJson,
     BlockMs,
@@ -50,6 +51,7 @@ def push(
         str | None,
         typer.Option(help="One VALUE: push nothing if this key was pushed in the last hour."),
     ] = None,
+    header: GivenHeader = None,
     batch: Annotated[
         int,
         typer.Option(
@@ -66,11 +68,12 @@ def push(
     """
     if dedupe is not None and len(values or ()) != 1:
         raise typer.BadParameter("--dedupe is for one message: give one VALUE")
+    headers = headers_of(header)
     with connected(store) as hw:
         queue = hw.queue(name)
         if not values:
             with interruptible():
-                _push_lines(queue, batch, delay_ms, priority, ttl_ms, as_json)
+                _push_lines(queue, batch, delay_ms, priority, ttl_ms, headers, as_json)
             return
         ids = queue.push_many(
             [os.fsencode(value) for value in values],
@@ -78,19 +81,28 @@ def push(
             priority=priority,
             ttl_ms=ttl_ms,
             dedupe=None if dedupe is None else [dedupe],
+            headers=headers,
         )
     for id_ in ids:
         output.answer(views.queues.PushedView(queue=name, id=id_), id_, as_json)
 
 
 def _push_lines(
-    queue: Queue, batch: int, delay_ms: int, priority: int, ttl_ms: int | None, as_json: bool
+    queue: Queue,
+    batch: int,
+    delay_ms: int,
+    priority: int,
+    ttl_ms: int | None,
+    headers: dict[str, bytes],
+    as_json: bool,
 ) -> None:
     """Push a message per line and print how many; also when an error or Ctrl-C ends it."""
     pushed = 0
     try:
         for some in line_input.batches(sys.stdin.buffer, batch):
-            queue.push_many(some, delay_ms=delay_ms, priority=priority, ttl_ms=ttl_ms)
+            queue.push_many(
+                some, delay_ms=delay_ms, priority=priority, ttl_ms=ttl_ms, headers=headers
+            )
             pushed += len(some)
     except (HeadwaterError, KeyboardInterrupt):
         if pushed:

@@ -17,6 +17,7 @@ from headwater.cli.message_options import (
     Backlog,
     ExpireMs,
     FirstOffset,
+    GivenHeader,
     LineTag,
     NewestLines,
     OneTag,
@@ -26,6 +27,7 @@ from headwater.cli.message_options import (
     Sequence,
     StopAfter,
     check_group_options,
+    headers_of,
 )
 from headwater.cli.message_output import show_each, show_page
 from headwater.cli.options import (
@@ -59,6 +61,7 @@ def write(
     backlog: Backlog = None,
     producer: Producer = None,
     sequence: Sequence = None,
+    header: GivenHeader = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +71,8 @@ def write(
     Without --tag and --separator the whole line is the value, and the tag is empty.
     After an error or a signal, standard error says how much was written before.
     """
-    given = line_input.Given(*(tag, value, line_tag, separator, batch, backlog, producer, sequence))
+    words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
+    given = line_input.Given(*words, headers_of(header))
     given.check()
     with connected(store) as hw, interruptible():
         line_input.write_given(hw.stream(name), given, as_json)

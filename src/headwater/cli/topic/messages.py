@@ -17,6 +17,7 @@ from headwater.cli.message_options import (
     Backlog,
     ExpireMs,
     FirstOffset,
+    GivenHeader,
     LineTag,
     NewestLines,
     OneTag,
@@ -26,6 +27,7 @@ from headwater.cli.message_options import (
     Sequence,
     StopAfter,
     check_group_options,
+    headers_of,
 )
 from headwater.cli.message_output import Found, show_each, show_page
 from headwater.cli.options import (
@@ -57,6 +59,7 @@ def write(
     backlog: Backlog = None,
     producer: Producer = None,
     sequence: Sequence = None,
+    header: GivenHeader = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +68,8 @@ def write(
     Each goes to the partition of its tag. Lines are written as they arrive, in batches that are
     whole within each partition. It prints partitions with offsets, as 3:5.
     """
-    given = line_input.Given(*(tag, value, line_tag, separator, batch, backlog, producer, sequence))
+    words = (tag, value, line_tag, separator, batch, backlog, producer, sequence)
+    given = line_input.Given(*words, headers_of(header))
     given.check()
     with connected(store) as hw, interruptible():
         line_input.write_given(hw.topic(name), given, as_json)
