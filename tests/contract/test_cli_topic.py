@@ -126,7 +126,11 @@ def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> No
     taken = command("read", "--group", "g", "--count", "60", "--ack-ms", str(FAR), "--json").rows
     assert {row["attempt"] for row in taken} == {1}
     assert command("ack", "g", "0:1-3", "1:1").out == "acknowledged 4 that were pending\n"
-    assert command("nack", "g", "2:1", "--json").row["nacked"] == 1
+    assert command("nack", "g", "2:1", "--json").row == {
+        "topic": topic.name,
+        "group": "g",
+        "nacked": 1,
+    }
     for word in ("1", "1:x"):
         assert command("ack", "g", word).code == 2
     rows = command("groups", "--json").rows

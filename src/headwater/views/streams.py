@@ -184,6 +184,22 @@ class TopicLinesWrittenView(View, frozen=True, kw_only=True):
     partitions: dict[int, OffsetsView]
 
 
+class TopicAckedView(View, frozen=True, kw_only=True):
+    """How many pending messages of a group over a topic were acknowledged."""
+
+    topic: str
+    group: str
+    acked: int
+
+
+class TopicNackedView(View, frozen=True, kw_only=True):
+    """How many pending messages were given back to a group over a topic, to be redelivered."""
+
+    topic: str
+    group: str
+    nacked: int
+
+
 class TopicSoughtView(View, frozen=True, kw_only=True):
     """The offset that a group reads next in each partition that was sought."""
 

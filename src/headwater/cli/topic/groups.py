@@ -154,7 +154,7 @@ def ack(
     parsed = options.in_topic(offsets)
     with _known_group(store, name, group) as found:
         count = found.ack(parsed)
-    done = views.streams.AckedView(stream=name, group=group, acked=count)
+    done = views.streams.TopicAckedView(topic=name, group=group, acked=count)
     output.answer(done, f"acknowledged {count} that were pending", as_json)
 
 
@@ -170,7 +170,7 @@ def nack(
     parsed = options.in_topic(offsets)
     with _known_group(store, name, group) as found:
         count = found.nack(parsed, delay_ms=delay_ms)
-    done = views.streams.NackedView(stream=name, group=group, nacked=count)
+    done = views.streams.TopicNackedView(topic=name, group=group, nacked=count)
     output.answer(done, f"given back {count} that were pending", as_json)
 
 
