@@ -84,6 +84,7 @@ def register(spark: SparkSession) -> None:
     and lets Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
+    from headwater.spark.engine.catalog_names import NamesSource
     from headwater.spark.engine.optimizer_rule import install_rule
     from headwater.spark.icks.source import IckSource
     from headwater.spark.log.source import HeadwaterSource
@@ -92,7 +93,10 @@ def register(spark: SparkSession) -> None:
     from headwater.spark.tables.source import TableSource
     from headwater.spark.timelines.source import TimelineSource
 
-    ours = (HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource)
+    ours = (
+        *(HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource),
+        NamesSource,
+    )
     for source in ours:
         if not is_found_by_spark(spark, source.name()):
             spark.dataSource.register(source)

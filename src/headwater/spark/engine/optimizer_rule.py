@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _RULE = "headwater.OwnScans"
 _INTERNALS = "headwater.Internals"
+_CATALOG = "headwater/StoreCatalog"
+_EXTENSIBLE = "org.apache.spark.util.MutableURLClassLoader"
 
 logger = logging.getLogger("headwater.spark")
 
@@ -83,11 +85,8 @@ def _make_rule(context: SparkContext) -> Any:
     jvm = gateway.jvm
     jar = Path(context._temp_dir) / "headwater-scans.jar"
     classes = _compile(gateway, java_sources())
-    with zipfile.ZipFile(jar, "w") as made:
-        for name, code in classes.items():
-            made.writestr(name, code)
     urls = gateway.new_array(jvm.java.net.URL, 1)
-    urls[0] = jvm.java.io.File(str(jar)).toURI().toURL()
+    urls[0] = _write_jar(jvm, jar, classes)
     loader = jvm.java.net.URLClassLoader(urls, _parent(jvm))
     for name in classes:
         # Loaded and linked now, not in the middle of a query.
@@ -96,7 +95,27 @@ def _make_rule(context: SparkContext) -> Any:
     if missing := loader.loadClass(_INTERNALS).getField("MISSING").get(None):
         raise LookupError(", ".join(missing))
     context._jsc.addJar(str(jar))
+    _offer_catalog(jvm, jar.with_name("headwater-catalog.jar"), classes)
     return loader.loadClass(_RULE).newInstance()
+
+
+def _write_jar(jvm: Any, jar: Path, classes: dict[str, bytes]) -> Any:
+    """Write classes to a jar; returns its URL."""
+    with zipfile.ZipFile(jar, "w") as made:
+        for name, code in classes.items():
+            made.writestr(name, code)
+    return jvm.java.io.File(str(jar)).toURI().toURL()
+
+
+def _offer_catalog(jvm: Any, jar: Path, classes: dict[str, bytes]) -> None:
+    """Let Spark find the catalog by the name of its class, if classes can be added here.
+
+    The rule has a loader of its own, so that an application after this one gets its own rule.
+    """
+    loader = _parent(jvm)
+    if jvm.java.lang.Class.forName(_EXTENSIBLE).isInstance(loader):
+        of_catalog = {name: code for name, code in classes.items() if name.startswith(_CATALOG)}
+        loader.addURL(_write_jar(jvm, jar, of_catalog))
 
 
 def java_sources() -> dict[str, str]:
@@ -117,6 +136,8 @@ def _compile(gateway: Any, sources: dict[str, str]) -> dict[str, bytes]:
     known = codehaus.janino.ClassLoaderIClassLoader(_parent(jvm))
     compiler = codehaus.janino.Compiler(resource.ResourceFinder.EMPTY_RESOURCE_FINDER, known)
     compiler.setClassFileCreator(resource.MapResourceCreator(classes))
+    # With calls of static methods of interfaces.
+    compiler.setTargetVersion(8)
     compiler.compile(units)
     return {str(name): bytes(code) for name, code in classes.items()}
 

@@ -1,0 +1,38 @@
+"""The names of what lies in a store, for the catalog over it (``jvm/StoreCatalog.java``).
+
+A source whose columns are the names: the JVM asks a source for its columns without a job.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headwater.spark.engine.connections import absolute_url, client
+from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.options import SourceOptions
+
+_KINDS = ("streams", "topics", "queues", "channels")
+
+
+class NamesSource(DataSource):
+    """The names of all objects of one kind, of the store ``url``, as columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format``."""
+        return "headwater_names"
+
+    @one_line()
+    def schema(self) -> StructType:
+        """Return a column for each name."""
+        options = SourceOptions(self.options, ("url", "kind"))
+        hw = client(absolute_url(options.text("url")))
+        kind = options.choice("kind", _KINDS, "streams")
+        names = {
+            "streams": hw.streams,
+            "topics": hw.topics,
+            "queues": hw.queues,
+            "channels": hw.ick_channels,
+        }[kind]()
+        return StructType([StructField(name, StringType()) for name in names])
