@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 import headwater
+from bench.checksums import checked_write
 from bench.events import events
 from bench.harness import Pair, Row, interleave, rate, server, socket_url
 
@@ -327,7 +328,7 @@ def run(rounds: int, long: int) -> list[Row]:
             measures = [write_batches, group_read_ack, read_objects, single_write, wake_latency]
             rows += [measure(pair) for measure in measures]
             if fsync == "off":
-                rows.append(memory(pair))
+                rows += [checked_write(pair), memory(pair)]
                 rows += seek_and_evict(pair, 10_000, long)
             pair.ours.close()
     return rows

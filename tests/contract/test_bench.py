@@ -30,7 +30,7 @@ SHORT = (
 @pytest.mark.parametrize(
     ("what", "rows", "fsync"),
     [
-        ("log", 13, {"off", "always"}),
+        ("log", 14, {"off", "always"}),
         ("outbox", 12, {"on"}),
         ("ick", 8, {"off", "always"}),
         ("queue", 14, {"off"}),
