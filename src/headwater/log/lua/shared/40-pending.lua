@@ -249,7 +249,8 @@ local function plan_cuts(G, args, from, ending)
     if at <= last then
       local found
       found, place = find_ranges(G, at, last, room, ending)
-      room = room - math.max(#found, 1)
+      -- A look takes longer than a range that it finds.
+      room = room - math.max(#found, 1) - 1
       for _, range in ipairs(found) do
         old[#old + 1], ranges[#ranges + 1] = range, range
       end
