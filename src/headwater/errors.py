@@ -867,10 +867,12 @@ class PoisonedBatch(OutboxError):
     def __init__(
         self, consumer: str, stream: str, first: int, last: int, attempts: int, why: str
     ) -> None:
+        times = "once" if attempts == 1 else f"{attempts} times"
+        where = f"offset {first}" if first == last else f"offsets {first} to {last}"
         super().__init__(
-            f"the handler of consumer {consumer!r} failed {attempts} times on offsets {first} to "
-            f"{last} of stream {stream!r} ({why}); none of them is applied: correct the handler "
-            "and start again, or let it skip what it cannot handle with on_error='skip'"
+            f"the handler of consumer {consumer!r} failed {times} on {where} of stream {stream!r} "
+            f"({why}); nothing of the batch is applied: correct the handler, or what wrote the "
+            "message, and start again, or let it skip what it cannot handle with on_error='skip'"
         )
         self.consumer = consumer
         self.stream = stream

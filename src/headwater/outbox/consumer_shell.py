@@ -8,6 +8,7 @@ from operator import add
 from typing import Generic, TypeVar
 
 from headwater.errors import InvalidInput
+from headwater.handlers import check_takes
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import StreamHandle
 from headwater.log.topic import Topic
@@ -49,6 +50,8 @@ class ConsumerShell(Generic[H, R]):
         given = streams_of(stream)
         self.streams = names_of(given)
         self._handlers = for_each(self.streams, handler, "handler")
+        for each in self._handlers.values():
+            check_takes(each, "connection", "messages")
         self._resetters = for_each(self.streams, on_reset, "on_reset") if on_reset else {}
         self._steps = steps
         self._patience_s: float | None = None

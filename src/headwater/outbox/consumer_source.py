@@ -18,7 +18,12 @@ log = logging.getLogger("headwater.outbox")
 
 
 class Failed(Exception):
-    """A handler failed; the cause is its error. It rolls the transaction back."""
+    """A handler failed; the cause is its error. It rolls the transaction back.
+
+    ``misfit`` is the offset of the message whose value does not fit its codec, if that was it.
+    """
+
+    misfit: int | None = None
 
 
 class ConsumerSource:
@@ -52,7 +57,13 @@ class ConsumerSource:
             given = self.stream.decoded(messages)
         else:
             given = self._topic.decoded(in_partition(self._partition, messages))
-        yield from self._call(Handle(self.name, given))
+        try:
+            yield from self._call(Handle(self.name, given))
+        except Failed as failed:
+            # A value that does not fit its codec: no retry changes that.
+            misfits = (m for m in given if getattr(m, "decoded", None) is failed.__cause__)
+            failed.misfit = next((m.offset for m in misfits), None)
+            raise
 
     def restore(self, record: Message) -> Work[None]:
         """Replace the state, and apply again what lies between its position and the record."""

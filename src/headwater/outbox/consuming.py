@@ -24,6 +24,7 @@ from headwater.errors import (
     PositionLost,
     ReusedSequence,
     StaleSequence,
+    Undecodable,
 )
 from headwater.instrument import Outcome, observe
 from headwater.log.handles import Start, StreamHandle
@@ -188,8 +189,8 @@ class Turn:
         except Failed as failed:
             error = failed.__cause__ or failed
             if observation is not None:
-                observation.end(self._outcome(error, batch), error)
-            return (yield from self._fail(batch, error))
+                observation.end(self._outcome(error, batch, failed.misfit), error)
+            return (yield from self._fail(batch, error, failed.misfit))
         except BaseException as error:
             if observation is not None:
                 observation.end(self._outcome(error), error)
@@ -222,11 +223,16 @@ class Turn:
         self._committing = True
         return True
 
-    def _outcome(self, error: BaseException, failed: ConsumerBatch | None = None) -> Outcome:
+    def _outcome(
+        self,
+        error: BaseException,
+        failed: ConsumerBatch | None = None,
+        misfit: int | None = None,
+    ) -> Outcome:
         """Return what to report of an error; ``failed`` is the batch that a handler failed on."""
         if is_passing(error):
             return "unknown" if self._committing else "retried" if self._retries else "failed"
-        return "failed" if failed is None or self._gives_up(failed) else "retried"
+        return "failed" if failed is None or self._gives_up(failed, misfit) else "retried"
 
     def _pass(self, batch: ConsumerBatch) -> None:
         """Note that the position has moved over a batch."""
@@ -248,12 +254,18 @@ class Turn:
 
     # ── When the handler fails ───────────────────────────────────────────────────────────────
 
-    def _fail(self, batch: ConsumerBatch, error: BaseException) -> Work[int | None]:
-        """Retry, give up, or find the message that fails by taking fewer at a time."""
+    def _fail(
+        self, batch: ConsumerBatch, error: BaseException, misfit: int | None
+    ) -> Work[int | None]:
+        """Retry, give up, or find the message that fails by taking fewer at a time.
+
+        Where one whose value does not fit its codec, a ``misfit``, is to blame, nothing is retried.
+        """
         if is_passing(error):
             raise error
-        last_try, gives_up = self._is_last_try(batch), self._gives_up(batch)
+        last_try, gives_up = self._is_last_try(batch, misfit), self._gives_up(batch, misfit)
         self._failures += 1
+        tries = self._failures
         first, last = batch.records[0].offset, batch.records[-1].offset
         if not last_try:
             log.warning(
@@ -267,24 +279,29 @@ class Turn:
             return None if (yield Pause(wait_s)) else 0
         self._failures = 0
         if self._plan.on_error == "stop":
+            if misfit is not None:
+                first = last = misfit
             raise PoisonedBatch(
-                *(self._plan.name, self.stream.name, first, last, self._plan.attempts, repr(error))
+                *(self._plan.name, self.stream.name, first, last, tries, repr(error))
             ) from error
         if not gives_up:
             self._suspect = max(self._suspect, batch.after)
-            self._size = len(batch.records) // 2
+            before = sum(record.offset < (misfit or 0) for record in batch.records)
+            self._size = len(batch.records) // 2 if misfit is None else max(before, 1)
             return 0
         return (yield from self._bury(batch, batch.records[0], error))
 
-    def _is_last_try(self, batch: ConsumerBatch) -> bool:
+    def _is_last_try(self, batch: ConsumerBatch, misfit: int | None) -> bool:
         """Return whether a batch that fails now is not retried as it is."""
+        if misfit is not None:
+            return True
         searching = batch.at < self._suspect and len(batch.records) > 1
         return self._failures + 1 >= (1 if searching else self._plan.attempts)
 
-    def _gives_up(self, batch: ConsumerBatch) -> bool:
+    def _gives_up(self, batch: ConsumerBatch, misfit: int | None) -> bool:
         """Return whether a batch that fails now is not retried at all, whole or in parts."""
         ends = self._plan.on_error == "stop" or len(batch.records) == 1
-        return ends and self._is_last_try(batch)
+        return ends and self._is_last_try(batch, misfit)
 
     def _bury(self, batch: ConsumerBatch, message: Message, error: BaseException) -> Work[int]:
         """Write a message to the dead letters, then move the position over it.
@@ -304,8 +321,10 @@ class Turn:
         if not (yield Transact(self.position.move(batch.at, batch.after))):
             return self._step_aside()
         log.error(
-            "%s gave up offset %d, which is now a dead letter in stream %r: %r",
-            *(self._who, message.offset, self._dead_letters.name, error),
+            "%s gave up offset %d, which is now a dead letter in stream %r: %s",
+            # The words of a codec may quote the value.
+            *(self._who, message.offset, self._dead_letters.name),
+            repr(error) if not isinstance(error, Undecodable) else f"it does not fit {error.codec}",
         )
         self.stats.dead += 1
         self._pass(batch)
