@@ -41,8 +41,9 @@ def test_a_queue_takes_timedeltas_and_either_name_of_its_deadline(
     queue = client.queue(name)
     settings = queue.configure(backoff="fixed", backoff_ms=MOMENT)
     assert settings.backoff_ms == 20
-    queue.push(b"a", delay_ms=MOMENT, ttl_ms=MINUTE, dedupe="k", dedupe_ms=MINUTE)
+    queue.push(b"late", delay_ms=MINUTE, ttl_ms=MINUTE)
     assert queue.pop(ack_ms=MINUTE) == []
+    queue.push(b"a", dedupe="k", dedupe_ms=MINUTE)
     (taken,) = queue.pop(retry_ms=MINUTE, block_ms=MINUTE)
     assert queue.extend(taken, ack_ms=MOMENT) == 1
     let_pass(client, 20)
