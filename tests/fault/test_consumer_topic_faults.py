@@ -61,7 +61,7 @@ def test_two_processes_that_share_a_topic_may_die_at_any_moment(
     pids = [start(manner) for manner in manners]
     until(lambda: all(info.readers for info in topic.info()))
     last = 0
-    for _ in range(5):
+    for _ in range(3):
         for _ in range(dice.randint(1, 6)):
             size = dice.choice([1, 5, 40])
             topic.write_many(entries(size, last + 1, tags=30))
