@@ -63,12 +63,20 @@ class Built(NamedTuple):
     sdist: Path
 
 
-def run(*words: str | Path, cwd: Path) -> str:
-    """Run a program without what this process inherited; returns what it printed."""
+def run(*words: str | Path, cwd: Path, home: str | None = "/proc") -> str:
+    """Run a program without what this process inherited; returns what it printed.
+
+    What it writes is for its user alone, and it cannot write to its home: not even root writes to
+    /proc. None leaves the home as it is.
+    """
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HEADWATER", "VIRTUAL"))
     }
-    done = subprocess.run(words, cwd=cwd, env=kept, capture_output=True, text=True, check=False)
+    if home is not None:
+        kept["HOME"] = home
+    done = subprocess.run(
+        words, cwd=cwd, env=kept, umask=0o077, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -88,10 +96,13 @@ def install(
     """Make an environment with the wheel and an extra; returns its programs, and a directory."""
 
     def make(extra: str) -> tuple[Path, Path]:
-        folder = tmp_path_factory.mktemp("outside")
+        folder = tmp_path_factory.mktemp("outside") / "a path with spaces"
+        folder.mkdir()
         run(sys.executable, "-m", "venv", folder / "env", cwd=folder)
         wanted = f"{built.wheel}[{extra}]" if extra else str(built.wheel)
-        run(folder / "env" / "bin" / "python", "-m", "pip", "install", "-qq", wanted, cwd=folder)
+        pip = (folder / "env" / "bin" / "python", "-m", "pip", "install", "-qq")
+        # Its cache is in the home.
+        run(*pip, wanted, cwd=folder, home=None)
         (folder / "work").mkdir()
         return folder / "env" / "bin", folder / "work"
 
