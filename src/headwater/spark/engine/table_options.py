@@ -3,14 +3,13 @@
 ``CREATE TABLE ... USING headwater OPTIONS (...)`` asks the source for its columns, with all
 options, and keeps both; a later read gets no options. Our rule finds them in the catalog
 (``jvm/TableOptions.java``) and plans the read with them. The plan without them, which Spark makes
-first, must not fail, for it is not used. Where it is used, in a session without our rule, in a
-streaming query or in a write, the error says why.
+first, must not fail, for it is not used. Where it is used, in a session without our rule, the error
+says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -29,20 +28,10 @@ def are_lost(options: Mapping[str, str]) -> bool:
     return not options
 
 
-def refuse_lost(options: Mapping[str, str]) -> None:
-    """Raise InvalidInput when the options of a table were lost."""
-    if are_lost(options):
-        _fail()
-
-
 class LostReader(DataSourceReader):
     """The plan of a read without options."""
 
+    @one_line()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  Spark's
         """Raise InvalidInput."""
-        with one_line():
-            _fail()
-
-
-def _fail() -> NoReturn:
-    raise InvalidInput(_LOST)
+        raise InvalidInput(_LOST)

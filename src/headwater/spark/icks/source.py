@@ -20,7 +20,7 @@ from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.idempotent_writers import IdempotentStreamWriter, IdempotentWriter
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
+from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.icks.reader import COLUMNS, DirtyReader
 from headwater.spark.icks.sink import ACCEPTED, ACCEPTED_BY_CHANNEL, add_rows
 from headwater.spark.icks.target import DirtyList
@@ -54,7 +54,6 @@ class IckSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        refuse_lost(self.options)
         options = _options(self.options, WRITE_OPTIONS)
         return IdempotentWriter(partial(add_rows, _write_to(options, schema, overwrite)))
 

@@ -17,7 +17,7 @@ from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.own_scans import takes_filters
 from headwater.spark.engine.session import require_streaming
-from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
+from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.log import columns, sink
 from headwater.spark.log.batch_reader import BatchReader, FilteringReader
 from headwater.spark.log.positions import position_option
@@ -85,7 +85,6 @@ class HeadwaterSource(DataSource):
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         """Plan a streaming read."""
-        refuse_lost(self.options)
         require_streaming()
         from headwater.spark.log.stream_reader import StreamReader
 
@@ -103,7 +102,6 @@ class HeadwaterSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        refuse_lost(self.options)
         options = sink.write_options(self.options)
         return sink.batch_writer(options, schema, overwrite)
 

@@ -19,7 +19,7 @@ from headwater.spark.engine.accepted_columns import refuse_other_schema, refuse_
 from headwater.spark.engine.connections import absolute_url
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
-from headwater.spark.engine.table_options import LostReader, are_lost, refuse_lost
+from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.engine.write_identity import (
     SAMPLE_QUERY,
     producer_of,
@@ -62,7 +62,6 @@ class QueueSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
-        refuse_lost(self.options)
         options = SourceOptions(self.options, WRITE_OPTIONS, "queue")
         address = _write_to(options, schema, overwrite)
         producer = producer_of(options)
