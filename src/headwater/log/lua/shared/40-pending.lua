@@ -234,7 +234,8 @@ end
 -- and the offset to go on from or -1. They ascend, so that an offset may lie in what the one before it
 -- left.
 local function plan_cuts(G, args, from, ending)
-  local old, rest, parts, room = {}, {}, {}, STEP_RANGES
+  -- What is not ended needs another deadline, which takes as long again.
+  local old, rest, parts, room = {}, {}, {}, ending and STEP_RANGES or STEP_RANGES / 2
   local done, left, lowest = 0, nil, 0
   for i = from, #args, 2 do
     local first, last = to_number(args[i]), to_number(args[i + 1])
