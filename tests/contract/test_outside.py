@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
@@ -56,6 +58,9 @@ pages.run_page(pathlib.Path(sys.argv[2]))
 """
 
 
+Install: TypeAlias = Callable[..., tuple[Path, Path]]
+
+
 class Built(NamedTuple):
     """What a release consists of."""
 
@@ -90,19 +95,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture(scope="module")
-def install(
-    built: Built, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Path, Path]]:
-    """Make an environment with the wheel and an extra; returns its programs, and a directory."""
+def install(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install:
+    """Make an environment with the wheel and an extra; returns its programs, and a directory.
 
-    def make(extra: str) -> tuple[Path, Path]:
+    Further words are given to pip.
+    """
+
+    def make(extra: str, *words: str | Path) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp("outside") / "a path with spaces"
         folder.mkdir()
         run(sys.executable, "-m", "venv", folder / "env", cwd=folder)
         wanted = f"{built.wheel}[{extra}]" if extra else str(built.wheel)
         pip = (folder / "env" / "bin" / "python", "-m", "pip", "install", "-qq")
         # Its cache is in the home.
-        run(*pip, wanted, cwd=folder, home=None)
+        run(*pip, wanted, *words, cwd=folder, home=None)
         (folder / "work").mkdir()
         return folder / "env" / "bin", folder / "work"
 
@@ -124,7 +130,7 @@ def test_the_sdist_builds_the_wheel_that_the_clone_builds(built: Built, tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_wheel_alone_serves_the_first_evening(
-    install: Callable[[str], tuple[Path, Path]],
+    install: Install,
 ) -> None:
     programs, work = install("")
     python, headwater = programs / "python", programs / "headwater"
@@ -143,7 +149,7 @@ def test_the_wheel_alone_serves_the_first_evening(
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_extra_for_databases_serves_the_second_tutorial(
-    install: Callable[[str], tuple[Path, Path]],
+    install: Install,
 ) -> None:
     programs, work = install("sql")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SERVE, *SPARK, cwd=work)) > 100
@@ -153,8 +159,25 @@ def test_the_extra_for_databases_serves_the_second_tutorial(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_the_oldest_releases_that_are_allowed_serve_both_tutorials(
+    install: Install, tmp_path: Path
+) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["sql"]]
+    bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", one) for one in wanted]
+    oldest = tmp_path / "oldest.txt"
+    oldest.write_text("".join(f"{found[1]}=={found[2]}\n" for found in bounds if found))
+    programs, work = install("sql", "-c", oldest)
+    for page in (ROOT / "README.md", TUTORIAL / "index.md", TUTORIAL / "rocket-rides.md"):
+        own = work / page.stem
+        own.mkdir()
+        run(programs / "python", "-I", "-c", RUN_PAGE, PAGES, page, cwd=own)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_extra_for_servers_brings_all_that_they_import(
-    install: Callable[[str], tuple[Path, Path]],
+    install: Install,
 ) -> None:
     programs, work = install("serve")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SQL, *SPARK, cwd=work)) > 100
@@ -164,7 +187,7 @@ def test_the_extra_for_servers_brings_all_that_they_import(
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_extra_for_spark_brings_all_that_every_module_imports(
-    install: Callable[[str], tuple[Path, Path]],
+    install: Install,
 ) -> None:
     programs, work = install("spark,serve")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, cwd=work)) > 100
