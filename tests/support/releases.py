@@ -104,7 +104,7 @@ def make_next(tree: Path) -> None:
     either = "(entry_field(entry, 'k') or entry_field(entry, 'tag'))"
     change(package, "*.lua", r"entry_field\(entry, 'k'\)", either)
     change(package, "*.py", r'fields\[0\] == b"k"', 'fields[0] in (b"k", b"tag")')
-    opened = r"(local function open_stream\(K\)\n  local stream = load_stream\(K\)\n)"
+    opened = r"(local function open_stream\(K, plain\)\n)"
     raised = r"\1  if WRITES > 2 then redis.call('HSET', K, 'format', WRITES) end\n"
     change(package, "*.lua", opened, raised)
 
