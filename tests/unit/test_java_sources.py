@@ -7,6 +7,7 @@ import re
 import pytest
 
 from headwater.errors import UnreadableNode
+from headwater.headers import Headers
 from headwater.log import node
 from headwater.spark.engine.optimizer_rule import java_sources
 
@@ -28,13 +29,17 @@ def constants() -> dict[str, int]:
 def test_both_readers_of_nodes_know_the_same_version_and_columns(
     constants: dict[str, int],
 ) -> None:
-    for name in ("VERSION", "HAS_TIME", "HAS_OFFSET", "ZSTD", "LZ4"):
+    for name in ("VERSION", "HAS_TIME", "HAS_OFFSET", "HAS_HEADERS", "ZSTD", "LZ4"):
         assert constants[name] == getattr(node, name), name
 
 
+@pytest.mark.parametrize("headers", [b"", Headers({"a": "b"}).encoded], ids=["", "headers"])
 @pytest.mark.parametrize("rows", [1, 1000], ids=["plain", "packed"])
-def test_both_readers_of_nodes_know_the_same_header(constants: dict[str, int], rows: int) -> None:
-    batch = node.batch_of(["tag"] * rows, [b"value"] * rows, [7] * rows)
+def test_both_readers_of_nodes_know_the_same_header(
+    constants: dict[str, int], rows: int, headers: bytes
+) -> None:
+    columns = node.HAS_TIME | (node.HAS_HEADERS if headers else 0)
+    batch = node.batch_of(["tag"] * rows, [b"value"] * rows, [7] * rows, headers=[headers] * rows)
     packed = node.pack(batch)
     blob = packed.blob
 
@@ -43,8 +48,9 @@ def test_both_readers_of_nodes_know_the_same_header(constants: dict[str, int], r
 
     assert blob[:2] == b"HW"
     assert "MAGIC = 'H' | 'W' << 8;" in java_sources()["Nodes.java"]
-    assert blob[constants["VERSION_AT"]] == node.VERSION
-    assert blob[constants["COLUMNS_AT"]] == node.HAS_TIME | (node.ZSTD if rows > 1 else 0)
+    # What older clients can read is written as they read it.
+    assert blob[constants["VERSION_AT"]] == (node.VERSION if headers else 1)
+    assert blob[constants["COLUMNS_AT"]] == columns | (node.ZSTD if rows > 1 else 0)
     assert number(constants["ROWS_AT"]) == rows
     assert number(constants["SIZE_AT"]) == packed.raw_bytes
     body = blob[constants["HEADER"] :]
