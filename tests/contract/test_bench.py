@@ -22,7 +22,7 @@ def run(*words: str) -> str:
 
 
 SHORT = (
-    *("--rounds", "1", "--long", "5000", "--backlog", "1000", "--dirty", "5000"),
+    *("--rounds", "1", "--long", "5000", "--backlog", "5000", "--dirty", "5000"),
     *("--waiting", "1000", "--seconds", "0.1", "--fragments", "2000", "--groups", "200", "--json"),
 )
 

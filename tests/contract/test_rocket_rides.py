@@ -73,6 +73,7 @@ def test_all_totals_agree_after_a_run_with_every_kind_of_fault(place: Path) -> N
         assert f"kill -9 {victim}" in out
 
 
+@pytest.mark.long
 def test_without_faults_nothing_goes_wrong(place: Path) -> None:
     out = assert_agreed(start(place, "--rides", "30", "--seconds", "3", "--faults", "off"), place)
     assert set(struck(out).values()) == {0}
@@ -86,7 +87,7 @@ def test_all_totals_agree_on_postgres_and_a_given_store_and_again(
 ) -> None:
     database, store = postgres.database(), stores.url("plain")
     for _ in range(2):
-        words = ("--rides", "200", "--seconds", "4", "--db", database, "--store", store)
+        words = ("--rides", "60", "--seconds", "2", "--db", database, "--store", store)
         out = assert_agreed(start(place, *words), place)
         assert "kill -9 the store's server" not in out
     with headwater.connect(store) as hw:

@@ -131,6 +131,16 @@ def busy(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("page")
+@pytest.mark.parametrize(
+    "client",
+    [
+        "embedded-sync",
+        pytest.param("plain-async", marks=pytest.mark.long),
+        pytest.param("redis-sync", marks=pytest.mark.long),
+        pytest.param("cluster-async", marks=[pytest.mark.cluster, pytest.mark.long]),
+    ],
+    indirect=True,
+)
 def test_a_store_in_use_is_sound_at_every_moment(client: Headwater, name: str) -> None:
     where = client.store.where
     with busy(where, name, write, read, read, queue, queue, channel, come_and_go, keep):

@@ -95,6 +95,7 @@ class Server:
             "appendfsync": fsync or "no",
             "logfile": str(self.directory / "server.log"),
             "enable-debug-command": "local",
+            "repl-diskless-sync-delay": "0",
             **(options or {}),
         }
         self.settings = {name: value for name, value in settings.items() if value is not None}
@@ -240,7 +241,6 @@ class Cluster:
             "cluster-port": str(bus),
             "cluster-node-timeout": str(self._node_timeout_ms),
             "cluster-require-full-coverage": "no",
-            "repl-diskless-sync-delay": "0",
         }
         return Server(port=port, fsync=self._fsync, options=options)
 

@@ -3,6 +3,6 @@
 -- The headers of rows of headwater_outbox that have some, as one map of MessagePack. A row without
 -- headers has none here.
 CREATE TABLE IF NOT EXISTS headwater_outbox_headers (
-    id      INTEGER PRIMARY KEY,
+    id      INTEGER NOT NULL PRIMARY KEY,
     headers BLOB    NOT NULL
 );
