@@ -224,3 +224,17 @@ def test_an_acked_message_does_not_expire(client: Headwater, stream: Stream) -> 
     let_pass(client, 50)
     assert take(group, 3) == []
     assert group.info().expired == 0
+
+
+def test_the_end_of_a_batch_and_its_beginning_are_redelivered_once_each(
+    hw: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(9))
+    group = stream.group("g")
+    take(group, 9)
+    group.ack((5, 8))
+    group.nack(9)
+    let_pass(hw, 1)
+    group.nack((1, 4))
+    assert sorted(take(group, 10)) == [1, 2, 3, 4, 9]
+    assert take(group, 10) == []

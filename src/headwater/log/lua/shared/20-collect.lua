@@ -113,8 +113,8 @@ local function collect(K, stream, from, to, want, bag)
         'COUNT', math.min(want - got, to - at + 1, 256))
     if #found == 0 then break end
     local n = #found
-    if offset_of(found[n]) == at + n - 1 and (n == 1 or offset_of(found[1]) == at) then
-      -- As many entries as offsets: each is one message, as most are.
+    if offset_of(found[n]) == at + n - 1 and found[1][2][1] ~= 'n' then
+      -- As many entries as offsets, and the first is not the end of a packed batch: each is one message.
       local taken = bag_singles(bag, found)
       at, got = at + taken, got + taken
     else
