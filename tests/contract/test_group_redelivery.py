@@ -238,3 +238,21 @@ def test_the_end_of_a_batch_and_its_beginning_are_redelivered_once_each(
     group.nack((1, 4))
     assert sorted(take(group, 10)) == [1, 2, 3, 4, 9]
     assert take(group, 10) == []
+
+
+def test_a_letter_whose_message_is_pending_again_gives_back_that_message_alone(
+    client: Headwater, stream: Stream
+) -> None:
+    stream.write_many(entries(9))
+    group = stream.group("g", dead_letters=True)
+    for count, lives_ms in ((2, 1), (3, FAR), (1, 1)):
+        group.read(count, ack_ms=FAR, expire_ms=lives_ms)
+        let_pass(client, 1)
+    group.bury()
+    assert group.info().dead == 3
+    group.seek("first")
+    assert take(group, 8) == list(range(1, 9))
+    assert group.redrive() == (3, 0)
+    again = group.read(20, ack_ms=FAR)
+    assert [(one.offset, one.attempt) for one in again] == [(1, 1), (2, 1), (6, 1), (9, 1)]
+    assert group.info().pending == 9

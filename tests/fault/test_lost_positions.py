@@ -65,7 +65,9 @@ def failover(manner: tuple[str, Loop | None], database_url: str) -> Iterator[Fai
                 yield Failover(desk, door, hw, new.port, name)
 
 
-@pytest.mark.parametrize("others", [0, 1, 10, 20])
+@pytest.mark.parametrize(
+    "others", [0, 10, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 20))]
+)
 def test_a_new_consumer_is_told_what_is_lost_of_what_was_applied(
     failover: Failover, others: int
 ) -> None:

@@ -70,9 +70,9 @@ def totals(
         from headwater.spark.jobs.totals import totals as add_up
         from headwater.stopping import StopSignal, stop_on_signals
 
+        shape = Shape(value, _fields(per or []), window_ms)
         job.require_log("to add up")
         stop = StopSignal()
-        shape = Shape(value, _fields(per or []), window_ms)
         with stop_on_signals(stop.set):
             done = add_up(
                 spark,

@@ -147,26 +147,7 @@ redis.register_function{
   flags = { 'no-writes' },
 }
 
--- What a seek made new again is handed out by itself; what is pending again is only made due.
--- new: ranges that become pending; deadlines: due, start, ... of those that are.
-local function plan_back(G, group, first, last, now, new, deadlines)
-  last = math.min(last, group.next - 1)
-  if last < first then return end
-  local at = first
-  for _, range in ipairs((find_ranges(G, first, last, last - first + 1))) do
-    if range.first > at then
-      new[#new + 1] = { first = at, last = range.first - 1, attempt = 0, due = now, expire = NEVER }
-    end
-    if not range.waits then
-      local n = #deadlines
-      deadlines[n + 1], deadlines[n + 2] = digits(now), digits(range.first)
-    end
-    at = range.last + 1
-  end
-  if at <= last then new[#new + 1] = { first = at, last = last, attempt = 0, due = now, expire = NEVER } end
-end
-
--- A message that died twice, as after a seek, has two letters: it becomes pending once.
+-- Orders ranges. A message that died twice, as after a seek, has two letters: it is in one range.
 local function without_repeats(ranges)
   table.sort(ranges, function(a, b) return a.first < b.first end)
   local joined = {}
@@ -179,6 +160,39 @@ local function without_repeats(ranges)
     end
   end
   return joined
+end
+
+-- Plans what becomes pending of messages that are redriven; what a seek made new again is handed out
+-- by itself. letters: ranges of messages, in order.
+-- Returns ranges that become pending; ranges that are pending again and go; and what comes in their place.
+local function plan_back(G, group, letters, now)
+  local new, old, instead = {}, {}, {}
+  -- The range that was cut last begins here, and this is left of it behind the cut.
+  local cut, left = nil, nil
+  local function back(first, last)
+    return { first = first, last = last, attempt = 0, due = now, expire = NEVER }
+  end
+  for _, letter in ipairs(letters) do
+    local first, last = letter.first, math.min(letter.last, group.next - 1)
+    local at = first
+    for _, range in ipairs(first <= last and find_ranges(G, first, last, last - first + 1) or {}) do
+      if range.first > at then new[#new + 1] = back(at, range.first - 1) end
+      if left and range.first == cut then
+        range, left = left, nil
+      else
+        if left then instead[#instead + 1], left = left, nil end
+        old[#old + 1], cut = range, range.first
+      end
+      local low, high = math.max(range.first, first), math.min(range.last, last)
+      if range.first < low then instead[#instead + 1] = part_of(range, range.first, low - 1) end
+      instead[#instead + 1] = back(low, high)
+      if high < range.last then left = part_of(range, high + 1, range.last) end
+      at = high + 1
+    end
+    if at <= last then new[#new + 1] = back(at, last) end
+  end
+  if left then instead[#instead + 1] = left end
+  return new, old, instead
 end
 
 --[[
@@ -201,7 +215,7 @@ redis.register_function{
     book_group(G, group)
     load_counts(G, group)
     local back, gone, place, lowest = 0, 0, -1, nil
-    local members, stay, new, deadlines, fresh = {}, {}, {}, {}, {}
+    local members, stay, letters = {}, {}, {}
     local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, STEP_RANGES)
     for i, member in ipairs(found) do
       if room <= 0 then break end
@@ -219,23 +233,24 @@ redis.register_function{
         end
         local stop = math.min(last, first + room - 1)
         if stop < last then dead_words(stay, at + stop - first + 1, stop + 1, last, attempt) end
-        plan_back(G, group, first, stop, now, new, deadlines)
         lowest = math.min(lowest or first, first)
-        fresh[#fresh + 1] = { first, stop }
+        letters[#letters + 1] = { first = first, last = stop }
         room, back = room - (stop - first + 1), back + stop - first + 1
       end
     end
+    letters = without_repeats(letters)
     if back > 0 then
+      local new, old, instead = plan_back(G, group, letters, now)
       lower_position(K, name, lowest)
       redis.call('ZREM', G .. ':dead', unpack(members))
       if stay[1] then add_members(G .. ':dead', stay) end
       change(group, 'buried', group.buried - back)
       -- Their letters are gone: from here on nothing raises.
-      if new[1] then replace_ranges(G, group, {}, without_repeats(new)) end
-      if deadlines[1] then afterwards(set_deadlines, G, group, deadlines) end
+      if new[1] then replace_ranges(G, group, {}, new) end
+      if old[1] then afterwards(replace_ranges, G, group, old, instead) end
     end
     save_group(G, group)
-    for _, range in ipairs(fresh) do failures.forget(G, range[1], range[2]) end
+    for _, range in ipairs(letters) do failures.forget(G, range.first, range.last) end
     if back > 0 then serve(K, name, stream, now) end
     return { back, gone, place }
   end,
