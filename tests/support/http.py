@@ -56,7 +56,7 @@ class Echo:
         if path == "/broken-head":
             raise ZeroDivisionError
         needed = None if path == "/public" else Scope.READ if method == "GET" else Scope.WRITE
-        return Admitted(path, authorize(self._tokens, authorization, needed))
+        return Admitted(path, authorize(self._tokens, authorization, needed) is not None)
 
     def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
         self.handled += 1

@@ -49,12 +49,14 @@ def test_without_tokens_everybody_may_do_everything() -> None:
 
 
 def test_a_token_that_is_given_twice_has_its_widest_scope() -> None:
-    assert Tokens([("t", Scope.WRITE), ("t", Scope.READ)]).scope_of("t") == Scope.WRITE
+    found = Tokens([("t", Scope.WRITE), ("t", Scope.READ)]).find("t")
+    assert found is not None
+    assert found.widest == Scope.WRITE
 
 
 def test_a_token_of_any_text_is_compared_and_not_an_error() -> None:
-    assert ALL.scope_of("schl\u00fcssel") is None
-    assert ALL.scope_of("\udcff") is None
+    assert ALL.find("schl\u00fcssel") is None
+    assert ALL.find("\udcff") is None
 
 
 @pytest.mark.parametrize("token", ["schl\u00fcssel", " t", "t ", "a b", "a\nb", "a\x7f", "\udcff"])

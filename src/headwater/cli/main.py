@@ -24,6 +24,7 @@ from headwater.cli import (
     store,
     stream,
     timeline,
+    token,
     topic,
     upgrade,
 )
@@ -72,6 +73,7 @@ app.command("repair")(scrub.repair)
 app.command("upgrade")(upgrade.upgrade)
 app.command("verify")(verify)
 app.add_typer(store.app, name="store")
+app.add_typer(token.app, name="token")
 
 
 def _let_help_flow(group: typer.Typer) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         stores,
         streams,
         timelines,
+        tokens,
     )
     from headwater.views.record import View
 
@@ -47,6 +48,7 @@ __all__ = [
     "stores",
     "streams",
     "timelines",
+    "tokens",
 ]
 
 

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from headwater.serve.http.messages import Refused
-from headwater.serve.tokens import Scope, Tokens
+from headwater.serve.tokens import EVERYBODY, Grant, Scope, Tokens
 
 
-def authorize(tokens: Tokens, authorization: str, needed: Scope | None) -> bool:
-    """Accept a request by its Authorization header; returns whether its client is known.
+def authorize(
+    tokens: Tokens, authorization: str, needed: Scope | None, name: str | None = None
+) -> Grant | None:
+    """Accept a request by its Authorization header; returns what its client may do.
 
-    Where ``needed`` is None everybody may ask, and a client without a known token stays anonymous.
-    Raises Refused: 401 without a known token, 403 when its scope does not include ``needed``.
+    ``name`` is what the request is about; without it a scope on any name will do. Where ``needed``
+    is None everybody may ask, and a client without a known token stays anonymous: returns None.
+    Raises Refused: 401 without a known token, 403 when it does not allow what is asked.
     """
     if not tokens.required:
-        return True
-    scheme, _, token = authorization.partition(" ")
-    scope = tokens.scope_of(token.strip()) if scheme.lower() == "bearer" else None
+        grant: Grant | None = EVERYBODY
+    else:
+        scheme, _, token = authorization.partition(" ")
+        grant = tokens.find(token.strip()) if scheme.lower() == "bearer" else None
     if needed is None:
-        return scope is not None
-    if scope is None:
+        return grant
+    if grant is None:
         raise Refused(401, "this needs a token; send it as Authorization: Bearer ...")
-    if scope < needed:
+    require(grant, needed, name)
+    return grant
+
+
+def require(grant: Grant, needed: Scope, name: str | None) -> None:
+    """Check that a client may do what needs a scope to a name; raises Refused, 403."""
+    if name is None:
+        if grant.widest is None or grant.widest < needed:
+            widest = "nothing" if grant.widest is None else grant.widest.name.lower()
+            raise Refused(
+                403,
+                f"this token allows to {widest} only; send one that allows to "
+                f"{needed.name.lower()}",
+            )
+    elif not grant.allows(needed, name):
         raise Refused(
             403,
-            f"this token allows to {scope.name.lower()} only; send one that allows to "
-            f"{needed.name.lower()}",
+            f"this token does not allow to {needed.name.lower()} {name!r}; send one that does",
         )
-    return True

@@ -81,7 +81,8 @@ class Service:
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route and its token; raises Refused."""
         action = self._reading.route(method, path)
-        return self._admitted[authorize(self._tokens, authorization, _SCOPES[action])][action]
+        known = authorize(self._tokens, authorization, _SCOPES[action]) is not None
+        return self._admitted[known][action]
 
     def handle(self, request: Request, answer: Answered) -> None:
         """Answer a request that was admitted, at once or later."""
