@@ -88,7 +88,7 @@ bench-scale: setup ## grow a log to 100 million messages: memory, write rate, se
 	@$(RUN) bench scale
 
 docs: setup ## build the documentation into site/, and check its links
-	@NO_MKDOCS_2_WARNING=1 DOCS_REPOSITORY='$(REPOSITORY)' $(RUN) mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(if $(REPOSITORY),DOCS_REPOSITORY='$(REPOSITORY)' DOCS_EDIT_URI=edit/main/docs/) $(RUN) mkdocs build --strict --quiet
 
 # The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
 lock: ## renew requirements.txt: newest releases that pyproject.toml allows, with hashes
