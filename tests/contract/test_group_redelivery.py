@@ -7,7 +7,8 @@ import random
 import pytest
 
 from headwater import Headwater, Stream, UnknownGroup
-from tests.support.entries import entries
+from headwater.failures import Failure
+from tests.support.entries import entries, offsets
 from tests.support.groups import FAR, take, tries
 from tests.support.watch import let_pass, server_ms
 
@@ -256,3 +257,16 @@ def test_a_letter_whose_message_is_pending_again_gives_back_that_message_alone(
     again = group.read(20, ack_ms=FAR)
     assert [(one.offset, one.attempt) for one in again] == [(1, 1), (2, 1), (6, 1), (9, 1)]
     assert group.info().pending == 9
+
+
+def test_any_number_of_failures_is_reported_at_once(stream: Stream) -> None:
+    stream.write_many(entries(400))
+    group = stream.group("g", dead_letters=True)
+    group.read(400, ack_ms=FAR)
+    group.ack(*range(2, 401, 2))
+    odd = range(1, 401, 2)
+    assert group.fail(*(Failure(offset, "no", 0) for offset in odd)) == 200
+    assert sorted(offsets(group.read(400, ack_ms=FAR))) == [*odd]
+    assert group.bury(*odd) == 200
+    info = group.info()
+    assert (info.dead, info.pending) == (200, 0)

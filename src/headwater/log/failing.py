@@ -15,7 +15,8 @@ from headwater.log.types import Message, TopicMessage
 from headwater.store.call import Argument, Call, Operation
 from headwater.store.faults import Refusal
 
-REPORTS_PER_CALL = 128
+# Each may lie in a range of its own, of which the server cuts so many in one call.
+REPORTS_PER_CALL = 64
 # In the place of a delay: the message is not redelivered.
 GIVE_UP = -1
 

@@ -4,7 +4,7 @@
   the message is pending in the attempt that failed, so one that comes late takes it from nobody.
 
   KEYS   1 the stream
-  ARGV   1 group   2.. for each message, in ascending order, 128 at most: offset, attempt or '' for any,
+  ARGV   1 group   2.. for each message, in ascending order, 64 at most: offset, attempt or '' for any,
          ms until it is redelivered or -1 to give it up, ms that it was in hand or '', error ("type\ntext")
   Reply  how many messages that concerned
          error HW_NO_GROUP, HW_NO_LETTERS (something is to be given up, and the group keeps no dead letters)
