@@ -22,6 +22,7 @@ from tests.support.stores import Stores
         ("seek", ("g", "first")),
         ("dead", ("g",)),
         ("redrive", ("g",)),
+        ("discard", ("g",)),
         ("remove-group", ("g",)),
         ("evict", ("1",)),
         ("retain", ("--max-count", "1")),
@@ -52,6 +53,7 @@ def test_a_stream_that_was_never_written_is_taken_for_a_typing_error(
         ("seek", ("first",)),
         ("dead", ()),
         ("redrive", ()),
+        ("discard", ()),
         ("remove-group", ()),
     ],
 )

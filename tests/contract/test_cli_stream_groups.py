@@ -114,12 +114,22 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     heading, _, *shown = hw_stream("dead", "g", "--count", "1").out.splitlines()
     assert heading.split() == ["origin", "attempts", "buried", "cause", "tag", "value"]
     assert [row.split()[-1] for row in shown] == ["one"]
+    assert hw_stream("discard", "g", "3", "7-9").out == "discarded: 0\n"
     assert hw_stream("redrive", "g", "--count", "1").out == "given back 1\n"
     assert hw_stream("redrive", "g", "--json").row["returned"] == 1
     assert [message.offset for message in group.read(5, retry_ms=60_000)] == [1, 2]
     group.bury(1, error=ValueError("no such ride"))
     assert hw_stream("dead", "g", "--json").row["cause"] == "ValueError: no such ride"
     assert "ValueError: no such ride" in hw_stream("dead", "g").out
+    group.bury(2)
+    assert hw_stream("discard", "g", "2-5", "--json").row == {
+        "stream": stream.name,
+        "group": "g",
+        "discarded": 1,
+    }
+    assert hw_stream("discard", "g", "--count", "1").out == "discarded: 1\n"
+    assert hw_stream("dead", "g").out == "no dead letters\n"
+    assert hw_stream("discard", "g", "x").code == 2
 
 
 def test_a_group_without_dead_letters_says_so(hw_stream: StreamCommands) -> None:

@@ -6,70 +6,30 @@ of one millisecond is waited for before the next step, any other is years away.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from headwater import Headwater, InvalidInput, Message
 from headwater.failures import Failure
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
-from tests.support.group_model import ALL, PLACES, RANGES, SIZES, SPANS, TAGS, Pending
+from tests.support.group_model import (
+    ALL,
+    PLACES,
+    RANGES,
+    SIZES,
+    SPANS,
+    TAGS,
+    Pending,
+    StreamMachine,
+)
 from tests.support.groups import FAR
-from tests.support.scrubbed import assert_sound
-from tests.support.watch import let_pass
 
 
-class GroupMachine(RuleBasedStateMachine):
-    client: ClassVar[Headwater]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stream = self.client.stream(f"model-{secrets.token_hex(6)}")
-        self.group = self.stream.group("g", member="m0")
-        self.grave = f"{self.stream.name}.grave"
-        self.members = [self.stream.group("g", member=f"m{i}") for i in (1, 2)]
-        self.rows: dict[int, tuple[str, bytes]] = {}
-        self.first, self.last = 1, 0
-        self.max_pending, self.letters = 0, False
-        self.begin()
-        self.group.read(0)
-
-    def begin(self) -> None:
-        self.next = self.first
-        self.pending: dict[int, Pending] = {}
-        self.missed = self.expired = 0
-        self.dead: Counter[int] = Counter()
-        self.max_pending, self.letters = 0, False
-
-    def teardown(self) -> None:
-        assert_sound(self.client, self.stream.name, self.grave)
-        self.stream.delete()
-        self.client.stream(self.grave).delete()
-
-    def offset(self, place: float) -> int:
-        return max(1, round(self.first + place * (self.last - self.first)))
-
-    def spans(self, ranges: list[tuple[float, int]]) -> tuple[list[tuple[int, int]], set[int]]:
-        spans = [(self.offset(place), self.offset(place) + more) for place, more in ranges]
-        return spans, {offset for low, high in spans for offset in range(low, high + 1)}
-
-    def pass_time(self, *spans: int | None) -> None:
-        if 1 in spans:
-            let_pass(self.client, 1)
-
-    # ── The stream under the group ───────────────────────────────────────────────────────────
-
+class GroupMachine(StreamMachine):
     @initialize(
         sizes=st.lists(SIZES, min_size=1, max_size=4),
         tags=TAGS,
@@ -85,30 +45,6 @@ class GroupMachine(RuleBasedStateMachine):
             self.write(size, tags)
         for count, retry_ms, expire_ms in reads:
             self.read(0, count, retry_ms, expire_ms)
-
-    @rule(size=SIZES, tags=TAGS)
-    def write(self, size: int, tags: int) -> None:
-        rows = [(f"t{i % tags}", b"%d" % (self.last + i)) for i in range(size)]
-        for offset, row in zip(self.stream.write_many(rows), rows, strict=True):
-            self.rows[offset] = row
-            self.last = offset
-
-    @rule(place=PLACES)
-    def evict(self, place: float) -> None:
-        limit = min(self.offset(place), self.last)
-        self.stream.evict(limit)
-        self.rows = {offset: row for offset, row in self.rows.items() if offset > limit}
-        self.first = max(self.first, limit + 1)
-
-    @rule()
-    def seal(self) -> None:
-        self.stream.seal()
-
-    @rule()
-    def compact(self) -> None:
-        self.stream.compact()
-        newest = {row[0]: offset for offset, row in sorted(self.rows.items())}
-        self.rows = {offset: self.rows[offset] for offset in sorted(newest.values())}
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -307,6 +243,23 @@ class GroupMachine(RuleBasedStateMachine):
             if offset < self.next:
                 self.pending[offset] = Pending(0, due=True, expires=False, expired=False)
         self.dead = left
+
+    @rule(picks=st.lists(PLACES, max_size=8), by=st.sampled_from(["letters", "offsets", "count"]))
+    def discard(self, picks: list[float], by: str) -> None:
+        letters = self.group.dead(ALL)
+        some = {letters[round(p * (len(letters) - 1))] for p in picks if letters and 0 <= p <= 1}
+        if by == "letters":
+            gone = Counter(letter.origin for letter in some)
+            assert self.group.discard(some) == len(some)
+        elif by == "offsets":
+            wanted = {letter.origin for letter in some}
+            gone = Counter({offset: n for offset, n in self.dead.items() if offset in wanted})
+            assert self.group.discard(wanted) == sum(gone.values())
+        else:
+            gone = Counter(letter.origin for letter in letters[: len(picks)])
+            assert self.group.discard(count=len(picks)) == sum(gone.values())
+        self.dead -= gone
+        assert Counter(letter.origin for letter in self.group.dead(ALL)) == self.dead
 
     @rule(
         max_pending=st.sampled_from([None, 0, 5, 50]), letters=st.sampled_from([None, True, False])

@@ -146,3 +146,5 @@ def test_what_a_group_gives_up_and_gets_back_is_counted(
     assert sum(event.messages for event in told.named("group.bury")) == 4
     burying.redrive(2)
     assert facts(told.last("group.redrive")) == (f"{name}/burying", "ok", 2)
+    burying.discard()
+    assert facts(told.last("group.discard")) == (f"{name}/burying", "ok", 2)

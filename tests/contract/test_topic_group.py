@@ -184,6 +184,7 @@ def test_a_removed_topic_group_is_gone_from_every_partition(topic: Topic) -> Non
         pytest.param(lambda g, m: g.extend(*m, retry_ms=FAR), {0: 3, 1: 2}, id="extend"),
         pytest.param(lambda g, _: g.seek({2: 1, 1: 2, 0: 3}), {0: 3, 1: 2}, id="seek"),
         pytest.param(lambda g, _: g.remove(), {0: True, 1: True}, id="remove"),
+        pytest.param(lambda g, _: g.discard(), {0: 0, 1: 0}, id="discard"),
         pytest.param(
             lambda g, _: g.redrive(), {0: Redriven(0, 0), 1: Redriven(0, 0)}, id="redrive"
         ),

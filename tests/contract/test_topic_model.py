@@ -215,6 +215,17 @@ class TopicMachine(RuleBasedStateMachine):
                 self.pending.setdefault(key, 0)
                 self.due.add(key)
 
+    @rule(count=st.sampled_from([1, 7, 1000]), named=st.booleans())
+    def discard(self, count: int, named: bool) -> None:
+        before = self.letters()
+        some = self.group.dead(count) if named else None
+        done = self.group.discard(some, count=count)
+        gone = before - self.letters()
+        assert done == sum(gone.values()) == min(count, sum(before.values()))
+        if some is not None:
+            assert gone == Counter((letter.partition, letter.origin) for letter in some)
+        self.dead -= gone
+
     @rule()
     def remove(self) -> None:
         assert self.group.remove()

@@ -61,6 +61,14 @@ def removed(case: GroupCase) -> None:
     case.group.remove()
 
 
+def discarded(*offsets: int, named: bool = False) -> Deed:
+    def operate(case: GroupCase) -> None:
+        case.over |= {*offsets}
+        case.group.discard(list(offsets) if named else None)
+
+    return operate
+
+
 def deleted(case: GroupCase) -> None:
     case.over, case.seen, case.options = set(), [], {}
     case.stream.delete()
@@ -109,6 +117,8 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "redrive": (cases.has_letters, lambda case: case.group.redrive()),
     "redrive some": (cases.has_letters, lambda case: case.group.redrive(2)),
     "redrive old letters": (cases.has_old_letters, lambda case: case.group.redrive()),
+    "discard": (cases.given_up, discarded(2, 3)),
+    "discard some": (cases.has_letters, discarded(4, 6, named=True)),
     "redrive what is pending": (cases.pending_again, lambda case: case.group.redrive()),
     "seek": (cases.has_fragments, seek(4)),
     "seek over boxes": (cases.served(FAR), seek(MESSAGES)),

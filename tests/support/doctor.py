@@ -44,6 +44,7 @@ def use_everything(hw: headwater.Headwater) -> None:
     until(group.bury)
     assert group.dead()
     group.redrive(5)
+    group.discard(count=1)
     taken = group.read(10, block_ms=10, retry_ms=1000)
     group.nack(taken[0].offset)
     group.extend(taken[1].offset, retry_ms=1000)

@@ -42,6 +42,7 @@ def use_group(hw: Headwater, stream: Stream) -> None:
     hw.keep(stream.name)
     assert group.info().dead > 0
     group.redrive(5)
+    group.discard(count=1)
     stream.group("plain").read(10)
 
 

@@ -75,7 +75,9 @@ StopAfter = Annotated[
 ]
 AtMost = Annotated[
     int | None,
-    typer.Option("--count", "-c", min=1, metavar="N", help="Return at most N.", show_default="all"),
+    typer.Option(
+        "--count", "-c", min=1, metavar="N", help="At most N dead letters.", show_default="all"
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What ``ack``, ``nack`` and ``extend`` of groups take, as ranges of offsets.
+"""What ``ack``, ``nack`` and ``extend`` of groups take, as ranges of offsets; and ``discard``.
 
 Messages, offsets and ranges, alone or in iterables, in any mixture. Everything is checked before
 anything is sent.
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from headwater.errors import InvalidInput
 from headwater.inputs import one_by_one
 from headwater.log.limits import MAX_PARTITIONS, check_count, check_offset
-from headwater.log.types import DeadLetter, Message, Placed, TopicMessage
+from headwater.log.types import DeadLetter, Message, Placed, TopicDeadLetter, TopicMessage
 
 # A message or its offset; a range of offsets as Python has it, or a pair with both ends included.
 OneOffset: TypeAlias = "int | Message[Any] | range | tuple[int, int]"
@@ -20,6 +20,11 @@ Offsets: TypeAlias = "OneOffset | Iterable[OneOffset]"
 # A message of a topic, or a partition and what lies in it.
 OneInTopic: TypeAlias = "TopicMessage[Any] | tuple[int, Offsets]"
 InTopic: TypeAlias = "OneInTopic | Mapping[int, Offsets] | Iterable[OneInTopic]"
+# A dead letter as dead() returned it, or what its message was: an offset, a range.
+OneLetter: TypeAlias = "DeadLetter | OneOffset"
+Letters: TypeAlias = "OneLetter | Iterable[OneLetter]"
+OneLetterInTopic: TypeAlias = "TopicDeadLetter | tuple[int, Letters]"
+LettersInTopic: TypeAlias = "OneLetterInTopic | Mapping[int, Letters] | Iterable[OneLetterInTopic]"
 
 Span: TypeAlias = tuple[int, int]
 
@@ -48,6 +53,35 @@ def ranges_by_partition(messages: Iterable[InTopic]) -> dict[int, list[Span]]:
             check_count(place, "partition", MAX_PARTITIONS - 1)
             places.setdefault(place, []).append(offsets)
     return {place: ranges_of(places[place]) for place in sorted(places)}
+
+
+def letters_and_ranges(letters: Letters) -> tuple[list[DeadLetter], list[Span]]:
+    """Return the letters that are given as such, and the others as ranges of offsets."""
+    found = one_by_one((letters,), _letter_or_span, f"dead letters, {OFFSETS}")
+    named = [item for item in found if isinstance(item, DeadLetter)]
+    spans: list[Any] = [item for item in found if not isinstance(item, DeadLetter)]
+    return named, ranges_of(spans)
+
+
+def letters_by_partition(letters: LettersInTopic) -> dict[int, list[OneLetter]]:
+    """Return letters and offsets in each partition, in the order of the partitions."""
+    places: dict[int, list[OneLetter]] = {}
+    for part in one_by_one((letters,), _letters_of, f"dead letters, {IN_TOPIC}"):
+        for place, some in part:
+            check_count(place, "partition", MAX_PARTITIONS - 1)
+            places.setdefault(place, []).append(some)
+    return {place: places[place] for place in sorted(places)}
+
+
+def _letter_or_span(item: Any) -> DeadLetter | Span | None:
+    return item if isinstance(item, DeadLetter) else _span_of(item)
+
+
+def _letters_of(item: Any) -> Iterable[tuple[int, Any]] | None:
+    if isinstance(item, TopicDeadLetter):
+        facts = item._asdict()
+        return ((facts.pop("partition"), DeadLetter(**facts)),)
+    return _parts_of(item)
 
 
 def _span_of(item: Any) -> Span | None:

@@ -11,6 +11,7 @@ from typing import Any
 from headwater.log.group_replies import (
     BuryReply,
     ClaimedRange,
+    DiscardReply,
     ExpireReply,
     GroupReadReply,
     RangesReply,
@@ -105,6 +106,11 @@ def failed(_: Call, reply: int) -> int:
 def redriven(_: Call, reply: Reply) -> int:
     """Count the dead letters that went back to their group."""
     return RedriveReply(*reply).returned
+
+
+def discarded(_: Call, reply: Reply) -> int:
+    """Count the dead letters that hw_group_discard forgot."""
+    return DiscardReply(*reply).messages
 
 
 def _in_box(text: bytes) -> int:

@@ -1,14 +1,22 @@
-"""Dead letters: what a group gave up is in a stream of its own, to be inspected and redriven."""
+"""Dead letters: what a group gave up is in a stream of its own, to be seen, redriven, discarded."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from headwater.failures import UNKNOWN_FAILURE, LastFailure, read_failure
 from headwater.log import counts, node
-from headwater.log.ack_arguments import ranges_of
+from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
 from headwater.log.fetching import fetch
-from headwater.log.group_replies import BuryReply, DeadRange, DeadReply, ExpireReply, RedriveReply
+from headwater.log.group_replies import (
+    BuryReply,
+    DeadRange,
+    DeadReply,
+    DiscardReply,
+    ExpireReply,
+    RedriveReply,
+)
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
@@ -18,6 +26,9 @@ from headwater.store.faults import Refusal
 
 BATCH = 1000
 CAUSES_PER_CALL = 1000
+LETTERS_PER_CALL = 128
+RANGES_PER_PAGE = 1000
+MAX_LETTERS = 1_000_000_000
 
 
 def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
@@ -87,11 +98,7 @@ def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
     letters: list[DeadLetter] = []
     place = 0
     while True:
-        args = (group.name, max(count - len(letters), 1), place)
-        try:
-            reply = DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
-        except Refusal:
-            raise group.unknown() from None
+        reply = yield from _dead_ranges(group, max(count - len(letters), 1), place)
         for found in reply.ranges:
             if len(letters) < count:
                 letters += yield from _open_letters(
@@ -143,3 +150,68 @@ def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:
             raise group.unknown() from None
         left, gone = left - back, gone + lost
     return Redriven(count - left, gone)
+
+
+def discard(group: GroupHandle, letters: Letters | None, count: int) -> Operation[int]:
+    """Forget dead letters, those named or the oldest; returns how many."""
+    check_count(count, most=MAX_LETTERS)
+    if letters is None:
+        return (yield from _discard_oldest(group, count))
+    total, places = 0, (yield from _places_of(group, *letters_and_ranges(letters)))
+    for start in range(0, len(places), LETTERS_PER_CALL):
+        words = [word for place in places[start : start + LETTERS_PER_CALL] for word in place]
+        total += (yield from _discard_some(group, count - total, words, True)).messages
+    return total
+
+
+def _discard_oldest(group: GroupHandle, count: int) -> Operation[int]:
+    total, more = 0, 1
+    while total < count and more:
+        # To do it twice would concern other letters than the first time, unless all are meant.
+        done, more = yield from _discard_some(group, count - total, (), count == MAX_LETTERS)
+        total += done
+    return total
+
+
+def _discard_some(
+    group: GroupHandle, most: int, words: Iterable[int], repeatable: bool
+) -> Operation[DiscardReply]:
+    args: tuple[Argument, ...] = (group.name, most, *words)
+    call = Call(
+        "hw_group_discard", group.key, args, repeatable=repeatable, messages=counts.discarded
+    )
+    try:
+        return DiscardReply(*(yield call))
+    except Refusal:
+        raise group.unknown() from None
+
+
+def _places_of(
+    group: GroupHandle, letters: list[DeadLetter], spans: list[Span]
+) -> Operation[list[tuple[int, int]]]:
+    """Return where letters lie, and of which messages they are, in order.
+
+    Offsets of messages are looked up among all dead letters.
+    """
+    places = {(letter.offset, letter.origin) for letter in letters}
+    at = 0
+    while spans:
+        reply = yield from _dead_ranges(group, RANGES_PER_PAGE, at)
+        for found in reply.ranges:
+            places.update(
+                (found.at + origin - found.first, origin)
+                for start, end in spans
+                for origin in range(max(start, found.first), min(end, found.last) + 1)
+            )
+            at = found.at + 1
+        if len(reply.ranges) < RANGES_PER_PAGE:
+            break
+    return sorted(places)
+
+
+def _dead_ranges(group: GroupHandle, most: int, at: int) -> Operation[DeadReply]:
+    args = (group.name, most, at)
+    try:
+        return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))
+    except Refusal:
+        raise group.unknown() from None

@@ -9,7 +9,8 @@ from headwater.codecs import D
 from headwater.failures import Failure
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import acks, dead_letters, failing, grouping
-from headwater.log.ack_arguments import Offsets
+from headwater.log.ack_arguments import Letters, Offsets
+from headwater.log.dead_letters import MAX_LETTERS
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
@@ -128,6 +129,14 @@ class Group(Generic[D]):
     def redrive(self, count: int = MAX_READ) -> Redriven:
         """Have dead letters redelivered, at once and as if they had never been tried."""
         return self._run(dead_letters.redrive(self._handle, count))
+
+    def discard(self, letters: Letters | None = None, *, count: int = MAX_LETTERS) -> int:
+        """Forget dead letters, these or the oldest; returns how many.
+
+        They are given as ``dead`` returned them, or by the offsets that the messages had. What they
+        hold stays in the stream of the dead letters, until its retention removes it.
+        """
+        return self._run(dead_letters.discard(self._handle, letters, count))
 
     def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages or offsets; without any, of what has expired by now.

@@ -51,6 +51,13 @@ class GroupReadReply(NamedTuple):
         return cls(ClaimedRange.all_of(reply[0]), *reply[1:])
 
 
+class DiscardReply(NamedTuple):
+    """hw_group_discard. ``more``: another call has more to do."""
+
+    messages: int
+    more: int
+
+
 class RangesReply(NamedTuple):
     """hw_group_ack, hw_group_postpone, hw_group_skip. ``next``: where to go on, -1 at the end."""
 

@@ -232,7 +232,7 @@ def _ask(
         if refusal.code == "GRAVE":
             raise InvalidInput(
                 f"group {group.name!r} has dead letters in stream {refusal.words[0]!r}; "
-                "name that stream, or redrive them before choosing another"
+                "name that stream, or discard or redrive them before choosing another"
             ) from None
         raise _out_of_range(group, refusal, group.options.start) from None
     return GroupReadReply.of(reply)

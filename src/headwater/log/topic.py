@@ -12,7 +12,8 @@ from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topics
-from headwater.log.ack_arguments import InTopic
+from headwater.log.ack_arguments import InTopic, LettersInTopic
+from headwater.log.dead_letters import MAX_LETTERS
 from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_READ, check_count
 from headwater.log.stream import Stream
@@ -208,6 +209,10 @@ class TopicGroup(Generic[D]):
     def redrive(self, count: int = MAX_READ) -> dict[int, Redriven]:
         """Have dead letters redelivered, as if never tried; returns how many by partition."""
         return self._run(topic_groups.redrive(self._handle, count))
+
+    def discard(self, letters: LettersInTopic | None = None, *, count: int = MAX_LETTERS) -> int:
+        """Forget dead letters, these or the oldest of each partition; see Group.discard."""
+        return self._run(topic_groups.discard(self._handle, letters, count))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see Group.fail."""

@@ -15,7 +15,13 @@ from headwater.errors import HeadwaterError, InvalidInput
 from headwater.failures import Failure
 from headwater.inputs import DEADLINE, Duration
 from headwater.log import acks, dead_letters, failing, grouping, reading
-from headwater.log.ack_arguments import InTopic, Span, ranges_by_partition
+from headwater.log.ack_arguments import (
+    InTopic,
+    LettersInTopic,
+    Span,
+    letters_by_partition,
+    ranges_by_partition,
+)
 from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle, check_start
 from headwater.log.keys import tail_key
 from headwater.log.limits import check_block, check_count, check_ms, check_name
@@ -238,6 +244,27 @@ def redrive(group: TopicGroupHandle, count: int) -> Operation[dict[int, Redriven
         return done
 
     return (yield from in_each(enumerate((yield from group.open())), redrive_rest))
+
+
+def discard(group: TopicGroupHandle, letters: LettersInTopic | None, count: int) -> Operation[int]:
+    """Forget up to ``count`` dead letters, partition by partition; returns how many."""
+    left = check_count(count, most=dead_letters.MAX_LETTERS)
+    wanted = None if letters is None else letters_by_partition(letters)
+    members = yield from group.open()
+    for place in wanted or ():
+        check_partition(place, len(members))
+
+    def discard_rest(place: int) -> Operation[int]:
+        nonlocal left
+        some = None if wanted is None else wanted[place]
+        done = yield from dead_letters.discard(members[place], some, left)
+        # All that are meant remain all: that may be repeated.
+        left = left if left == dead_letters.MAX_LETTERS else left - done
+        return done
+
+    places = range(len(members)) if wanted is None else wanted
+    done = yield from in_each([(place, place) for place in places], discard_rest)
+    return sum(done.values())
 
 
 def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]:

@@ -192,6 +192,22 @@ class TopicAckedView(View, frozen=True, kw_only=True):
     acked: int
 
 
+class LettersDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a group were forgotten."""
+
+    stream: str
+    group: str
+    discarded: int
+
+
+class TopicLettersDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a topic's group were forgotten."""
+
+    topic: str
+    group: str
+    discarded: int
+
+
 class TopicNackedView(View, frozen=True, kw_only=True):
     """How many pending messages were given back to a group over a topic, to be redelivered."""
 

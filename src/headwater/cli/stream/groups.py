@@ -227,6 +227,28 @@ def redrive(
     )
 
 
+def discard(
+    name: StreamName,
+    group: GroupName,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OFFSET...",
+            help="Offsets of the messages (origin), as 5, and ranges, as 5-9; without any, all.",
+        ),
+    ] = None,
+    count: AtMost = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget dead letters, for ever; the stream in which they lie keeps them by its retention."""
+    parsed = options.offsets(offsets) if offsets else None
+    with _known_group(store, name, group) as found:
+        done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
+    view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
+    output.answer(view, f"discarded: {done}", as_json)
+
+
 def remove_group(
     name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:

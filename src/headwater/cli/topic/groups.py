@@ -239,6 +239,29 @@ def redrive(
         output.say(f"given back {sum(part.returned for part in done.values())}{lost}")
 
 
+def discard(
+    name: TopicName,
+    group: GroupName,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OFFSET...",
+            help="Partitions and offsets of the messages (origin), as 3:5, and ranges, as 3:5-9; "
+            "without any, all.",
+        ),
+    ] = None,
+    count: AtMost = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget dead letters, for ever; the streams in which they lie keep them by their retention."""
+    parsed = options.in_topic(offsets) if offsets else None
+    with _known_group(store, name, group) as found:
+        done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
+    view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
+    output.answer(view, f"discarded: {done}", as_json)
+
+
 def remove_group(
     name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
 ) -> None:

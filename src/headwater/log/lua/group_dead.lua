@@ -256,3 +256,95 @@ redis.register_function{
   end,
   flags = { 'allow-oom' },
 }
+
+-- Returns the dead letters that lie at an offset among them, with the stored member; nil for none.
+local function letters_at(G, at)
+  local found = redis.call('ZRANGE', G .. ':dead', digits(at), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1)
+  local start, first, last, attempt = string.match(found[1] or '', '^(%d+):(%d+):(%d+):(%d+)$')
+  if not start then return nil end
+  local letters = {
+    member = found[1], at = tonumber(start), first = tonumber(first), last = tonumber(last), attempt = attempt,
+  }
+  return letters.at + letters.last - letters.first >= at and letters or nil
+end
+
+-- Plans to take letters out of where they lie; words: offset among the dead letters, offset in the stream,
+-- ... in ascending order, from a place on. A letter that is not of that message stays.
+-- Returns members that go, what stays of them, and the messages.
+local function plan_named(G, words, from, room)
+  local members, stay, gone, left = {}, {}, {}, nil
+  local function keep(letters, last)
+    if letters.first <= last then dead_words(stay, letters.at, letters.first, last, letters.attempt) end
+  end
+  for i = from, #words, 2 do
+    if #gone == room then break end
+    local at, origin = tonumber(words[i]), tonumber(words[i + 1])
+    if not left or at > left.at + left.last - left.first then
+      if left then keep(left, left.last) end
+      left = letters_at(G, at)
+      if left then members[#members + 1] = left.member end
+    end
+    if left and left.at <= at and left.first + at - left.at == origin then
+      keep(left, origin - 1)
+      gone[#gone + 1] = { first = origin, last = origin }
+      left = { at = at + 1, first = origin + 1, last = left.last, attempt = left.attempt }
+    end
+  end
+  if left then keep(left, left.last) end
+  return members, stay, gone
+end
+
+-- Plans the same for the oldest letters.
+local function plan_oldest(G, room)
+  local members, stay, gone = {}, {}, {}
+  for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, STEP_RANGES - 1)) do
+    if room <= 0 then break end
+    local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
+    at, first, last = tonumber(at), tonumber(first), tonumber(last)
+    local stop = math.min(last, first + room - 1)
+    members[#members + 1] = member
+    if stop < last then dead_words(stay, at + stop - first + 1, stop + 1, last, attempt) end
+    gone[#gone + 1] = { first = first, last = stop }
+    room = room - (stop - first + 1)
+  end
+  return members, stay, gone
+end
+
+--[[
+  hw_group_discard: forget dead letters. What they hold stays in the stream of the dead letters, whose
+  retention removes it.
+  KEYS   1 the stream
+  ARGV   1 group   2 how many messages at most
+         3.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
+             none: the oldest
+  Reply  { messages forgotten, 1 when another call has more to do }
+         error HW_NO_GROUP
+  Cost   O(STEP_RANGES · log dead letters) in one call
+]]
+redis.register_function{
+  function_name = 'hw_group_discard',
+  callback = function(keys, args)
+    local K, name, room, named = keys[1], args[1], tonumber(args[2]), args[3]
+    local G = group_key(K, name)
+    local group = open_group(G, load_stream(K))
+    if not group then return no_group() end
+    load_counts(G, group)
+    local members, stay, gone
+    if named then
+      members, stay, gone = plan_named(G, args, 3, room)
+    else
+      members, stay, gone = plan_oldest(G, room)
+    end
+    local messages = 0
+    for _, range in ipairs(gone) do messages = messages + size_of(range) end
+    if messages > 0 then
+      redis.call('ZREM', G .. ':dead', unpack(members))
+      if stay[1] then add_members(G .. ':dead', stay) end
+      change(group, 'buried', group.buried - messages)
+    end
+    save_group(G, group)
+    for _, range in ipairs(gone) do failures.forget_causes(G, range.first, range.last) end
+    return { messages, not named and #members == STEP_RANGES and messages < room and 1 or 0 }
+  end,
+  flags = { 'allow-oom' },
+}

@@ -4,7 +4,7 @@
 
     G:failing  zset  score: offset; member: "offset:first delivered (ms) or nothing:error"; of messages
                      that failed and are redelivered, the 1000 newest
-    G:causes   zset  the same, of messages that were given up, until they are redriven
+    G:causes   zset  the same, of messages that were given up, until they are redriven or discarded
 
   An error is "type\ntext". Entries of messages that succeeded later stay in G:failing until newer ones
   take their place: an ack need not look for them.
@@ -47,8 +47,13 @@ function failures.keep(G, first, last)
   redis.pcall('ZREM', G .. ':failing', unpack(known))
 end
 
+-- Forgets why messages were given up; one that died twice has one entry for both of its letters.
+function failures.forget_causes(G, first, last)
+  redis.pcall('ZREMRANGEBYSCORE', G .. ':causes', digits(first), digits(last))
+end
+
 -- Forgets failures of messages that are as if they had never been tried.
 function failures.forget(G, first, last)
   redis.pcall('ZREMRANGEBYSCORE', G .. ':failing', digits(first), digits(last))
-  redis.pcall('ZREMRANGEBYSCORE', G .. ':causes', digits(first), digits(last))
+  failures.forget_causes(G, first, last)
 end
