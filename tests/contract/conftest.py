@@ -27,6 +27,7 @@ from tests.support.streamers import MakeStreamer
 from tests.support.workers import Crew
 
 if TYPE_CHECKING:
+    from tests.support.resp import RespServer
     from tests.support.timeline_http import Client, LocalServer
 
 Dial: TypeAlias = Callable[[str | None], headwater.Headwater]
@@ -72,6 +73,15 @@ def make_streamer(outbox: Outbox, hw: headwater.Headwater) -> Iterator[MakeStrea
 @pytest.fixture
 def streamer(make_streamer: MakeStreamer) -> Streamer:
     return make_streamer()
+
+
+@pytest.fixture(scope="session")
+def door(stores: Stores) -> Iterator[RespServer]:
+    """The RESP door to a plain store, without tokens."""
+    from tests.support.resp import RespServer
+
+    with RespServer(stores.url("plain")) as door:
+        yield door
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
-from typing import NamedTuple, Self
-
-import uvloop
+from typing import NamedTuple
 
 from headwater.serve.connections import OpenConnections
 from headwater.serve.http.authorization import authorize
@@ -21,9 +17,8 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request
 from headwater.serve.http.nesting import check_nesting
 from headwater.serve.http.parsing import RequestParser
 from headwater.serve.http.server import serve_http
-from headwater.serve.listening import ListenAddress
-from headwater.serve.processes import ServerProcess
 from headwater.serve.tokens import Scope, Tokens
+from tests.support.serving import ServerThread
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -165,27 +160,12 @@ def parser(max_body: int = 100) -> RequestParser:
     )
 
 
-class HttpServer:
-    """A server in a thread of this process, on a port of its own."""
+class HttpServer(ServerThread):
+    """A server of HTTP in a thread of this process, on a port of its own."""
 
     def __init__(self, handler: Echo, limits: HttpLimits = WIDE) -> None:
         self.handler = handler
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        bound = ListenAddress("127.0.0.1", 0).bind()
-        self.port: int = bound.getsockname()[1]
-        self._stop = asyncio.Event()
-        listening = threading.Event()
-        process = ServerProcess(0, bound, self._stop, listening.set)
-        work = serve_http(process, handler, limits)
-        self._serving = asyncio.run_coroutine_threadsafe(work, self._loop)
-        assert listening.wait(20)
-
-    def connect(self) -> socket.socket:
-        raw = socket.create_connection(("127.0.0.1", self.port))
-        raw.settimeout(20)
-        return raw
+        super().__init__(lambda process: serve_http(process, handler, limits))
 
     def ask(self, *pieces: bytes) -> list[Answered]:
         """Send pieces on a connection of their own; returns the replies until it is closed."""
@@ -193,33 +173,6 @@ class HttpServer:
             for piece in pieces:
                 raw.sendall(piece)
             return replies(read_all(raw))
-
-    def call(self, work: Callable[[], object]) -> None:
-        """Call something in the thread of the server."""
-        self._loop.call_soon_threadsafe(work)
-
-    def stop(self) -> None:
-        """Tell the server to stop, as SIGTERM does."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-
-    def stopped(self) -> None:
-        """Wait until the server has stopped."""
-        self._serving.result(20)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-        self.stopped()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def read_all(raw: socket.socket) -> bytes:

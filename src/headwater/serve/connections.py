@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import time
 from typing import Final, Protocol
 
 log = logging.getLogger("headwater.serve")
 
 SWEEP_S: Final = 1.0
+# Files and connections of the process itself.
+_OWN_FILES: Final = 200
 
 
 class Drainable(Protocol):
@@ -123,3 +126,24 @@ class OpenConnections:
 
 def _sheddable(connection: Drainable) -> int:
     return connection.sheddable_bytes
+
+
+def allowed_connections(wanted: int) -> int:
+    """Let the process open a file for each connection; returns fewer where it may not."""
+    needed = wanted + _OWN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed == needed:
+        return wanted
+    fewer = max(1, allowed - _OWN_FILES)
+    log.warning(
+        "max_connections is %d, and this process may have %d files open: it takes %d "
+        "connections; raise the limit of open files (ulimit -n)",
+        wanted,
+        allowed,
+        fewer,
+    )
+    return fewer

@@ -1,0 +1,337 @@
+"""A connection of a RESP client: commands are answered in the order in which they were sent.
+
+A command is begun when those before it are answered, except that writes to one stream which follow
+each other go together. Whatever a client does, it holds a place, bytes and time within the limits
+only: one that sends slowly, reads slowly or shows no token is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from headwater.serve.connections import OpenConnections
+from headwater.serve.resp.commands import Write
+from headwater.serve.resp.door import Door
+from headwater.serve.resp.faults import error_reply
+from headwater.serve.resp.limits import ANONYMOUS
+from headwater.serve.resp.parsing import CommandParser
+from headwater.serve.resp.pipelining import gather_writes
+from headwater.serve.resp.replies import ErrorReply, encode_reply
+from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.table import call_command, find_command
+
+# So many commands of one client are answered before others have their turn.
+_AT_ONCE: Final = 256
+_MOST_AHEAD_BYTES: Final = 256 << 10
+_MOST_ANONYMOUS_BYTES: Final = 1 << 20
+
+
+class RespConnection(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = (
+        "_ahead", "_all_open", "_begun_at", "_busy", "_door", "_ending", "_full", "_held",
+        "_parser", "_paused", "_released", "_session", "_task", "_to_take", "_to_take_since",
+        "_transport", "_written",
+    )  # fmt: skip
+
+    def __init__(self, all_open: OpenConnections, door: Door) -> None:
+        self._all_open = all_open
+        self._door = door
+        known = not door.tokens.required
+        self._parser = CommandParser(door.limits.known if known else ANONYMOUS)
+        self._session = RespSession(door, next(door.numbers), "")
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        # A command is under way; those behind it wait.
+        self._busy = False
+        # A command that was looked at while the one before was begun.
+        self._ahead: list[bytes] | None = None
+        self._paused = self._full = self._ending = self._released = False
+        self._held = 0
+        self._begun_at = 0.0
+        # Of replies: bytes written in all, and how many of them had to be taken since when.
+        self._written = self._to_take = 0
+        self._to_take_since = 0.0
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a place among the open connections, or answer that there is none."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._door.connections += 1
+        if not self._all_open.add(self, known=self._session.grant is not None):
+            self._transport.write(b"-ERR max number of clients reached\r\n")
+            self._transport.close()
+            return
+        peer = transport.get_extra_info("peername")
+        self._session.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix:0"
+        if (own := transport.get_extra_info("socket")) is not None:
+            with suppress(OSError):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._door.sessions[self._session.id] = self._session
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Forget the connection; a command that waits is given up, another one goes on."""
+        self._transport = None
+        self._door.sessions.pop(self._session.id, None)
+        if self._session.blocked and self._task is not None:
+            self._task.cancel()
+        self._parser.drop()
+        self._ahead = None
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived; what follows a command that is under way waits."""
+        if self._ending:
+            return
+        self._parser.feed(data)
+        if not self._busy:
+            self._go_on()
+        if self._busy or self._parser.begun or self._held:
+            self._count_held()
+        ahead = self._parser.held_bytes
+        if self._session.grant is None:
+            if ahead > _MOST_ANONYMOUS_BYTES:
+                self.abort()
+        elif self._busy and ahead > _MOST_AHEAD_BYTES:
+            self._pause()
+
+    def eof_received(self) -> bool:
+        """Close when the client closes its side: nobody reads an answer then."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Stop reading from a client that does not read."""
+        self._full = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """Go on with the commands of a client that reads again."""
+        self._full = False
+        if not self._busy:
+            self._go_on()
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and not self._full and not self._busy and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # One command after another
+
+    def _next(self) -> list[bytes] | None:
+        words, self._ahead = self._ahead, None
+        return self._parser.next() if words is None else words
+
+    def _go_on(self) -> None:
+        """Answer commands until one takes time; then others have their turn."""
+        replies: list[bytes] = []
+        session = self._session
+        for _ in range(_AT_ONCE):
+            if self._busy or self._full or self._ending or self._transport is None:
+                break
+            words = self._next()
+            if words is None:
+                if self._parser.fault is not None:
+                    replies.append(encode_reply(ErrorReply("ERR", self._parser.fault), 2))
+                    self._ending = True
+                break
+            reply = self._begin(words)
+            if reply is None:
+                self._busy = True
+            else:
+                replies.append(reply)
+                self._ending = session.ending
+        else:
+            asyncio.get_running_loop().call_soon(self._go_on_later)
+        if replies:
+            self._send(replies[0] if len(replies) == 1 else b"".join(replies))
+        if self._parser.begun:
+            self._begun_at = self._begun_at or time.monotonic()
+        else:
+            self._begun_at = 0.0
+        if self._ending and self._transport is not None and not self._busy:
+            self._transport.close()
+        elif self._paused:
+            self._resume()
+
+    def _go_on_later(self) -> None:
+        if not self._busy:
+            self._go_on()
+
+    def _begin(self, words: list[bytes]) -> bytes | None:
+        """Begin a command; returns its reply, or None when that comes later."""
+        session = self._session
+        self._door.commands += 1
+        try:
+            command = find_command(words)
+            found = call_command(command, session, words)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+            return encode_reply(error_reply(error), session.protocol)
+        if command.scope is None:
+            self._note_grant()
+        if type(found) is Write:
+            self._write(found, words)
+            return None
+        if isinstance(found, Coroutine):
+            self._task = asyncio.get_running_loop().create_task(self._finish_later(found))
+            return None
+        return encode_reply(found, session.protocol)
+
+    def _note_grant(self) -> None:
+        """Widen or narrow the limits of a client that has logged in or out."""
+        if self._session.grant is not None:
+            if self._parser.limits is ANONYMOUS:
+                self._parser.limits = self._door.limits.known
+                self._all_open.know(self)
+        else:
+            self._parser.limits = ANONYMOUS
+
+    async def _finish_later(self, work: Coroutine[Any, Any, Any]) -> None:
+        session = self._session
+        try:
+            reply = encode_reply(await work, session.protocol)
+        except asyncio.CancelledError:
+            self._task = None
+            self._answer(b"")
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+            reply = encode_reply(error_reply(error), session.protocol)
+        self._task = None
+        self._answer(reply)
+
+    def _write(self, write: Write, words: list[bytes]) -> None:
+        """Write entries, and with them those of the writes to the same stream that follow."""
+        count = 1
+        if len(words) == 4:
+            write, count, self._ahead = gather_writes(self._session, write, words[1], self._next)
+
+        def done(answer: int | Exception) -> None:
+            if isinstance(answer, Exception):
+                reply = encode_reply(error_reply(answer), 2) * count
+            else:
+                reply = b"".join([b":%d\r\n" % (answer + number) for number in range(count)])
+            self._answer(reply)
+
+        self._door.commands += count - 1
+        try:
+            self._door.streams.writes(write.stream).add(write.entries, write.size, done)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+            asyncio.get_running_loop().call_soon(done, error)
+
+    def _answer(self, reply: bytes) -> None:
+        """Send the reply to the command that was under way, and go on."""
+        self._busy = False
+        if self._transport is None:
+            self._forget()
+            return
+        self._send(reply)
+        if self._ending:
+            self._transport.close()
+            return
+        if self._ahead is not None or self._parser.begun or self._parser.fault is not None:
+            self._go_on()
+        elif self._paused:
+            self._resume()
+        if self._held:
+            self._count_held()
+
+    def _send(self, reply: bytes) -> None:
+        assert self._transport is not None
+        if len(reply) > self._door.limits.max_reply:
+            reply = encode_reply(
+                ErrorReply(
+                    "ERR", f"the reply has {len(reply)} bytes, which is too much; ask for less"
+                ),
+                2,
+            )
+        self._written += len(reply)
+        self._transport.write(reply)
+
+    # Bytes, time and the end
+
+    @property
+    def sheddable_bytes(self) -> int:
+        """How many bytes ``shed`` would free: none of those of a command under way."""
+        return 0 if self._busy else self._held
+
+    def _count_held(self) -> None:
+        """Count what is buffered here now; this connection may be shed by it, as may others."""
+        if self._released:
+            return
+        held = self._parser.held_bytes
+        if self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        change, self._held = held - self._held, held
+        if change:
+            self._all_open.hold(change)
+
+    def _forget(self) -> None:
+        """Give up place and bytes, unless a command is still under way."""
+        if self._released:
+            return
+        self._count_held()
+        if not self._busy:
+            self._released = True
+            change, self._held = -self._held, 0
+            self._all_open.hold(change)
+            self._all_open.discard(self)
+
+    def shed(self, reason: str) -> None:
+        """Close the connection to make room."""
+        if self._transport is None or self._busy:
+            return
+        if not self._transport.get_write_buffer_size():
+            self._transport.write(encode_reply(ErrorReply("ERR", reason), 2))
+        self._parser.drop()
+        self._ending = True
+        self._transport.close()
+        self._forget()
+
+    def check_timeout(self, now: float) -> None:
+        """Close a connection whose client takes too long to log in, to send or to read."""
+        transport, limits = self._transport, self._door.limits
+        if transport is None:
+            return
+        unsent = transport.get_write_buffer_size()
+        if unsent and self._written - unsent < self._to_take:
+            if (now - self._to_take_since) * 1000 > limits.reply_ms:
+                self.abort()
+                return
+        elif unsent:
+            self._to_take, self._to_take_since = self._written, now
+        if self._held or unsent:
+            self._count_held()
+        if self._busy:
+            return
+        if self._session.grant is None:
+            late = (now - self._session.since) * 1000 > limits.hello_ms
+        else:
+            late = bool(self._begun_at) and (now - self._begun_at) * 1000 > limits.frame_ms
+        if late:
+            self.abort()
+
+    def finish(self) -> None:
+        """Take no command behind the one that is under way; one that waits is given up."""
+        self._ending = True
+        if self._transport is None:
+            return
+        if self._session.blocked and self._task is not None:
+            self._task.cancel()
+        elif not self._busy:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()

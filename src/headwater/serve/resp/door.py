@@ -1,0 +1,64 @@
+"""What all clients of a process share: the store, the farm, tokens, limits, and who is there."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import TYPE_CHECKING
+
+from headwater.aio_client import AsyncHeadwater
+from headwater.queue.aio_queue import AsyncQueue
+from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.resp.limits import RespLimits
+from headwater.serve.resp.waiting import Waiting
+from headwater.serve.resp.writes import Streams
+from headwater.serve.tokens import Tokens
+
+if TYPE_CHECKING:
+    from headwater.serve.resp.session import RespSession
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+
+# A name costs little; those that are used are many fewer.
+_MOST_QUEUES = 1000
+
+
+class Door:
+    """The door of one process."""
+
+    def __init__(
+        self,
+        client: AsyncHeadwater,
+        tokens: Tokens,
+        limits: RespLimits,
+        farm: AsyncFarm | None = None,
+    ) -> None:
+        self.client = client
+        self.tokens = tokens
+        self.limits = limits
+        self.streams = Streams(client)
+        self.waiting = Waiting()
+        self.sessions: dict[int, RespSession] = {}
+        self.numbers = count(1)
+        self.since = time.monotonic()
+        self.commands = 0
+        self.connections = 0
+        self._farm = farm
+        self._queues: dict[str, AsyncQueue] = {}
+
+    def queue(self, name: str) -> AsyncQueue:
+        """Return the queue of that name; raises InvalidInput."""
+        found = self._queues.get(name)
+        if found is None:
+            if len(self._queues) >= _MOST_QUEUES:
+                self._queues.clear()
+            found = self._queues[name] = self.client.queue(name)
+        return found
+
+    @property
+    def farm(self) -> AsyncFarm:
+        """The farm of timelines; raises CommandRefused when the server has none."""
+        if self._farm is None:
+            raise CommandRefused(
+                "this server has no farm of timelines; start it with --farm", "NOTFOUND"
+            )
+        return self._farm

@@ -1,0 +1,191 @@
+"""Commands of groups: TREAD with a group, TACK, TNACK, TEXTEND, TSEEK, TDEAD, TREDRIVE."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from headwater.log.aio_group import AsyncGroup
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.types import DeadLetter, Message
+from headwater.serve.resp.arguments import Arguments
+from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.read_options import ReadOptions, start_of
+from headwater.serve.resp.replies import EncodedReply, encode_messages
+from headwater.serve.resp.session import RespSession
+from headwater.serve.tokens import Scope
+
+_LETTERS: Final = 100
+
+
+async def read_group(
+    session: RespSession, stream: AsyncStream, options: ReadOptions
+) -> EncodedReply:
+    """Take messages as a member of a group; the offset is ignored."""
+    assert options.group is not None
+    group = stream.group(
+        options.group,
+        options.start,
+        member=session.name or None,
+        max_pending=options.max_pending,
+        dead_letters=options.dead_letters,
+    )
+    bounds: list[int] = []
+
+    async def read(block_ms: float) -> list[Message]:
+        if not options.with_info:
+            return await group.read(
+                options.count,
+                block_ms=block_ms,
+                ack_ms=options.retry_ms,
+                expire_ms=options.expire_ms,
+            )
+        found = await group.read(
+            options.count,
+            block_ms=block_ms,
+            ack_ms=options.retry_ms,
+            expire_ms=options.expire_ms,
+            with_info=True,
+        )
+        bounds[:] = found.first, found.last
+        return found.messages
+
+    if options.block_ms and options.count:
+        place = ("group", stream.name, options.group)
+        with session.may_wait():
+            messages = await session.door.waiting.in_turn(place, options.block_ms, read)
+        if options.with_info and not bounds:
+            # Its turn did not come in time.
+            messages = await read(0)
+    else:
+        messages = await read(0)
+    info = (bounds[0], bounds[1]) if bounds else None
+    return EncodedReply(encode_messages(messages, session.protocol, info))
+
+
+def _group(session: RespSession, arguments: Arguments) -> AsyncGroup:
+    stream = session.door.streams.stream(arguments.text())
+    return stream.group(arguments.text(), member=session.name or None)
+
+
+def tack(session: RespSession, words: Words) -> Awaitable[int]:
+    """TACK: acknowledge messages."""
+    arguments = Arguments(words)
+    return _group(session, arguments).ack(arguments.spans())
+
+
+def tnack(session: RespSession, words: Words) -> Awaitable[int]:
+    """TNACK: have messages redelivered."""
+    arguments = Arguments(words)
+    group = _group(session, arguments)
+    delay_ms = arguments.number() if arguments.take_option("DELAY") else 0
+    if not arguments:
+        raise wrong_arity("tnack")
+    return group.nack(arguments.spans(), delay_ms=delay_ms)
+
+
+def textend(session: RespSession, words: Words) -> Awaitable[int]:
+    """TEXTEND: take more time for messages."""
+    arguments = Arguments(words)
+    group, retry_ms = _group(session, arguments), arguments.number()
+    return group.extend(arguments.spans(), ack_ms=retry_ms)
+
+
+def tseek(session: RespSession, words: Words) -> Awaitable[int]:
+    """TSEEK: set where a group stands."""
+    return _group(session, Arguments(words)).seek(start_of(words[3]))
+
+
+async def tdead(session: RespSession, words: Words) -> list[list[Any]]:
+    """TDEAD: return dead letters."""
+    arguments = Arguments(words)
+    group = _group(session, arguments)
+    return [_letter(letter) for letter in await group.dead(_count(arguments, _LETTERS))]
+
+
+def _letter(letter: DeadLetter) -> list[Any]:
+    cause = letter.cause
+    said = None if cause is None else str(cause)
+    return [letter.origin, letter.tag, letter.value, letter.attempts, letter.buried_ms, said]
+
+
+async def tredrive(session: RespSession, words: Words) -> list[int]:
+    """TREDRIVE: have dead letters redelivered."""
+    arguments = Arguments(words)
+    group = _group(session, arguments)
+    if not arguments:
+        return list(await group.redrive())
+    return list(await group.redrive(_count(arguments, 0)))
+
+
+def _count(arguments: Arguments, otherwise: int) -> int:
+    count = arguments.number() if arguments.take_option("COUNT") else otherwise
+    arguments.end()
+    return count
+
+
+async def tinfo(session: RespSession, words: Words) -> dict[str, Any]:
+    """TINFO: return where a stream or a group stands."""
+    arguments = Arguments(words)
+    stream = session.door.streams.stream(arguments.text())
+    if not arguments.take_option("GROUP"):
+        arguments.end()
+        return await _stream_info(stream)
+    group = stream.group(arguments.text())
+    arguments.end()
+    return await _group_info(group)
+
+
+async def _stream_info(stream: AsyncStream) -> dict[str, Any]:
+    found = await stream.info()
+    return {
+        "name": found.name,
+        "first": found.first,
+        "last": found.last,
+        "length": found.length,
+        "bytes": found.bytes,
+        "nodes": found.nodes,
+        "created-ms": found.created_ms,
+        "last-time-ms": found.last_time_ms,
+        "groups": list(found.groups),
+        "readers": dict(found.readers),
+    }
+
+
+async def _group_info(group: AsyncGroup) -> dict[str, Any]:
+    found = await group.info()
+    return {
+        "name": found.name,
+        "next": found.next,
+        "ack-offset": found.ack_offset,
+        "pending": found.pending,
+        "lag": found.lag,
+        "missed": found.missed,
+        "expired": found.expired,
+        "dead": found.dead,
+        "dead-letters": found.dead_letters,
+        "max-pending": found.max_pending,
+        "waiting": found.waiting,
+        "members": dict(found.members),
+    }
+
+
+_T = "stream"
+_OFFSETS = "offset|start-end [offset|start-end ...]"
+GROUP_COMMANDS: Final = (
+    RespCommand("TACK", -4, Scope.WRITE, -1, _T, f"key group {_OFFSETS}",
+                "Acknowledges messages; returns how many were pending.", tack),
+    RespCommand("TNACK", -4, Scope.WRITE, -1, _T, f"key group [DELAY milliseconds] {_OFFSETS}",
+                "Has messages redelivered, at once or later; returns how many.", tnack),
+    RespCommand("TEXTEND", -5, Scope.WRITE, -1, _T, f"key group retry-ms {_OFFSETS}",
+                "Has messages redelivered so much later from now; returns how many.", textend),
+    RespCommand("TSEEK", 4, Scope.ADMIN, -1, _T, "key group FIRST|LAST|offset",
+                "Sets where a group stands, and returns it.", tseek),
+    RespCommand("TDEAD", -3, Scope.READ, -1, _T, "key group [COUNT count]",
+                "Returns the oldest dead letters: [[offset, tag, entry, attempts, buried-ms, "
+                "cause], ...].", tdead),
+    RespCommand("TREDRIVE", -3, Scope.ADMIN, -1, _T, "key group [COUNT count]",
+                "Has dead letters redelivered; returns how many, and how many are gone.", tredrive),
+    RespCommand("TINFO", -2, Scope.READ, -1, _T, "key [GROUP group]",
+                "Returns where a stream stands, or a group of it.", tinfo),
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Commands of dirty lists, by the names of redis-ick; the key is the same for both."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from headwater.ick.aio_ick import AsyncIck
+from headwater.ick.limits import Member
+from headwater.serve.resp.arguments import Arguments, float_of
+from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.session import RespSession
+from headwater.serve.tokens import Scope
+
+
+def _ick(session: RespSession, arguments: Arguments) -> AsyncIck:
+    return session.door.client.ick(arguments.text())
+
+
+async def ickadd(session: RespSession, words: Words) -> list[int]:
+    """ICKADD: mark members as dirty."""
+    arguments = Arguments(words)
+    ick, flat = _ick(session, arguments), arguments.rest()
+    if len(flat) % 2:
+        raise wrong_arity("ickadd")
+    lowest: dict[bytes, float] = {}
+    for spelled, member in zip(flat[::2], flat[1::2], strict=True):
+        score = float_of(spelled)
+        lowest[member] = min(score, lowest.get(member, score))
+    return list(await ick.add(lowest))
+
+
+async def ickreserve(session: RespSession, words: Words) -> list[Any]:
+    """ICKRESERVE: fill the consumer set and return it."""
+    arguments = Arguments(words)
+    ick, count = _ick(session, arguments), arguments.number()
+    backwash = arguments.take_option("BACKWASH") is not None
+    arguments.end()
+    return _flat(await ick.reserve(count, backwash=backwash))
+
+
+async def ickexchange(session: RespSession, words: Words) -> list[Any]:
+    """ICKEXCHANGE: commit members, then reserve."""
+    arguments = Arguments(words)
+    ick, count = _ick(session, arguments), arguments.number()
+    backwash = arguments.take_option("BACKWASH") is not None
+    return _flat(await ick.exchange(count, *arguments.rest(), backwash=backwash))
+
+
+def ickcommit(session: RespSession, words: Words) -> Awaitable[int]:
+    """ICKCOMMIT: mark members as clean."""
+    arguments = Arguments(words)
+    return _ick(session, arguments).commit(*arguments.rest())
+
+
+def ickstats(session: RespSession, words: Words) -> Awaitable[dict[str, Any] | None]:
+    """ICKSTATS: return how large the sets are, or null."""
+    return _ick(session, Arguments(words)).stats()
+
+
+def ickdel(session: RespSession, words: Words) -> Awaitable[int]:
+    """ICKDEL: remove a dirty list."""
+    return _ick(session, Arguments(words)).delete()
+
+
+def _flat(found: list[tuple[Member, float]]) -> list[Any]:
+    return [part for pair in found for part in pair]
+
+
+_I = "ick"
+ICK_COMMANDS: Final = (
+    RespCommand("ICKADD", -4, Scope.WRITE, -1, _I, "key score member [score member ...]",
+                "Marks members as dirty; returns how many were new, and how many scores fell.",
+                ickadd),
+    RespCommand("ICKRESERVE", -3, Scope.WRITE, -1, _I, "key count [BACKWASH]",
+                "Fills the consumer set up to a count, and returns it: member, score, ...",
+                ickreserve),
+    RespCommand("ICKCOMMIT", -3, Scope.WRITE, -1, _I, "key member [member ...]",
+                "Marks members as clean; returns how many.", ickcommit),
+    RespCommand("ICKEXCHANGE", -3, Scope.WRITE, -1, _I, "key count [BACKWASH] [member ...]",
+                "Commits members, then reserves, in one step.", ickexchange),
+    RespCommand("ICKSTATS", 2, Scope.READ, -1, _I, "key",
+                "Returns how large the sets are, and between which scores; null without any.",
+                ickstats),
+    RespCommand("ICKDEL", 2, Scope.ADMIN, -1, _I, "key",
+                "Removes a dirty list; returns how many keys there were.", ickdel),
+)  # fmt: skip

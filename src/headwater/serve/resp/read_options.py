@@ -1,0 +1,72 @@
+"""What a TREAD asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headwater.log.handles import Start
+from headwater.serve.resp.arguments import Arguments, int_of
+from headwater.serve.resp.commands import Words
+from headwater.serve.resp.faults import syntax_error
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a TREAD asks for."""
+
+    stream: str
+    offset: int
+    count: int
+    block_ms: float = 0
+    with_info: bool = False
+    group: str | None = None
+    retry_ms: int | None = None
+    expire_ms: int | None = None
+    start: Start = "first"
+    max_pending: int | None = None
+    dead_letters: bool | None = None
+
+
+def read_options(words: Words) -> ReadOptions:
+    """Read the arguments of a TREAD; raises CommandRefused."""
+    arguments = Arguments(words)
+    found: dict[str, Any] = {}
+    name, offset, count = arguments.text(), arguments.number(), arguments.number()
+    for option in arguments.options():
+        match option:
+            case "BLOCK":
+                found["block_ms"] = arguments.block_ms()
+            case "GROUP":
+                found["group"] = arguments.text()
+            case "RETRY":
+                found["retry_ms"] = arguments.number()
+                # 0 is never, as there is no other way to write that.
+                found["expire_ms"] = arguments.number() or None
+            case "WITHINFO":
+                found["with_info"] = True
+            case "START":
+                found["start"] = start_of(arguments.take())
+            case "MAXPENDING":
+                found["max_pending"] = arguments.number()
+            case "DEADLETTERS":
+                found["dead_letters"] = True
+            case _:
+                raise syntax_error()
+    if "group" not in found and found.keys() & _OF_GROUPS:
+        raise syntax_error()
+    return ReadOptions(name, offset, count, **found)
+
+
+_OF_GROUPS: Final = {"retry_ms", "start", "max_pending", "dead_letters"}
+
+
+def start_of(word: bytes) -> Start:
+    """Return where a group starts or goes: FIRST, LAST or an offset."""
+    match word.upper():
+        case b"FIRST":
+            return "first"
+        case b"LAST":
+            return "last"
+        case _:
+            return int_of(word)

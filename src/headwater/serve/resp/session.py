@@ -1,0 +1,89 @@
+"""What is known of one client: its protocol, what its token allows, the names that it gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.tokens import EVERYBODY, Grant, Scope
+
+if TYPE_CHECKING:
+    from headwater.serve.resp.commands import RespCommand, Words
+    from headwater.serve.resp.door import Door
+
+
+class RespSession:
+    """The session of a client, from its connection to its end."""
+
+    __slots__ = (
+        "address", "blocked", "door", "ending", "grant", "id", "last_command", "library",
+        "library_version", "name", "protocol", "since",
+    )  # fmt: skip
+
+    def __init__(self, door: Door, number: int, address: str) -> None:
+        self.door = door
+        self.id = number
+        self.address = address
+        self.since = time.monotonic()
+        self.protocol = 2
+        self.name = ""
+        self.library = ""
+        self.library_version = ""
+        self.last_command = ""
+        self.grant: Grant | None = None if door.tokens.required else EVERYBODY
+        # Whether the present command waits for messages, and may be given up at any time.
+        self.blocked = False
+        # Whether the connection is closed behind the present reply.
+        self.ending = False
+
+    def authorize(self, command: RespCommand, words: Words) -> None:
+        """Let a command pass; raises CommandRefused unless the token of the client allows it."""
+        needed = command.needed(words)
+        if needed is None:
+            return
+        grant = self.grant
+        if grant is None or not self.door.tokens.still(grant):
+            self.grant = None
+            raise CommandRefused("Authentication required.", "NOAUTH")
+        if not command.keys and needed > Scope.READ and not grant.everywhere(needed):
+            raise self._denied(needed, command.name, "everything")
+        for name in command.names(words):
+            self.check(needed, name, command.name)
+
+    def check(self, needed: Scope, name: bytes, command: str) -> None:
+        """Raise CommandRefused unless the token of the client has a scope on a name."""
+        text = name.decode("utf-8", "replace")
+        if self.grant is None or not self.grant.allows(needed, text):
+            raise self._denied(needed, command, repr(text[:200]))
+
+    def _denied(self, needed: Scope, command: str, where: str) -> CommandRefused:
+        return CommandRefused(
+            f"this token does not allow '{command.lower()}' on {where}; use one with the scope "
+            f"{needed.name.lower()} on it",
+            "NOPERM",
+        )
+
+    @contextmanager
+    def may_wait(self) -> Iterator[None]:
+        """Let the present command wait for messages; it is given up when its client goes away."""
+        self.blocked = True
+        try:
+            yield
+        finally:
+            self.blocked = False
+
+    def log_in(self, token: str) -> None:
+        """Accept a token; raises CommandRefused, and leaves everything as it was, for another."""
+        grant = self.door.tokens.find(token)
+        if grant is None:
+            raise CommandRefused("invalid username-password pair or user is disabled.", "WRONGPASS")
+        self.grant = grant
+
+    def reset(self) -> None:
+        """Forget what the client has set, its token too."""
+        self.protocol = 2
+        self.name = ""
+        self.grant = None if self.door.tokens.required else EVERYBODY

@@ -1,0 +1,150 @@
+"""Commands of streams: TWRITE, TREAD without a group, TEVICT, TINFO; as RCP 11 spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Final
+
+from headwater.errors import InvalidInput
+from headwater.log.aio_stream import AsyncStream
+from headwater.log.limits import MAX_TAG_BYTES
+from headwater.log.types import Message
+from headwater.serve.resp.arguments import Arguments, int_of, text_of
+from headwater.serve.resp.commands import RespCommand, Words, Write, wrong_arity
+from headwater.serve.resp.faults import syntax_error
+from headwater.serve.resp.group_commands import read_group
+from headwater.serve.resp.read_options import ReadOptions, read_options
+from headwater.serve.resp.replies import EncodedReply, encode_messages
+from headwater.serve.resp.session import RespSession
+from headwater.serve.tokens import Scope
+
+# A read returns fewer messages than asked for once it has so many bytes.
+READ_BYTES: Final = 4 << 20
+_STEP: Final = 1000
+
+
+def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
+    """TWRITE: append one entry, or several."""
+    if len(words) == 4:
+        tag, value = words[2], words[3]
+        return Write(text_of(words[1]), [(_tag_of(tag), value)], len(tag) + len(value))
+    arguments = Arguments(words)
+    name = arguments.text()
+    backlog = producer = sequence = None
+    for option in arguments.options():
+        if option == "BACKLOG":
+            backlog = arguments.number()
+        elif option == "PRODUCER":
+            producer, sequence = arguments.text(), arguments.number()
+        elif option == "ENTRIES":
+            break
+        else:
+            raise syntax_error()
+    flat = arguments.rest()
+    if not flat or len(flat) % 2:
+        raise wrong_arity("twrite")
+    entries = [(_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)]
+    if backlog is None and producer is None:
+        return Write(name, entries, sum(map(len, flat)))
+    stream = session.door.streams.stream(name)
+    return _write(stream, entries, backlog, producer, sequence)
+
+
+async def _write(
+    stream: AsyncStream,
+    entries: list[tuple[str, bytes]],
+    backlog: int | None,
+    producer: str | None,
+    sequence: int | None,
+) -> int:
+    written = await stream.write_many(
+        entries, backlog=backlog, producer=producer, sequence=sequence
+    )
+    return written.start
+
+
+def _tag_of(tag: bytes) -> str:
+    if len(tag) > MAX_TAG_BYTES:
+        raise InvalidInput(f"a tag may have {MAX_TAG_BYTES} bytes, not {len(tag)}; make it smaller")
+    return text_of(tag)
+
+
+def tread(session: RespSession, words: Words) -> Awaitable[EncodedReply]:
+    """TREAD: read messages, as a member of a group or without one."""
+    options = read_options(words)
+    stream = session.door.streams.stream(options.stream)
+    if options.group is not None:
+        return read_group(session, stream, options)
+    return _read(session, stream, options)
+
+
+async def _read(session: RespSession, stream: AsyncStream, options: ReadOptions) -> EncodedReply:
+    protocol = session.protocol
+
+    async def read_now() -> EncodedReply | None:
+        """Return what there is; None when that is nothing."""
+        messages, bounds = await _messages(stream, options)
+        if not messages and options.count and options.block_ms:
+            return None
+        info = bounds if options.with_info else None
+        return EncodedReply(encode_messages(messages, protocol, info))
+
+    found = await read_now()
+    if found is not None:
+        return found
+    with session.may_wait():
+        woken = await session.door.waiting.passes(stream, options.offset, options.block_ms)
+    if woken is not None:
+        wish = (options.offset, options.count, options.with_info, protocol)
+        found = await woken.share(wish, read_now)
+    if found is None:
+        options = replace(options, block_ms=0)
+        found = await read_now()
+    assert found is not None
+    return found
+
+
+async def _messages(
+    stream: AsyncStream, options: ReadOptions
+) -> tuple[list[Message | None], tuple[int, int]]:
+    """Read up to so many messages, or bytes."""
+    offset, left = options.offset, options.count
+    if options.with_info or left <= _STEP:
+        whole = await stream.read(offset, min(left, _STEP), with_info=True)
+        found, bounds = whole.messages, (whole.first, whole.last)
+    else:
+        found, bounds = await stream.read(offset, _STEP), (0, 0)
+    size = sum([len(m.value) for m in found if m is not None])
+    while len(found) < left and len(found) % _STEP == 0 and found and size < READ_BYTES:
+        more = await stream.read(offset + len(found), min(left - len(found), _STEP))
+        if not more:
+            break
+        size += sum([len(m.value) for m in more if m is not None])
+        found += more
+    return found, bounds
+
+
+async def tevict(session: RespSession, words: Words) -> int:
+    """TEVICT: remove old messages."""
+    return await session.door.streams.stream(text_of(words[1])).evict(int_of(words[2]))
+
+
+def _scope_of_read(words: Words) -> Scope | None:
+    """Return that to take messages from a group is a change."""
+    return Scope.WRITE if any(word.upper() == b"GROUP" for word in words[4:]) else None
+
+
+STREAM_COMMANDS: Final = (
+    RespCommand("TWRITE", -4, Scope.WRITE, -1, "stream",
+                "key tag entry | key [BACKLOG count] [PRODUCER name sequence] ENTRIES tag entry "
+                "[tag entry ...]",
+                "Appends entries, all or none; returns the offset of the first.", twrite),
+    RespCommand("TREAD", -4, Scope.READ, -1, "stream",
+                "key offset count [BLOCK milliseconds] [GROUP group] [RETRY retry-ms expire-ms] "
+                "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [WITHINFO]",
+                "Returns messages from an offset on, or those that a group hands out.", tread,
+                blocking=True, wider=_scope_of_read),
+    RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",
+                "Removes messages up to an offset, or all but the newest -offset.", tevict),
+)  # fmt: skip

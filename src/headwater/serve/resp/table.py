@@ -1,0 +1,50 @@
+"""All commands of the door in one table, and how the command of a client is found and called."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headwater.serve.resp.commands import (
+    RespCommand,
+    Words,
+    table_of,
+    unknown_command,
+    wrong_arity,
+)
+from headwater.serve.resp.group_commands import GROUP_COMMANDS
+from headwater.serve.resp.handshake import HANDSHAKE
+from headwater.serve.resp.ick_commands import ICK_COMMANDS
+from headwater.serve.resp.introspection import Introspection
+from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
+from headwater.serve.resp.session import RespSession
+from headwater.serve.resp.stream_commands import STREAM_COMMANDS
+from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
+
+_introspection = Introspection()
+COMMANDS: Final = table_of(
+    HANDSHAKE,
+    _introspection.commands(),
+    STREAM_COMMANDS,
+    GROUP_COMMANDS,
+    QUEUE_COMMANDS,
+    ICK_COMMANDS,
+    TIMELINE_COMMANDS,
+)
+_introspection.table = COMMANDS
+
+
+def find_command(words: Words) -> RespCommand:
+    """Return the command that words begin with; raises CommandRefused."""
+    command = COMMANDS.get(words[0]) or COMMANDS.get(words[0].upper())
+    if command is None:
+        raise unknown_command(words)
+    if not command.accepts(len(words)):
+        raise wrong_arity(command.name)
+    return command
+
+
+def call_command(command: RespCommand, session: RespSession, words: Words) -> Any:
+    """Call a command if its client may; raises what its handler raises, and CommandRefused."""
+    session.authorize(command, words)
+    session.last_command = command.name.lower()
+    return command.handler(session, words)

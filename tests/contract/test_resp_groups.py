@@ -1,0 +1,123 @@
+"""Groups through the RESP door: what members take, acknowledge, give back, and in which turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.resp import RespServer, until_blocked
+
+
+@pytest.fixture
+def client(door: RespServer) -> Iterator[Any]:
+    with door.redis() as client:
+        yield client
+
+
+def entries(*values: str) -> list[str]:
+    return [part for value in values for part in ("t", value)]
+
+
+def test_members_share_the_messages_of_a_group(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3"))
+    first = ask("TREAD", name, 0, 2, "GROUP", "g")
+    assert first == [[1, b"t", b"1"], [2, b"t", b"2"]]
+    assert ask("TREAD", name, 99, 2, "GROUP", "g", "WITHINFO") == [[1, 3], [3, b"t", b"3"]]
+    assert ask("TREAD", name, 0, 2, "GROUP", "g") == []
+    assert ask("TREAD", name, 0, 9, "GROUP", "late", "START", "LAST") == []
+    assert ask("TREAD", name, 0, 9, "GROUP", "third", "START", 3) == [[3, b"t", b"3"]]
+
+
+def test_what_is_not_acknowledged_is_redelivered(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3", "4", "5"))
+    read = ("TREAD", name, 0, 10, "GROUP", "g", "RETRY", 60_000, 0)
+    assert len(ask(*read)) == 5
+    assert ask("TACK", name, "g", "1-2", 4) == 3
+    assert ask("TACK", name, "g", "1-2") == 0
+    assert ask("TEXTEND", name, "g", 90_000, 5) == 1
+    assert ask("TNACK", name, "g", 3) == 1
+    assert ask(*read) == [[3, b"t", b"3"]]
+    assert ask("TNACK", name, "g", "DELAY", 60_000, "3-5") == 2
+    assert ask(*read) == []
+    found = ask("TINFO", name, "GROUP", "g")
+    assert found[b"pending"] == 2
+    assert found[b"ack-offset"] == 3
+    assert ask("TSEEK", name, "g", 2) == 2
+    assert len(ask(*read)) == 4
+    with pytest.raises(redis.ResponseError, match=r"^NOGROUP"):
+        ask("TINFO", name, "GROUP", "none")
+
+
+def test_a_full_group_hands_out_nothing_new(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *entries("1", "2", "3"))
+    read = ("TREAD", name, 0, 10, "GROUP", "g", "RETRY", 60_000, 0, "MAXPENDING", 2)
+    assert len(ask(*read)) == 2
+    assert ask(*read) == []
+    ask("TACK", name, "g", 1)
+    assert ask(*read) == [[3, b"t", b"3"]]
+
+
+def test_dead_letters_are_seen_and_redriven(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "t", "poison")
+    read = ("TREAD", name, 0, 10, "GROUP", "g", "RETRY", 1, 1, "DEADLETTERS")
+    assert len(ask(*read)) == 1
+    while not (letters := ask("TDEAD", name, "g")):
+        ask(*read)
+    ((offset, tag, entry, attempts, buried_ms, cause),) = letters
+    assert (offset, tag, entry, cause) == (1, b"t", b"poison", None)
+    assert attempts >= 1
+    assert buried_ms > 0
+    assert ask("TREDRIVE", name, "g", "COUNT", 5) == [1, 0]
+    assert ask("TREAD", name, 0, 10, "GROUP", "g") == [[1, b"t", b"poison"]]
+
+
+def test_blocked_members_are_served_in_turn_and_leave_nothing_behind(
+    door: RespServer, client: Any, name: str
+) -> None:
+    ask = client.execute_command
+    members = [door.raw() for _ in range(8)]
+    for number, member in enumerate(members, 1):
+        member.send(b"TREAD %b 0 1 GROUP g BLOCK 0 RETRY 60000 0\r\n" % name.encode())
+        until_blocked(door, number)
+    # The store knows the first few of them by their turn, the others wait here.
+    while ask("TINFO", name, "GROUP", "g")[b"waiting"] < 4:
+        pass
+    members.pop(5).close()
+    members.pop(0).close()
+    until_blocked(door, 6)
+    for number, member in enumerate(members, 1):
+        ask("TWRITE", name, "t", number)
+        assert member.read() == [[number, b"t", b"%d" % number]]
+    until_blocked(door, 0)
+    found = ask("TINFO", name, "GROUP", "g")
+    assert (found[b"waiting"], found[b"pending"], found[b"lag"]) == (0, 6, 0)
+    for member in members:
+        member.close()
+
+
+def test_a_blocked_member_returns_with_nothing_in_time(
+    door: RespServer, client: Any, name: str
+) -> None:
+    members = [door.raw() for _ in range(6)]
+    for member in members:
+        member.send(b"TREAD %b 0 1 GROUP g BLOCK 50\r\n" % name.encode())
+    assert [member.read() for member in members] == [[]] * 6
+    ask = client.execute_command
+    assert ask("TREAD", name, 0, 1, "GROUP", "g", "BLOCK", 20, "WITHINFO") == [[1, 0]]
+    for member in members:
+        member.close()
+    until_blocked(door, 0)
+
+
+def test_the_member_is_named_by_the_client(door: RespServer, client: Any, name: str) -> None:
+    with door.redis(client_name="worker-7") as named:
+        named.execute_command("TREAD", name, 0, 1, "GROUP", "g")
+    members = client.execute_command("TINFO", name, "GROUP", "g")[b"members"]
+    assert list(members) == [b"worker-7"]

@@ -1,0 +1,101 @@
+"""Queues, dirty lists and timelines through the RESP door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.farms import one_each, replicas
+from tests.support.resp import RespServer, until_blocked
+from tests.support.servers import Server
+from tests.support.stores import Stores
+
+
+@pytest.fixture
+def client(door: RespServer) -> Iterator[Any]:
+    with door.redis() as client:
+        yield client
+
+
+def test_queues_push_pop_and_settle(client: Any, name: str) -> None:
+    ask = client.execute_command
+    first = ask("QPUSH", name, "one")
+    urgent = ask("QPUSH", name, "PRIORITY", 5, "VALUES", "two", "three")
+    assert len(urgent) == 2
+    found = ask("QPOP", name, "COUNT", 2, "RETRY", 60_000)
+    assert [(id_, value, attempt) for id_, value, attempt, _ in found] == [
+        (urgent[0], b"two", 1),
+        (urgent[1], b"three", 1),
+    ]
+    assert ask("QEXTEND", name, 90_000, found[0][3]) == 1
+    assert ask("QACK", name, found[0][3], found[0][3]) == 1
+    assert ask("QNACK", name, "DELAY", 0, found[1][3]) == 1
+    assert ask("QPOP", name, "RETRY", 60_000)[0][:3] == [urgent[1], b"three", 2]
+    assert ask("QPOP", name) == [[first, b"one", 1, None]]
+    assert ask("QPUSH", name, "DEDUPE", "k", "VALUES", "once") == ask(
+        "QPUSH", name, "DEDUPE", "k", "VALUES", "once"
+    )
+    stats = ask("QSTATS", name)
+    assert (stats[b"ready"], stats[b"unacked"], stats[b"paused"]) == (1, 1, False)
+    assert stats[b"settings"][b"backoff-ms"] == 1000
+    for words in (("COUNT", 5000), ("NONSENSE",), ("BLOCK", -1)):
+        with pytest.raises(redis.ResponseError):
+            ask("QPOP", name, *words)
+    with pytest.raises(redis.ResponseError, match="one message"):
+        ask("QPUSH", name, "DEDUPE", "k", "VALUES", "a", "b")
+
+
+def test_blocked_consumers_of_a_queue_are_served_in_turn(
+    door: RespServer, client: Any, name: str
+) -> None:
+    consumers = [door.raw() for _ in range(6)]
+    for number, consumer in enumerate(consumers, 1):
+        consumer.send(b"QPOP %b BLOCK 0\r\n" % name.encode())
+        until_blocked(door, number)
+    while client.execute_command("QSTATS", name)[b"waiting"] < 4:
+        pass
+    for consumer in consumers:
+        pushed = client.execute_command("QPUSH", name, "v")
+        assert consumer.read()[0][0] == pushed
+        consumer.close()
+    until_blocked(door, 0)
+
+
+def test_dirty_lists_fold_reserve_and_commit(client: Any, name: str) -> None:
+    ask = client.execute_command
+    assert ask("ICKSTATS", name) is None
+    assert ask("ICKADD", name, 5, "a", "12.5", "b", 7, "a") == [2, 0]
+    assert ask("ICKADD", name, 4, "a") == [0, 1]
+    assert ask("ICKRESERVE", name, 1) == [b"a", 4.0]
+    assert ask("ICKCOMMIT", name, "a", "none") == 1
+    assert ask("ICKEXCHANGE", name, 5) == [b"b", 12.5]
+    assert ask("ICKEXCHANGE", name, 5, "BACKWASH", "b") == []
+    assert ask("ICKSTATS", name)[b"total_size"] == 0
+    with pytest.raises(redis.ResponseError, match="not a valid float"):
+        ask("ICKADD", name, "x", "a")
+    assert ask("ICKDEL", name) >= 1
+
+
+def test_timelines_need_a_farm(client: Any, name: str) -> None:
+    with pytest.raises(redis.ResponseError, match=r"^NOTFOUND .*--farm"):
+        client.execute_command("TLSELECT", name)
+
+
+def test_timelines_insert_delete_and_select(stores: Stores) -> None:
+    with (
+        Server() as server,
+        RespServer(stores.url("plain"), farm=one_each(replicas(server, 2))) as door,
+        door.redis() as client,
+    ):
+        ask = client.execute_command
+        assert ask("TLINSERT", "a", 1, "x", "a", "2.5", "y", "b", 3, "z") == 3
+        assert ask("TLSELECT", "a") == [b"y", 2.5, b"x", 1.0]
+        assert ask("TLSELECT", "a", "OFFSET", 1, "LIMIT", 5) == [b"x", 1.0]
+        assert ask("TLSELECT", "a", "START", "2.5", "y") == [b"x", 1.0]
+        assert ask("TLDELETE", "a", 2, "x") == 1
+        assert ask("TLSELECT", "a") == [b"y", 2.5]
+        with pytest.raises(redis.ResponseError, match="wrong number"):
+            ask("TLINSERT", "a", 1, "x", "b")

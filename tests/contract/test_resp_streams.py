@@ -1,0 +1,188 @@
+"""Streams through the RESP door are those of the library, with the replies of RCP 11."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+import headwater
+from tests.support.resp import RespServer, until_blocked
+from tests.support.stores import Stores
+
+
+@pytest.fixture(params=[2, 3])
+def client(request: pytest.FixtureRequest, door: RespServer) -> Iterator[Any]:
+    with door.redis(request.param) as client:
+        yield client
+
+
+@pytest.fixture
+def library(stores: Stores) -> Iterator[headwater.Headwater]:
+    with headwater.connect(stores.url("plain")) as hw:
+        yield hw
+
+
+def test_what_is_written_is_read_back_with_its_offsets(
+    client: Any, library: headwater.Headwater, name: str
+) -> None:
+    ask = client.execute_command
+    assert ask("TWRITE", name, "ride-1", b"\x00\r\n") == 1
+    assert ask("TWRITE", name, "ENTRIES", "a", "1", "b", "2") == 2
+    assert ask("twrite", name, "backlog", "100", "entries", "c", "3") == 4
+    messages = [[1, b"ride-1", b"\x00\r\n"], [2, b"a", b"1"], [3, b"b", b"2"], [4, b"c", b"3"]]
+    assert ask("TREAD", name, 1, 10) == messages
+    assert ask("TREAD", name, 2, 2) == messages[1:3]
+    assert ask("TREAD", name, 5, 10) == []
+    assert ask("TREAD", name, 3, 10, "WITHINFO") == [[1, 4], *messages[2:]]
+    assert ask("TREAD", name, 1, 0, "WITHINFO") == [[1, 4]]
+    assert [m.value for m in library.stream(name).read(1, 9) if m] == [
+        b"\x00\r\n",
+        b"1",
+        b"2",
+        b"3",
+    ]
+
+
+def test_evicted_messages_are_null(client: Any, name: str) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *(part for n in range(6) for part in ("t", n)))
+    assert ask("TEVICT", name, 2) == 2
+    assert ask("TREAD", name, 1, 4) == [None, None, [3, b"t", b"2"], [4, b"t", b"3"]]
+    assert ask("TEVICT", name, -2) == 2
+    assert ask("TREAD", name, 4, 2, "WITHINFO") == [[5, 6], None, [5, b"t", b"4"]]
+
+
+def test_a_repeat_of_a_producer_is_answered_as_the_first_time(client: Any, name: str) -> None:
+    ask = client.execute_command
+    words = ("TWRITE", name, "PRODUCER", "p", 1, "ENTRIES", "t", "v")
+    assert ask(*words) == ask(*words) == 1
+    with pytest.raises(redis.ResponseError, match="sequence"):
+        ask("TWRITE", name, "PRODUCER", "p", 1, "ENTRIES", "t", "other")
+
+
+def test_pipelined_commands_are_answered_in_order_and_writes_keep_their_order(
+    client: Any, name: str
+) -> None:
+    pipeline = client.pipeline(transaction=False)
+    other = f"{name}-other"
+    for number in range(300):
+        pipeline.execute_command("TWRITE", name, "t", number)
+    pipeline.execute_command("ECHO", "between")
+    pipeline.execute_command("TWRITE", other, "t", "x")
+    pipeline.execute_command("TWRITE", name, b"\xff", "no text")
+    pipeline.execute_command("TWRITE", name, "t", "last")
+    pipeline.execute_command("TREAD", name, 1, 1000)
+    *written, between, first, refused, last, read = pipeline.execute(raise_on_error=False)
+    assert written == list(range(1, 301))
+    assert (between, first, last) == (b"between", 1, 301)
+    assert isinstance(refused, redis.ResponseError)
+    assert [entry for _, _, entry in read] == [b"%d" % n for n in range(300)] + [b"last"]
+
+
+def test_single_writes_of_many_connections_share_calls_and_each_gets_its_own_offset(
+    door: RespServer, library: headwater.Headwater, name: str
+) -> None:
+    clients = [door.raw() for _ in range(20)]
+    for client in clients:
+        assert client.ask("PING") == b"PONG"
+    calls = _calls(library)
+    with door.stands_still():
+        for number, client in enumerate(clients):
+            client.send(b"TWRITE %b t %d\r\n" % (name.encode(), number))
+    offsets = [client.read() for client in clients]
+    calls = _calls(library) - calls
+    assert sorted(offsets) == list(range(1, 21))
+    for number, offset in enumerate(offsets):
+        (message,) = library.stream(name).read(offset, 1)
+        assert message is not None
+        assert message.value == b"%d" % number
+    assert calls <= 5
+    for client in clients:
+        client.close()
+
+
+def _calls(library: headwater.Headwater) -> int:
+    (stats,) = library.store.command("INFO", "commandstats")
+    return int(stats.split(b"cmdstat_fcall:calls=")[1].split(b",")[0])
+
+
+def test_a_refused_write_does_not_spoil_those_beside_it(door: RespServer, name: str) -> None:
+    with door.raw() as one, door.raw() as other:
+        one.send(b"TWRITE %b t good\r\n" % name.encode())
+        other.send(b"*4\r\n$6\r\nTWRITE\r\n$1\r\n{\r\n$1\r\nt\r\n$3\r\nbad\r\n")
+        assert one.read() == 1
+        assert "must not contain" in str(other.read())
+
+
+def test_a_blocked_read_returns_what_is_written_or_nothing_in_time(
+    client: Any, door: RespServer, name: str
+) -> None:
+    ask = client.execute_command
+    assert ask("TREAD", name, 1, 10, "BLOCK", 30) == []
+    ask("TWRITE", name, "t", "old")
+    assert ask("TREAD", name, 2, 10, "BLOCK", 30, "WITHINFO") == [[1, 1]]
+    assert ask("TREAD", name, 1, 10, "BLOCK", 0) == [[1, b"t", b"old"]]
+    with door.raw() as near, door.raw() as far, door.raw() as later:
+        near.send(b"TREAD %b 2 10 BLOCK 0\r\n" % name.encode())
+        far.send(b"TREAD %b 4 10 BLOCK 0\r\nPING\r\n" % name.encode())
+        until_blocked(door, 2)
+        later.send(b"TREAD %b 3 10 BLOCK 0 WITHINFO\r\n" % name.encode())
+        until_blocked(door, 3)
+        ask("TWRITE", name, "t", "two")
+        assert near.read() == [[2, b"t", b"two"]]
+        ask("TWRITE", name, "ENTRIES", "t", "three", "t", "four")
+        assert later.read() == [[1, 4], [3, b"t", b"three"], [4, b"t", b"four"]]
+        assert far.read() == [[4, b"t", b"four"]]
+        assert far.read() == b"PONG"
+    until_blocked(door, 0)
+
+
+def test_blocked_readers_need_no_connection_to_the_store_each(
+    door: RespServer, library: headwater.Headwater, name: str
+) -> None:
+    clients = [door.raw() for _ in range(100)]
+    for client in clients:
+        client.send(b"TREAD %b 1 10 BLOCK 0\r\n" % name.encode())
+    until_blocked(door, 100)
+    (info,) = library.store.command("INFO", "clients")
+    assert int(info.split(b"blocked_clients:")[1].split()[0]) <= 5
+    for client in clients[:50]:
+        client.close()
+    until_blocked(door, 50)
+    library.stream(name).write("t", b"wake")
+    assert [client.read() for client in clients[50:]] == [[[1, b"t", b"wake"]]] * 50
+    for client in clients:
+        client.close()
+    until_blocked(door, 0)
+
+
+def test_a_long_read_stops_early_rather_than_fill_the_memory(
+    client: Any, library: headwater.Headwater, name: str
+) -> None:
+    stream = library.stream(name)
+    for _ in range(10):
+        stream.write_many([("t", b"x" * 8000)] * 500)
+    found = client.execute_command("TREAD", name, 1, 100_000)
+    assert 500 <= len(found) < 5000
+    rest = client.execute_command("TREAD", name, found[-1][0] + 1, 100_000)
+    assert rest[0][0] == found[-1][0] + 1
+
+
+def test_writers_in_many_threads_lose_nothing(
+    door: RespServer, library: headwater.Headwater, name: str
+) -> None:
+    def write() -> None:
+        with door.redis() as client:
+            for _ in range(20):
+                client.execute_command("TWRITE", name, "t", "v")
+
+    threads = [threading.Thread(target=write) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert library.stream(name).info().length == 100

@@ -1,0 +1,91 @@
+"""The RESP door in a thread of this process, and raw clients of it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import hiredis
+import redis
+from hiredis import pack_command
+
+import headwater.aio
+from headwater.serve.processes import ServerProcess
+from headwater.serve.resp.limits import RespLimits
+from headwater.serve.resp.server import serve_resp
+from headwater.serve.tokens import Tokens
+from headwater.timeline import AsyncFarm
+from tests.support.serving import ServerThread
+
+WIDE = RespLimits()
+_NOTHING = object()
+
+
+class RespServer(ServerThread):
+    """The door to a store, and to a farm if one is given."""
+
+    def __init__(
+        self,
+        url: str,
+        tokens: Tokens | None = None,
+        limits: RespLimits = WIDE,
+        farm: str | None = None,
+    ) -> None:
+        async def serve(process: ServerProcess) -> None:
+            async with headwater.aio.connect(url) as client:
+                if farm is None:
+                    await serve_resp(process, client, tokens or Tokens(), limits)
+                    return
+                async with AsyncFarm.open(farm) as opened:
+                    await serve_resp(process, client, tokens or Tokens(), limits, opened)
+
+        super().__init__(serve)
+
+    def raw(self) -> RawClient:
+        """Return a client that sends bytes and reads replies."""
+        return RawClient(self.connect())
+
+    def redis(self, protocol: int = 3, **options: Any) -> Any:
+        """Return a client of redis-py."""
+        return redis.Redis(port=self.port, protocol=protocol, **options)
+
+
+class RawClient:
+    """A connection that sends bytes as they are, and reads one reply after another."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def ask(self, *words: Any) -> Any:
+        """Send a command and return its reply; an error is returned, not raised."""
+        self.send(pack_command(words))
+        return self.read()
+
+    def read(self) -> Any:
+        """Return the next reply; raises EOFError when the server has closed."""
+        while (reply := self._reader.gets()) is _NOTHING:
+            data = self.sock.recv(1 << 20)
+            if not data:
+                raise EOFError
+            self._reader.feed(data)
+        return reply
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def until_blocked(door: RespServer, count: int) -> None:
+    """Wait until so many readers are blocked."""
+    with door.raw() as client:
+        while f"blocked_clients:{count}\r" not in client.ask("INFO", "clients").decode():
+            pass
