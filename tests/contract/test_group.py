@@ -288,3 +288,29 @@ def test_a_removed_group_begins_anew(stream: Stream) -> None:
         group.ack(1)
     assert tries(group.read(2, retry_ms=FAR)) == [(1, 1), (2, 1)]
     assert group.info().pending == 2
+
+
+def test_a_group_tells_how_old_the_oldest_is_that_it_has_not_done(
+    client: Headwater, stream: Stream
+) -> None:
+    stamps = [1_000_000 + i for i in range(6)]
+    stream.append(
+        pa.record_batch(
+            {"tag": ["t"] * 6, "value": [b"v"] * 6, "time": pa.array(stamps, pa.int64())}
+        )
+    )
+    stream.write("t", b"now")
+    group = stream.group("g")
+    assert take(group, 0) == []
+    # Of a packed batch the time of its newest message is known without opening it.
+    assert (group.info().new_since_ms, group.info().pending_since_ms) == (1_000_005, None)
+    assert take(group, 6, retry_ms=1) == [1, 2, 3, 4, 5, 6]
+    let_pass(client, 1)
+    group.ack(3)
+    info = group.info()
+    assert info.new_since_ms == stream.info().last_time_ms
+    assert (info.pending_since_ms, info.pending_ranges, info.due) == (1_000_005, 2, 5)
+    assert (info.redelivered, take(group, 5)) == (0, [1, 2, 4, 5, 6])
+    take(group, 1)
+    info = group.info()
+    assert (info.new_since_ms, info.due, info.redelivered) == (None, 0, 5)

@@ -228,7 +228,7 @@ class StreamInfo:
     not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
     lowest offset, ``slowest_next``: before it retention stops. It was seen last
     ``slowest_idle_ms`` ago. ``abandoned`` groups were silent for so long that they are not waited
-    for.
+    for. Of ``bytes``, ``tail_bytes`` are of messages that are not sealed yet.
     """
 
     name: str
@@ -248,6 +248,7 @@ class StreamInfo:
     slowest_next: int | None
     slowest_idle_ms: int | None
     abandoned: int
+    tail_bytes: int
 
     @property
     def exists(self) -> bool:
@@ -272,6 +273,12 @@ class GroupInfo:
     dead letters, ``dead_letters`` is the stream in which they are. ``members`` are the latest 1000.
     Somebody read last at ``seen_ms``; an ``abandoned`` group was silent for so long that retention
     does not wait for it until it reads again.
+
+    ``new_since_ms`` is the time of the oldest message that was not handed out yet,
+    ``pending_since_ms`` that of the oldest pending one, None when there is none; of a message that
+    is sealed, the time of the newest in its node. What is pending lies in ``pending_ranges``;
+    ``due`` messages of it wait to be redelivered (a lower bound when they lie in more than 128
+    ranges). ``redelivered`` counts since the group began.
     """
 
     name: str
@@ -290,3 +297,8 @@ class GroupInfo:
     created_ms: int
     seen_ms: int
     abandoned: bool
+    new_since_ms: int | None
+    pending_since_ms: int | None
+    pending_ranges: int
+    due: int
+    redelivered: int

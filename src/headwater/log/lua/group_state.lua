@@ -42,9 +42,40 @@ redis.register_function{
          dead (dead letters that are neither redriven nor discarded), max_pending or '', dead_letters
          (the stream they go to) or '', waiting (blocked members), members { member, last seen, ... }
          (the latest 1000), created_ms, seen_ms (when somebody read), abandoned (1 when retention waits
-         for it no longer)
+         for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
+         pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
+         are due again; of more than 128 ranges at least so many), redelivered (messages, since it began)
          error HW_NO_GROUP
 ]]
+local COUNTED_RANGES = 128
+
+-- Returns the time of the first message from an offset on; of one that is sealed, of the newest up to
+-- the end of its node. Returns '' when there is none.
+local function time_at(K, stream, offset)
+  offset = math.max(offset, stream.first)
+  if offset > stream.last then return '' end
+  if offset > stream.sealed then
+    local entry = redis.call('XRANGE', K .. ':tail', '0-' .. digits(offset), '+', 'COUNT', 1)[1]
+    return entry and time_of(entry_field(entry, 't') or '') or ''
+  end
+  local member = redis.call('ZRANGE', K .. ':index', digits(offset), '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
+  return member and parse_node(member).newest or ''
+end
+
+-- Returns how many messages are due again, and how many ranges are pending.
+local function count_due(G, now)
+  local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, COUNTED_RANGES)
+  local messages, ranges = 0, redis.call('ZCARD', G .. ':pending')
+  for _, start in ipairs(due) do
+    local range = pending_at(G, start)
+    if range then messages = messages + size_of(range) end
+  end
+  if #due == COUNTED_RANGES then
+    messages = messages + redis.call('ZCOUNT', G .. ':due', '-inf', digits(now)) - COUNTED_RANGES
+  end
+  return messages, ranges
+end
+
 redis.register_function{
   function_name = 'hw_group_info',
   callback = function(keys, args)
@@ -52,11 +83,13 @@ redis.register_function{
     local G, stream = group_key(K, name), load_stream(K)
     local group = load_group(G, stream)
     if not group then return no_group() end
-    local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps'), {}
+    local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps', 'redelivered'), {}
     for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
+    local oldest, due, ranges = group_position(G), 0, 0
+    if group.pending > 0 then due, ranges = count_due(G, server_ms()) end
     return {
       'next', group.next,
-      'ack_offset', group_position(G),
+      'ack_offset', oldest,
       'pending', group.pending,
       'lag', math.max(stream.last - math.max(group.next, stream.first) + 1, 0),
       'missed', tonumber(f[1] or 0),
@@ -70,6 +103,11 @@ redis.register_function{
       'created_ms', tonumber(f[4]),
       'seen_ms', group_seen(G),
       'abandoned', group.abandoned and 1 or 0,
+      'new_since_ms', time_at(K, stream, group.next),
+      'pending_since_ms', group.pending > 0 and time_at(K, stream, oldest) or '',
+      'pending_ranges', ranges,
+      'due', due,
+      'redelivered', tonumber(f[6] or 0),
     }
   end,
   flags = { 'no-writes' },

@@ -6,7 +6,7 @@
          auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
          groups { group, ... } (the first 1000), slowest (the reader or group that needs the lowest
          offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
-         abandoned (how many groups retention waits for no longer)
+         abandoned (how many groups retention waits for no longer), tail_bytes (of bytes, what is not sealed)
 ]]
 local LISTED_GROUPS = 1000
 
@@ -32,11 +32,12 @@ redis.register_function{
     local stream, time = load_stream(K, 'time')
     local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
     local slowest, slowest_next, slowest_seen = look_for_slowest(K)
+    local unsealed = tail_bytes(K, stream)
     return {
       'first', stream.first,
       'last', stream.last,
       'length', stream.last - stream.first + 1 - tonumber(f[2] or 0),
-      'bytes', tonumber(f[1] or 0) + tail_bytes(K, stream),
+      'bytes', tonumber(f[1] or 0) + unsealed,
       'nodes', redis.call('ZCOUNT', K .. ':index', '-inf', digits(stream.sealed)),
       'sealed', stream.sealed,
       'created_ms', math.floor(tonumber(stream.created) / 1000),
@@ -49,6 +50,7 @@ redis.register_function{
       'slowest_next', slowest_next or '',
       'slowest_idle_ms', slowest_seen and math.max(server_ms() - slowest_seen, 0) or '',
       'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
+      'tail_bytes', unsealed,
     }
   end,
   flags = { 'no-writes' },

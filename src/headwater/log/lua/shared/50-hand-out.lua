@@ -69,7 +69,7 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
         end
         local n = #plan.claims
         plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
-        plan.left = plan.left - got
+        plan.left, plan.again = plan.left - got, plan.again + got
       elseif rest then
         if rest ~= range then plan.new[#plan.new + 1] = rest end
         plan.full = bag.bytes >= bag.limit
@@ -109,6 +109,8 @@ local function carry_out(G, group, plan)
   if plan.next then change(group, 'next', plan.next) end
   if plan.waiting[1] then afterwards(mark_expired, G, plan.waiting) end
   if plan.strays[1] then redis.pcall('ZREM', G .. ':due', unpack(plan.strays)) end
+  -- For whoever watches the group; nothing rests on it.
+  if plan.again > 0 then redis.pcall('HINCRBY', G, 'redelivered', plan.again) end
   if plan.looked then
     local first = redis.pcall('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')
     change(group, 'due', not refused(first) and tonumber(first[2] or 0) or 0)
@@ -117,8 +119,8 @@ end
 
 local function new_plan(count)
   return {
-    claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, left = count,
-    full = false,
+    claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, again = 0,
+    left = count, full = false,
   }
 end
 
