@@ -123,6 +123,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "seek": (cases.has_fragments, seek(4)),
     "seek over boxes": (cases.served(FAR), seek(MESSAGES)),
     "info": (cases.has_fragments, lambda case: case.group.info()),
+    "info over holes": (cases.with_holes, lambda case: case.group.info()),
     "remove": (cases.has_fragments, removed),
     "remove with boxes": (cases.served(FAR), removed),
     "wait": (cases.nobody_waits, lambda case: case.wait("w1")),

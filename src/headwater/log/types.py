@@ -277,8 +277,8 @@ class GroupInfo:
     ``new_since_ms`` is the time of the oldest message that was not handed out yet,
     ``pending_since_ms`` that of the oldest pending one, None when there is none; of a message that
     is sealed, the time of the newest in its node. What is pending lies in ``pending_ranges``;
-    ``due`` messages of it wait to be redelivered (a lower bound when they lie in more than 128
-    ranges). ``redelivered`` counts since the group began.
+    ``due`` messages of it wait to be redelivered, counted in 128 ranges at most. ``redelivered``
+    counts since the group began.
     """
 
     name: str

@@ -71,10 +71,11 @@ def overview() -> Operation[Overview]:
 
 def all_streams() -> Operation[list[StreamInfo]]:
     """Return where every stream stands; the streams behind topics are among them."""
-    return (yield from _streams((yield from list_streams())))
+    return (yield from some_streams((yield from list_streams())))
 
 
-def _streams(names: Iterable[str]) -> Operation[list[StreamInfo]]:
+def some_streams(names: Iterable[str]) -> Operation[list[StreamInfo]]:
+    """Return where some streams stand."""
     return (yield from together(reading.info(StreamHandle(name, set())) for name in names))
 
 
@@ -108,7 +109,7 @@ def all_topics() -> Operation[list[TopicStreams]]:
         [f"{name}/{place}" for place in range(count)]
         for name, count in zip(names, counts, strict=True)
     ]
-    facts = iter((yield from _streams(stream for streams in partitions for stream in streams)))
+    facts = iter((yield from some_streams(stream for streams in partitions for stream in streams)))
     return [
         TopicStreams(name, [next(facts) for _ in streams])
         for name, streams in zip(names, partitions, strict=True)
@@ -118,7 +119,11 @@ def all_topics() -> Operation[list[TopicStreams]]:
 
 def all_queues() -> Operation[list[QueueStats]]:
     """Return how every queue stands."""
-    names = yield from list_queues()
+    return (yield from some_queues((yield from list_queues())))
+
+
+def some_queues(names: Iterable[str]) -> Operation[list[QueueStats]]:
+    """Return how some queues stand."""
     handles = [QueueHandle(name, set(), _NOBODY) for name in names]
     return (yield from together(map(inspecting.stats, handles)))
 

@@ -44,7 +44,7 @@ redis.register_function{
          (the latest 1000), created_ms, seen_ms (when somebody read), abandoned (1 when retention waits
          for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
          pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
-         are due again; of more than 128 ranges at least so many), redelivered (messages, since it began)
+         are due again, counted in 128 ranges at most), redelivered (messages, since it began)
          error HW_NO_GROUP
 ]]
 local COUNTED_RANGES = 128
@@ -69,9 +69,6 @@ local function count_due(G, now)
   for _, start in ipairs(due) do
     local range = pending_at(G, start)
     if range then messages = messages + size_of(range) end
-  end
-  if #due == COUNTED_RANGES then
-    messages = messages + redis.call('ZCOUNT', G .. ':due', '-inf', digits(now)) - COUNTED_RANGES
   end
   return messages, ranges
 end

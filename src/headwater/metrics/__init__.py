@@ -1,0 +1,1 @@
+"""Metrics of a store and of a process, as Prometheus reads them."""

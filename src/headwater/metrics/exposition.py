@@ -1,0 +1,62 @@
+"""The text format of Prometheus: samples by metric, with the lines that say what a metric is.
+
+Written by hand, because a page of 10,000 objects has 200,000 lines: prometheus-client needs several
+seconds for these, and they come from a store and not from counters of this process
+(docs/decisions/0028-metrics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from headwater.metrics.families import FAMILIES
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def label_text(**labels: str) -> str:
+    """Return labels as they stand behind a name; a name in a store may hold any character."""
+    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+class Page:
+    """A page of metrics under construction; takes at most so many lines, and counts the others."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._lines: dict[str, list[str]] = {}
+        self._left = most
+        self.dropped = 0
+
+    def add(self, labels: str, **samples: float | None) -> None:
+        """Add samples of several metrics that have the same labels, all of them or none.
+
+        A sample that is None is left out.
+        """
+        known = {name: value for name, value in samples.items() if value is not None}
+        if self._left is not None:
+            if len(known) > self._left:
+                self._left = 0
+                self.dropped += len(known)
+                return
+            self._left -= len(known)
+        for name, value in known.items():
+            self._lines.setdefault(name, []).append(f"{labels} {value}")
+
+    def add_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Add lines of a histogram, which begin behind its name."""
+        self._lines.setdefault(name, []).extend(lines)
+
+    def text(self) -> str:
+        """Return the page, metrics in the order of the table."""
+        blocks: list[str] = []
+        for family in FAMILIES.values():
+            lines = self._lines.get(family.name)
+            if lines:
+                full = family.full_name
+                blocks.append(f"# HELP {full} {family.help}\n# TYPE {full} {family.kind}\n")
+                blocks.append(f"{full}" + f"\n{full}".join(lines) + "\n")
+        return "".join(blocks)

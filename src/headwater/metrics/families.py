@@ -1,0 +1,98 @@
+"""Every metric by name: its kind, its labels, and what it says.
+
+Labels name objects and outcomes. None is ever a tag, an offset, a member or a key: their number
+grows with the data. ``docs/reference/metrics.md`` is compared with this table by a test, and so are
+the dashboard and the alerts under ``docs/assets/``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+PREFIX: Final = "headwater_"
+
+
+class Family(NamedTuple):
+    """A metric; ``name`` is without the prefix that all have in common."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def full_name(self) -> str:
+        """The name as Prometheus knows it."""
+        return PREFIX + self.name
+
+
+_STREAM: Final = ("store", "stream")
+_GROUP: Final = ("store", "stream", "group")
+_QUEUE: Final = ("store", "queue")
+_ICK: Final = ("store", "ick")
+_OUTBOX: Final = ("database",)
+
+_TABLE: Final = (
+    Family("stream_messages_total", "counter", _STREAM, "Messages written since the stream began."),
+    Family("stream_first_offset", "gauge", _STREAM, "The first offset that can be read."),
+    Family("stream_last_offset", "gauge", _STREAM, "The last offset that can be read."),
+    Family("stream_bytes", "gauge", (*_STREAM, "tier"), "Bytes in the store: sealed, or tail."),
+    Family("stream_nodes", "gauge", _STREAM, "Nodes of sealed messages."),
+    Family("stream_unsealed_messages", "gauge", _STREAM, "Messages that are not in nodes yet."),
+    Family("stream_holes", "gauge", _STREAM, "Offsets that compaction has emptied."),
+    Family("group_lag_messages", "gauge", _GROUP, "Messages that were not handed out yet."),
+    Family("group_lag_seconds", "gauge", _GROUP, "Age of the oldest message not handed out."),
+    Family("group_pending_messages", "gauge", _GROUP, "Messages handed out, not acknowledged."),
+    Family("group_pending_ranges", "gauge", _GROUP, "Ranges of offsets that are pending."),
+    Family("group_oldest_pending_seconds", "gauge", _GROUP, "Age of the oldest pending message."),
+    Family("group_due_messages", "gauge", _GROUP, "Pending messages that are due again."),
+    Family("group_redelivered_total", "counter", _GROUP, "Messages that were handed out again."),
+    Family("group_expired_total", "counter", _GROUP, "Messages that expired before an ack."),
+    Family("group_dead_messages", "gauge", _GROUP, "Dead letters."),
+    Family("group_missed_messages_total", "counter", _GROUP, "Messages evicted before a read."),
+    Family("group_members", "gauge", _GROUP, "Members that were seen lately, 1000 at most."),
+    Family("group_waiting_members", "gauge", _GROUP, "Members that are blocked in a read."),
+    Family(
+        "reader_lag_messages",
+        "gauge",
+        (*_STREAM, "reader"),
+        "Messages that a SQL consumer, a Spark query or another registered reader has not read.",
+    ),
+    Family("queue_messages", "gauge", (*_QUEUE, "state"), "Messages of a queue by state."),
+    Family("queue_oldest_seconds", "gauge", (*_QUEUE, "state"), "Wait of the oldest message."),
+    Family("queue_dead_messages", "gauge", _QUEUE, "Dead letters."),
+    Family("queue_pushed_total", "counter", _QUEUE, "Messages pushed since the queue began."),
+    Family("queue_popped_total", "counter", _QUEUE, "Messages popped since the queue began."),
+    Family("queue_acked_total", "counter", _QUEUE, "Messages acknowledged since it began."),
+    Family("queue_expired_total", "counter", _QUEUE, "Messages that outlived their time."),
+    Family("queue_waiting_consumers", "gauge", _QUEUE, "Consumers that are blocked in a pop."),
+    Family("queue_paused", "gauge", _QUEUE, "1 while the queue hands out nothing."),
+    Family("ick_dirty", "gauge", _ICK, "Members of a channel of dirty lists that wait."),
+    Family("ick_reserved", "gauge", _ICK, "Members that are reserved and not committed."),
+    Family("ick_oldest_seconds", "gauge", _ICK, "How long the oldest ready member has waited."),
+    Family("outbox_rows", "gauge", _OUTBOX, "Rows that are staged and not streamed yet."),
+    Family("outbox_oldest_seconds", "gauge", _OUTBOX, "Wait of the oldest staged row."),
+    Family("outbox_batches_total", "counter", _OUTBOX, "Batches that were claimed."),
+    Family("outbox_leader", "gauge", _OUTBOX, "1 while a streamer holds the lock."),
+    Family(
+        "operation_duration_seconds",
+        "histogram",
+        ("op", "outcome"),
+        "Time of operations of this process, retries and waits included.",
+    ),
+    Family("operation_messages_total", "counter", ("op",), "Messages that operations moved."),
+    Family("operation_bytes_total", "counter", ("op",), "Bytes that were sent and received."),
+    Family("outcome_unknown_total", "counter", ("op",), "Operations without an answer."),
+    Family("retries_total", "counter", ("why",), "Attempts that were made again."),
+    Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
+    Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
+    Family("sample_age_seconds", "gauge", ("store",), "Age of what is said of the store."),
+    Family("scrape_duration_seconds", "gauge", (), "Time that the last sample took."),
+    Family("series_dropped", "gauge", (), "Series left out because there were too many."),
+    Family("series_complete", "gauge", (), "1 when no series was left out."),
+    Family("build_info", "gauge", ("version",), "The release that answers; always 1."),
+)
+
+FAMILIES: Final = {family.name: family for family in _TABLE}

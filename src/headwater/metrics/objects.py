@@ -1,0 +1,91 @@
+"""What is said of the objects of a store, from what an overview knows of them."""
+
+from __future__ import annotations
+
+from headwater.ick.types import ChannelStats
+from headwater.log.types import GroupInfo, StreamInfo
+from headwater.metrics.exposition import Page, label_text
+from headwater.outbox.status import Status
+from headwater.queue.types import QueueStats
+
+
+def add_stream(page: Page, store: str, info: StreamInfo) -> None:
+    """Add the metrics of a stream and of its registered readers."""
+    labels = label_text(store=store, stream=info.name)
+    page.add(
+        labels,
+        stream_messages_total=info.last,
+        stream_first_offset=info.first,
+        stream_last_offset=info.last,
+        stream_nodes=info.nodes,
+        stream_unsealed_messages=info.last - info.sealed,
+        stream_holes=info.last - info.first + 1 - info.length,
+    )
+    for tier, size in (("sealed", info.bytes - info.tail_bytes), ("tail", info.tail_bytes)):
+        page.add(label_text(store=store, stream=info.name, tier=tier), stream_bytes=size)
+    for reader, needed in info.readers.items():
+        lag = max(info.last + 1 - max(needed, info.first), 0)
+        page.add(label_text(store=store, stream=info.name, reader=reader), reader_lag_messages=lag)
+
+
+def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int) -> None:
+    """Add the metrics of a group; ages are those at a moment of the store's clock."""
+    page.add(
+        label_text(store=store, stream=stream, group=info.name),
+        group_lag_messages=info.lag,
+        group_lag_seconds=_age_s(info.new_since_ms, now_ms),
+        group_pending_messages=info.pending,
+        group_pending_ranges=info.pending_ranges,
+        group_oldest_pending_seconds=_age_s(info.pending_since_ms, now_ms),
+        group_due_messages=info.due,
+        group_redelivered_total=info.redelivered,
+        group_expired_total=info.expired,
+        group_dead_messages=info.dead,
+        group_missed_messages_total=info.missed,
+        group_members=len(info.members),
+        group_waiting_members=info.waiting,
+    )
+
+
+def add_queue(page: Page, store: str, stats: QueueStats) -> None:
+    """Add the metrics of a queue."""
+    page.add(
+        label_text(store=store, queue=stats.name),
+        queue_dead_messages=stats.dead,
+        queue_pushed_total=stats.pushed,
+        queue_popped_total=stats.popped,
+        queue_acked_total=stats.acked,
+        queue_expired_total=stats.expired,
+        queue_waiting_consumers=stats.waiting,
+        queue_paused=int(stats.paused),
+    )
+    for state in ("ready", "delayed", "unacked", "dead", "damaged"):
+        labels = label_text(store=store, queue=stats.name, state=state)
+        page.add(labels, queue_messages=getattr(stats, state))
+    ready = label_text(store=store, queue=stats.name, state="ready")
+    page.add(ready, queue_oldest_seconds=(stats.oldest_ms or 0) / 1000)
+
+
+def add_channel(page: Page, store: str, stats: ChannelStats) -> None:
+    """Add the metrics of a channel of dirty lists."""
+    page.add(
+        label_text(store=store, ick=stats.name),
+        ick_dirty=stats.ready + stats.later,
+        ick_reserved=stats.reserved,
+        ick_oldest_seconds=stats.waited_ms / 1000,
+    )
+
+
+def add_outbox(page: Page, database: str, status: Status) -> None:
+    """Add the metrics of an outbox."""
+    page.add(
+        label_text(database=database),
+        outbox_rows=status.backlog,
+        outbox_oldest_seconds=(status.oldest_ms or 0) / 1000,
+        outbox_batches_total=status.batch,
+        outbox_leader=int(status.streaming),
+    )
+
+
+def _age_s(since_ms: int | None, now_ms: int) -> float:
+    return 0 if since_ms is None else max(now_ms - since_ms, 0) / 1000

@@ -1,0 +1,133 @@
+"""Counts what a process does: an Instrument whose counts all processes of a server share.
+
+Each process counts in its own part of memory, so that no count waits for another process, and a
+scrape that reaches any of them returns the sum of all. What a process counted stays when another
+one takes its place. Rows are the same in all processes of a release: they come from the names of
+the server functions. What has no row is counted as ``other``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, get_args
+
+from headwater.instrument import Event, Outcome
+from headwater.metrics.exposition import Page, label_text
+from headwater.store.library import library
+from headwater.store.observing import name_of
+
+# Upper ends of the buckets, in seconds.
+BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0)
+OTHER: Final = "other"
+# Why a call is sent again: what the store says of a connection, and codes of servers.
+REASONS: Final = (
+    *("unreachable", "disconnected", "library missing", "LOADING", "MOVED", "ASK", "TRYAGAIN"),
+    *("CLUSTERDOWN", "READONLY", "MASTERDOWN", "BUSY", OTHER),
+)
+
+_OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+_UNKNOWN: Final = _OUTCOMES.index("unknown")
+_READS: Final = ("stream", "group", "topic", "queue", "channel", "ick", "store")
+_PARTS: Final = ("store.many", "worker.handle", "streamer.batch", "consumer.batch")
+# Of each operation and outcome: its buckets, one for what is beyond, and the sum in nanoseconds.
+_WIDTH: Final = len(BOUNDS) + 2
+# Of each operation: its outcomes, then messages and bytes.
+_ROW: Final = len(_OUTCOMES) * _WIDTH + 2
+
+
+@cache
+def operation_names() -> tuple[str, ...]:
+    """Return the operations that have a row; the last one stands for all others."""
+    functions = sorted(set(re.findall(r"hw\d+_(\w+)'", library().source)))
+    looks = (f"{kind}.{verb}" for kind in _READS for verb in ("look", "wait"))
+    return (*dict.fromkeys((*map(name_of, functions), *looks, *_PARTS)), OTHER)
+
+
+def _places() -> int:
+    return len(operation_names()) * _ROW + len(REASONS)
+
+
+def shared_counts(processes: int = 1) -> memoryview[int]:
+    """Return memory for the counts of so many processes, which stays shared across a fork."""
+    return memoryview(mmap.mmap(-1, processes * _places() * 8)).cast("q")
+
+
+class OperationMetrics:
+    """An Instrument that counts operations by name and outcome, and times them."""
+
+    def __init__(self, memory: memoryview[int] | None = None, process: int = 0) -> None:
+        places = _places()
+        self._all = shared_counts() if memory is None else memory
+        self._own = self._all[process * places : (process + 1) * places]
+        self._rows = {name: at * _ROW for at, name in enumerate(operation_names())}
+        self._outcomes = {name: at * _WIDTH for at, name in enumerate(_OUTCOMES)}
+        first = len(self._rows) * _ROW
+        self._reasons = {why: first + at for at, why in enumerate(REASONS)}
+        # Threads share the part of their process: adding to a count is two steps.
+        self._lock = threading.Lock()
+
+    def begin(self, name: str, object: str) -> None:
+        """Do nothing: all is known at the end."""
+
+    def end(self, token: Any, event: Event) -> None:  # noqa: ARG002
+        """Count an operation that is over."""
+        row = self._rows.get(event.name, self._rows[OTHER])
+        place = row + self._outcomes[event.outcome]
+        bucket = place + bisect_left(BOUNDS, event.seconds)
+        own = self._own
+        with self._lock:
+            own[bucket] += 1
+            own[place + _WIDTH - 1] += round(event.seconds * 1e9)
+            if event.messages:
+                own[row + _ROW - 2] += event.messages
+            if event.bytes:
+                own[row + _ROW - 1] += event.bytes
+
+    def count(self, name: str, object: str, n: int = 1) -> None:
+        """Count a retry by its reason; what else is counted has metrics of its own."""
+        if name == "store.retry":
+            with self._lock:
+                self._own[self._reasons.get(object, self._reasons[OTHER])] += n
+
+    def add_to(self, page: Page) -> None:
+        """Add the counts of all processes to a page; what never happened is left out."""
+        places = _places()
+        parts = [self._all[at : at + places] for at in range(0, len(self._all), places)]
+        totals = [sum(counts) for counts in zip(*parts, strict=True)]
+        for name, row in self._rows.items():
+            _add_operation(page, name, totals[row : row + _ROW])
+        for why, place in self._reasons.items():
+            if totals[place]:
+                page.add(label_text(why=why), retries_total=totals[place])
+
+
+def _add_operation(page: Page, name: str, row: list[int]) -> None:
+    if not any(row):
+        return
+    for at, outcome in enumerate(_OUTCOMES):
+        counts = row[at * _WIDTH : (at + 1) * _WIDTH]
+        if any(counts):
+            page.add_lines("operation_duration_seconds", _histogram(name, outcome, counts))
+    labels = label_text(op=name)
+    page.add(
+        labels, operation_messages_total=row[-2] or None, operation_bytes_total=row[-1] or None
+    )
+    unknown = sum(row[_UNKNOWN * _WIDTH : (_UNKNOWN + 1) * _WIDTH - 1])
+    page.add(labels, outcome_unknown_total=unknown)
+
+
+def _histogram(name: str, outcome: str, counts: list[int]) -> Iterator[str]:
+    inside = f'op="{name}",outcome="{outcome}"'
+    seen = 0
+    for bound, count in zip(BOUNDS, counts, strict=False):
+        seen += count
+        yield f'_bucket{{{inside},le="{bound}"}} {seen}'
+    seen += counts[len(BOUNDS)]
+    yield f'_bucket{{{inside},le="+Inf"}} {seen}'
+    yield f"_sum{{{inside}}} {counts[-1] / 1e9}"
+    yield f"_count{{{inside}}} {seen}"

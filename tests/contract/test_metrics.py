@@ -1,0 +1,182 @@
+"""What /metrics says of a store is true, bounded, and costs the store little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headwater import aio, instrument
+from headwater.errors import InvalidInput
+from headwater.instrument import Event
+from headwater.metrics.exposition import Page
+from headwater.metrics.families import FAMILIES
+from headwater.metrics.operations import OperationMetrics, shared_counts
+from headwater.metrics.sampler import Sampler
+from tests.support.entries import entries
+from tests.support.servers import Server
+
+TIMES = "operation_duration_seconds_count"
+Samples: TypeAlias = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read_page(page: bytes) -> Samples:
+    """Read a page as Prometheus does; every sample must belong to a family of the table."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            key = sample.name.removeprefix("headwater_"), frozenset(sample.labels.items())
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    """Return the one sample that has these labels, whatever its others are."""
+    wanted = set(labels.items())
+    (value,) = (
+        value for (known, given), value in samples.items() if known == name and wanted <= given
+    )
+    return value
+
+
+@asynccontextmanager
+async def sampling(
+    url: str, *, max_series: int = 10**6
+) -> AsyncIterator[tuple[aio.AsyncHeadwater, Sampler]]:
+    async with await aio.connect(url) as hw:
+        operations = OperationMetrics()
+        with instrument.installed(operations):
+            sampler = Sampler(hw, operations, max_series=max_series)
+            try:
+                yield hw, sampler
+            finally:
+                await sampler.close()
+
+
+def test_a_page_says_how_every_object_stands(store_url: str, name: str) -> None:
+    async def scrape() -> Samples:
+        async with sampling(store_url) as (hw, sampler):
+            stream = hw.stream(f'{name}"\\')
+            await stream.write_many(entries(10))
+            await stream.group("g").read(4, retry_ms=1, block_ms=None)
+            await stream.group("g").ack(2)
+            await stream.register_reader("elsewhere", 8)
+            queue = hw.queue(name)
+            await queue.push_many([b"1", b"2", b"3"])
+            await queue.pop(ack_ms=60_000)
+            await hw.ick_channel(name, shards=2).add({"a": 1.0, "b": 2.0})
+            return read_page(await sampler.page())
+
+    found = asyncio.run(scrape())
+    stream = f'{name}"\\'
+    group = {"stream": stream, "group": "g"}
+    assert of(found, "stream_messages_total", stream=stream) == 10
+    assert of(found, "stream_bytes", stream=stream, tier="tail") > 0
+    assert of(found, "group_lag_messages", **group) == 6
+    assert of(found, "group_lag_seconds", **group) < 60
+    assert of(found, "group_pending_messages", **group) == 3
+    assert of(found, "group_pending_ranges", **group) == 2
+    assert of(found, "group_members", **group) == 1
+    assert of(found, "reader_lag_messages", stream=stream, reader="elsewhere") == 3
+    assert of(found, "queue_messages", queue=name, state="unacked") == 1
+    assert of(found, "queue_messages", queue=name, state="ready") == 2
+    assert of(found, "ick_dirty", ick=name) == 2
+    assert of(found, "operation_messages_total", op="stream.write") == 10
+    assert of(found, TIMES, op="queue.push", outcome="ok") == 1
+    assert of(found, "series_complete") == 1
+    assert of(found, "store_up") == 1
+
+
+def test_whatever_the_number_of_scrapes_the_store_is_sampled_once(store_url: str) -> None:
+    async def scrape() -> tuple[float, float]:
+        async with sampling(store_url) as (_, sampler):
+            await sampler.page()
+            pages = await asyncio.gather(*(sampler.page() for _ in range(50)))
+            counts = {of(read_page(page), TIMES, op="registry.list") for page in pages}
+            return min(counts), max(counts)
+
+    # Names of streams, of queues and of channels are listed once each.
+    assert asyncio.run(scrape()) == (3, 3)
+
+
+def test_a_page_has_no_more_series_than_it_may_and_says_what_is_missing() -> None:
+    async def scrape(url: str) -> Samples:
+        async with sampling(url, max_series=1000) as (hw, sampler):
+            for n in range(150):
+                await hw.stream(f"s{n:03d}").write("t", b"v")
+            return read_page(await sampler.page())
+
+    with Server() as server:
+        found = asyncio.run(scrape(server.url))
+    listed = [name for name, _ in found if name.startswith("stream_")]
+    assert 900 < len(listed) <= 1000
+    assert of(found, "series_complete") == 0
+    assert of(found, "series_dropped") == pytest.approx(150 * 8 + 1 + 1 - 1000, abs=12)
+
+
+def test_a_store_that_is_away_is_down_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.metrics.sampler.FRESH_S", 0.01)
+    monkeypatch.setattr("headwater.metrics.sampler._PATIENCE_S", 0.3)
+
+    async def until(sampler: Sampler, up: int) -> None:
+        while of(read_page(await sampler.page()), "store_up") != up:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def live(server: Server) -> None:
+        async with sampling(server.url) as (_, sampler):
+            await until(sampler, 1)
+            server.kill()
+            await until(sampler, 0)
+            server.start()
+            await until(sampler, 1)
+
+    with Server() as server:
+        asyncio.run(asyncio.wait_for(live(server), 30))
+
+
+def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
+    memory = shared_counts(2)
+    first, second = OperationMetrics(memory, 0), OperationMetrics(memory, 1)
+    for counts in (first, second, second):
+        counts.end(None, Event("stream.write", "s", "ok", 0.002, 5, 7))
+        counts.end(None, Event("stream.write", "s", "unknown", 99.0))
+        counts.end(None, Event("of a plugin", "s", "ok", 0.0))
+        counts.count("store.retry", "MOVED")
+        counts.count("store.retry", "a code that nobody knows")
+
+    def page(counts: OperationMetrics) -> Samples:
+        text = Page()
+        counts.add_to(text)
+        return read_page(text.text().encode())
+
+    assert page(first) == page(second)
+    found = page(first)
+    ok = {"op": "stream.write", "outcome": "ok"}
+    assert of(found, "operation_duration_seconds_bucket", le="0.0025", **ok) == 3
+    assert of(found, "operation_duration_seconds_bucket", le="0.001", **ok) == 0
+    assert of(found, "operation_duration_seconds_sum", **ok) == pytest.approx(0.006)
+    assert of(found, "operation_messages_total", op="stream.write") == 15
+    assert of(found, "outcome_unknown_total", op="stream.write") == 3
+    assert of(found, TIMES, op="other") == 3
+    assert of(found, "retries_total", why="MOVED") == of(found, "retries_total", why="other") == 3
+
+
+def test_no_label_grows_with_the_data() -> None:
+    objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
+    few = {"tier", "state", "op", "outcome", "why", "mode", "version"}
+    for family in FAMILIES.values():
+        assert set(family.labels) <= objects | few
+
+
+def test_a_cap_below_what_a_server_needs_is_refused() -> None:
+    async def make(url: str) -> None:
+        async with sampling(url, max_series=10):
+            pass
+
+    with Server() as server, pytest.raises(InvalidInput, match="max_series"):
+        asyncio.run(make(server.url))
