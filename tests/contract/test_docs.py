@@ -14,7 +14,7 @@ import django.utils.functional
 import pytest
 
 from headwater.store import embedded
-from tests.support.pages import ROOT, blocks, pages, run_page
+from tests.support.pages import ROOT, blocks, forms, pages, run_page
 
 
 @pytest.fixture
@@ -35,10 +35,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if list(blocks(page))], ids=name_of)
+FORMS = [(page, form) for page in pages() if list(blocks(page)) for form in forms(page)]
+
+
+@pytest.mark.parametrize(("page", "form"), FORMS, ids=lambda one: str(one).removeprefix(f"{ROOT}/"))
 @pytest.mark.usefixtures("place")
-def test_every_example_of_a_page_does_what_it_says(page: Path) -> None:
-    run_page(page)
+def test_every_example_of_a_page_does_what_it_says(page: Path, form: str) -> None:
+    run_page(page, form)
 
 
 def test_the_site_begins_with_the_example_of_the_readme() -> None:

@@ -5,12 +5,16 @@ A block of Python is typed line by line, as into a prompt, in the namespace of i
 commands, each after ``$``, and what they print. ``...`` stands for anything, and white space does
 not count. A block that cannot run is preceded by ``<!-- not run: reason -->``.
 
+A page with tabs is one program for each of them: the blocks in tabs of that name, and those outside
+of tabs. That of "Async" is typed into ``python -m asyncio``, where ``await`` needs no function.
+
 This module needs nothing but the package, so that pages also run where only that is installed.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import doctest
 import os
 import re
@@ -18,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import types
 import unittest
 from codeop import CommandCompiler
 from collections.abc import Iterator
@@ -31,17 +36,19 @@ import headwater
 ROOT = Path(__file__).parents[2]
 # In a tab of the site, a block is indented.
 _FENCE = re.compile(r"^(    )?```(\w*)")
+_TAB = re.compile(r'^=== "(\w+)"$')
 _NOT_RUN = re.compile(r"^<!-- not run: .+ -->$")
 _SHOWN = re.compile(r"# -> (.+)$")
 _LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class Block(NamedTuple):
-    """A block of code: its language, its text, and the line on which the text begins."""
+    """A block of code: its language, its text, the line where that begins, its tab or nothing."""
 
     language: str
     text: str
     line: int
+    tab: str
 
 
 def pages() -> list[Path]:
@@ -55,7 +62,7 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> Iterator[Block]:
     """Return the blocks of a page that are meant to run."""
-    before, inside, language, begin = "", False, "", 0
+    before, inside, language, begin, tab = "", False, "", 0, ""
     lines = page.read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         fence = _FENCE.match(line)
@@ -65,44 +72,71 @@ def blocks(page: Path) -> Iterator[Block]:
             inside = False
             if language in ("python", "console") and not _NOT_RUN.match(before):
                 text = "\n".join(lines[begin - 1 : number - 1])
-                yield Block(language, textwrap.dedent(text), begin)
+                yield Block(language, textwrap.dedent(text), begin, tab if fence[1] else "")
             before = ""
         elif not inside and line.strip():
             before = line.strip()
+            tab = found[1] if (found := _TAB.match(line)) else tab
 
 
-def run_page(page: Path) -> None:
-    """Run a page in the current directory; fails where it does not do what it says."""
+def forms(page: Path) -> list[str]:
+    """Return the tabs by which a page can be read; a page without tabs is sync."""
+    return ["Sync", *sorted({block.tab for block in blocks(page)} - {"", "Sync"})]
+
+
+def run_page(page: Path, form: str = "Sync") -> None:
+    """Run one form of a page in the current directory; fails where it does not do what it says."""
     namespace: dict[str, Any] = {"__name__": "__main__", "_shown": _shown}
-    try:
-        for block in blocks(page):
-            where = f"{page.relative_to(ROOT)}:{block.line}"
-            if block.language == "python":
-                _run_python(block, where, namespace)
-            else:
-                _run_console(block, where)
-    finally:
-        for found in namespace.values():
-            if isinstance(found, headwater.Headwater | redis.Redis):
-                found.close()
+    with asyncio.Runner() as runner:
+        prompt = None if form == "Sync" else runner
+        try:
+            for block in blocks(page):
+                where = f"{page.relative_to(ROOT)}:{block.line}"
+                if block.tab not in ("", form):
+                    continue
+                if block.language == "python":
+                    _run_python(block, where, namespace, prompt)
+                else:
+                    _run_console(block, where)
+        finally:
+            for found in namespace.values():
+                if isinstance(found, headwater.Headwater | redis.Redis):
+                    found.close()
+                elif isinstance(found, headwater.aio.AsyncHeadwater):
+                    runner.run(found.close())
 
 
-def _run_python(block: Block, where: str, namespace: dict[str, Any]) -> None:
-    for statement, line in _typed(block, where):
+def _run_python(
+    block: Block, where: str, namespace: dict[str, Any], prompt: asyncio.Runner | None
+) -> None:
+    for statement, line in _typed(block, where, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if prompt else 0):
         if not ast.parse(statement).body:
             continue  # an empty line, or a comment
         tree = _Showing(statement).visit(ast.parse(statement, where, "single"))
         ast.increment_lineno(ast.fix_missing_locations(tree), line - 1)
-        exec(compile(tree, where, "single"), namespace)
+        if prompt is None:
+            exec(compile(tree, where, "single"), namespace)
+        else:
+            prompt.run(_awaited(tree, where, namespace))
 
 
-def _typed(block: Block, where: str) -> Iterator[tuple[str, int]]:
+async def _awaited(tree: ast.AST, where: str, namespace: dict[str, Any]) -> None:
+    """Run a statement as the prompt of asyncio does: inside its loop, and to its end."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code: types.CodeType = compile(tree, where, "single", flags)  # type: ignore[call-overload]
+    answer = types.FunctionType(code, namespace)()
+    if isinstance(answer, types.CoroutineType):
+        await answer
+
+
+def _typed(block: Block, where: str, flags: int) -> Iterator[tuple[str, int]]:
     """Return the statements of a block as a Python prompt takes them, with their first lines.
 
     A prompt compiles what is typed line by line: an empty line ends a function or a loop, and a
     line that is not indented cannot follow one without it.
     """
     compile_typed = CommandCompiler()
+    compile_typed.compiler.flags |= flags
     typed: list[str] = []
     for number, line in enumerate([*block.text.split("\n"), ""]):
         typed.append(line)
