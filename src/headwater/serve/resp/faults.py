@@ -7,6 +7,8 @@ NOPERM           the token does not allow that, or not for this name
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
 NOGROUP          the group has never read
 NOTFOUND         there is no such stream, queue, dirty list or timeline farm
+STALE            a producer's repeat is older than what is remembered
+REUSED           a producer's repeat has other entries than the first time
 WRONGTYPE        something else lies under that key
 TRYAGAIN         the store is away, or refuses for now; nothing was done
 OUTCOME-UNKNOWN  the connection to the store broke after a write was sent; it may be done
@@ -32,6 +34,8 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.UnknownStream, "NOTFOUND"),
     (errors.UnknownQueue, "NOTFOUND"),
     (errors.UnknownIck, "NOTFOUND"),
+    (errors.StaleSequence, "STALE"),
+    (errors.ReusedSequence, "REUSED"),
     (errors.NotAnIck, "WRONGTYPE"),
     (errors.LostFuture, "LOSTFUTURE"),
     (errors.UnreadableNode, "DAMAGED"),
@@ -40,7 +44,8 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.FarmUnreachable, "TRYAGAIN"),
 )
 ERROR_CODES: Final = (
-    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "NOGROUP", "NOTFOUND", "WRONGTYPE",
+    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "NOGROUP", "NOTFOUND", "STALE",
+    "REUSED", "WRONGTYPE",
     "TRYAGAIN", "OUTCOME-UNKNOWN", "LOSTFUTURE", "DAMAGED",
 )  # fmt: skip
 

@@ -60,7 +60,9 @@ async def read_group(
     else:
         messages = await read(0)
     info = (bounds[0], bounds[1]) if bounds else None
-    return EncodedReply(encode_messages(messages, session.protocol, info))
+    return EncodedReply(
+        encode_messages(messages, session.protocol, info, with_attempt=options.with_attempt)
+    )
 
 
 def _group(session: RespSession, arguments: Arguments) -> AsyncGroup:

@@ -20,6 +20,7 @@ class ReadOptions:
     count: int
     block_ms: float = 0
     with_info: bool = False
+    with_attempt: bool = False
     group: str | None = None
     retry_ms: int | None = None
     expire_ms: int | None = None
@@ -45,6 +46,8 @@ def read_options(words: Words) -> ReadOptions:
                 found["expire_ms"] = arguments.number() or None
             case "WITHINFO":
                 found["with_info"] = True
+            case "WITHATTEMPT":
+                found["with_attempt"] = True
             case "START":
                 found["start"] = start_of(arguments.take())
             case "MAXPENDING":
@@ -58,7 +61,7 @@ def read_options(words: Words) -> ReadOptions:
     return ReadOptions(name, offset, count, **found)
 
 
-_OF_GROUPS: Final = {"retry_ms", "start", "max_pending", "dead_letters"}
+_OF_GROUPS: Final = {"retry_ms", "start", "max_pending", "dead_letters", "with_attempt"}
 
 
 def start_of(word: bytes) -> Start:

@@ -42,6 +42,7 @@ OK: Final = StatusReply("OK")
 _NULLS: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
 _NULL_MESSAGES: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 _SIMPLE_INTS: Final = tuple(b":%d\r\n" % number for number in range(1024))
+_WITH_ATTEMPT: Final = b"*4\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n"
 _NO_LINES: Final = str.maketrans("\r\n", "  ")
 
 
@@ -123,11 +124,16 @@ def spell_number(number: float) -> bytes:
 
 
 def encode_messages(
-    messages: Iterable[Message | None], protocol: int, info: tuple[int, int] | None
+    messages: Iterable[Message | None],
+    protocol: int,
+    info: tuple[int, int] | None,
+    *,
+    with_attempt: bool = False,
 ) -> bytes:
     """Spell messages as RCP 11 does: [[offset, tag, entry], ...]; None is null.
 
-    ``info`` is the first element then: the first and last offset of the stream.
+    ``info`` is the first element then: the first and last offset of the stream. With the attempt,
+    each message has that as its fourth part.
     """
     null = _NULL_MESSAGES[protocol]
     parts = [b""]
@@ -139,10 +145,11 @@ def encode_messages(
             add(null)
             continue
         tag, value = message.tag.encode(), message.value
-        add(
-            b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
-            % (message.offset, len(tag), tag, len(value), value)
-        )
+        spelled = (message.offset, len(tag), tag, len(value), value)
+        if with_attempt:
+            add(_WITH_ATTEMPT % (*spelled, message.attempt))
+        else:
+            add(b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % spelled)
     parts[0] = b"*%d\r\n" % (len(parts) - 1)
     return b"".join(parts)
 
