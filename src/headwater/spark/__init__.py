@@ -42,6 +42,18 @@ __all__ = [
 # Jobs import PySpark, so each is imported with its first use.
 _JOBS = ("archive", "backfill", "compact", "reconcile", "restore", "totals", "walk")
 
+# Where the source or sink of each format is. Spark finds most of them by itself, and then they need
+# not be imported here.
+_FORMATS = {
+    "headwater": ("headwater.spark.log.source", "HeadwaterSource"),
+    "headwater_table": ("headwater.spark.tables.source", "TableSource"),
+    "headwater_sql": ("headwater.spark.sql_sink.source", "SqlSink"),
+    "headwater_queue": ("headwater.spark.queues.source", "QueueSource"),
+    "headwater_ick": ("headwater.spark.icks.source", "IckSource"),
+    "headwater_timeline": ("headwater.spark.timelines.source", "TimelineSource"),
+    "headwater_names": ("headwater.spark.engine.catalog_names", "NamesSource"),
+}
+
 # Spark hides the values of options with such names in the plans that it prints; by itself it does
 # so for URLs only. Any of these may hold a password.
 _REDACTED = "spark.sql.redaction.options.regex"
@@ -84,22 +96,11 @@ def register(spark: SparkSession) -> None:
     and lets Spark hide options that may hold passwords in the plans that it prints.
     """
     require_spark()
-    from headwater.spark.engine.catalog_names import NamesSource
     from headwater.spark.engine.optimizer_rule import install_rule
-    from headwater.spark.icks.source import IckSource
-    from headwater.spark.log.source import HeadwaterSource
-    from headwater.spark.queues.source import QueueSource
-    from headwater.spark.sql_sink.source import SqlSink
-    from headwater.spark.tables.source import TableSource
-    from headwater.spark.timelines.source import TimelineSource
 
-    ours = (
-        *(HeadwaterSource, TableSource, SqlSink, QueueSource, IckSource, TimelineSource),
-        NamesSource,
-    )
-    for source in ours:
-        if not is_found_by_spark(spark, source.name()):
-            spark.dataSource.register(source)
+    for name, (module, source) in _FORMATS.items():
+        if not is_found_by_spark(spark, name):
+            spark.dataSource.register(getattr(import_module(module), source))
     install_rule(spark)
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRET_OPTIONS not in hidden:

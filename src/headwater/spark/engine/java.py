@@ -63,6 +63,23 @@ def _candidates() -> Iterator[Path]:
 
 def _look_at(java: Path) -> tuple[Path | None, int]:
     """Return the home and the version of a Java; (None, 0) when the program is not one."""
+    return _noted(java) or _asked(java)
+
+
+def _noted(java: Path) -> tuple[Path, int] | None:
+    """Return what a Java has noted about itself in its home: a start of it takes 0.2 s or more."""
+    if not os.access(java, os.X_OK):
+        return None
+    home = java.resolve().parent.parent
+    try:
+        noted = (home / "release").read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    version = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', noted, re.MULTILINE)
+    return None if version is None else (home, int(version[1]))
+
+
+def _asked(java: Path) -> tuple[Path | None, int]:
     words = [str(java), "-XshowSettings:properties", "-version"]
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

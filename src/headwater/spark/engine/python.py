@@ -15,10 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwater.spark.engine.wrappers import install_wrapper
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
 _VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 _WRAPPER = """#!/bin/sh
 # Runs Python without Spark's archives on its path: the same PySpark is installed, and compiled.
 left=
@@ -48,6 +53,13 @@ def fast_python() -> Iterator[None]:
     finally:
         # What is started by other means, on other machines too, knows nothing of the wrapper.
         os.environ |= dict.fromkeys(_VARIABLES, sys.executable)
+
+
+def starts_this_python(context: SparkContext) -> bool:
+    """Return whether an application starts its processes on this machine, by this Python."""
+    local = (context.master or "").startswith("local")
+    named = any(map(context.getConf().contains, _SETTINGS))
+    return local and not named and context.pythonExec in (sys.executable, str(_wrapper()))
 
 
 def _wrapper() -> Path | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import InvalidInput, SparkMissing
 from headwater.spark.engine.java import prepare_java
-from headwater.spark.engine.python import fast_python
+from headwater.spark.engine.python import fast_python, starts_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +67,13 @@ def is_found_by_spark(spark: SparkSession, name: str) -> bool:
     """Return whether a session finds a format by itself, by a module ``pyspark_...``.
 
     To register such a one again would make Spark warn that it is replaced. Of a Connect server this
-    is not known.
+    is not known. A session that starts this very Python finds what this one finds; others are
+    asked, for which Spark starts a process and imports all such modules.
     """
     if getattr(spark, "_jvm", None) is None:
         return False
+    if starts_this_python(spark.sparkContext):
+        return find_spec(f"pyspark_{name}") is not None
     known = spark._jsparkSession.sessionState().dataSourceManager()
     return bool(known.dataSourceExists(name))
 
