@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -111,6 +112,26 @@ def make_embedded_stream(
             return stream
 
         yield make
+
+
+@pytest.fixture
+def many_kinds(hw: headwater.Headwater, name: str) -> headwater.Stream:
+    """A stream with nodes of all kinds, and with a tail."""
+    stream = hw.stream(name)
+    # Fast to open, as they are written.
+    stream.write_many(entries(1000))
+    tags = pa.array([f"tág-{i % 5}" for i in range(700)])
+    values = pa.array([b"x" * (i % 7) for i in range(700)], pa.binary())
+    times = pa.array([1_700_000_000_000 + 977 * i for i in range(700)], pa.int64())
+    stream.append(pa.RecordBatch.from_arrays([tags, values, times], names=["tag", "value", "time"]))
+    stream.write_many([("", b""), ("large", b"\0\xff" * 300_000)] + [("k", b"")] * 600)
+    # What compaction leaves: offsets of its own, and few of them.
+    stream.compact()
+    stream.write_many(entries(2000, tags=2000))
+    # Written one by one, and packed but not sealed.
+    stream.write("one", b"by one")
+    stream.write_many(entries(30))
+    return stream
 
 
 @pytest.fixture

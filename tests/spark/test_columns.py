@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 import headwater
-from headwater import Headwater, Stream, UnreadableNode
+from headwater import Stream, Topic, UnreadableNode
 from headwater.log import node
 from headwater.log.keys import index_key, stream_key
 from headwater.log.reading import UnopenedNode
@@ -29,7 +29,7 @@ from headwater.spark.engine.optimizer_rule import install_rule
 from headwater.spark.log.columns import ALL, arrow_schema, batch_of_nodes, spark_schema
 from tests.support.entries import entries
 from tests.support.servers import Server
-from tests.support.spark.plans import plan_of
+from tests.support.spark.plans import plan_of, without_our_rule
 
 Source = Callable[..., DataFrameReader]
 
@@ -47,41 +47,9 @@ def by_spark(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((r.offset, r.tag, bytes(r.value), r.time) for r in chosen.collect())
 
 
-@contextlib.contextmanager
-def without_our_rule(spark: SparkSession) -> Iterator[None]:
-    """Have the session as Spark makes it, for a while."""
-    methods = spark._jsparkSession.experimental()
-    rules = methods.extraOptimizations()
-    getattr(methods, "extraOptimizations_$eq")(rules.take(0))
-    try:
-        yield
-    finally:
-        getattr(methods, "extraOptimizations_$eq")(rules)
-
-
 def kinds_of_nodes(raw: Any, stream: Stream) -> set[int]:
     nodes = raw.hgetall(f"{stream_key(stream.name)}:nodes").values()
     return {blob[3] for blob in nodes if blob}
-
-
-@pytest.fixture
-def many_kinds(hw: Headwater, name: str) -> Stream:
-    """A stream with nodes of all kinds, and with a tail."""
-    stream = hw.stream(name)
-    # Fast to open, as they are written.
-    stream.write_many(entries(1000))
-    tags = pa.array([f"tág-{i % 5}" for i in range(700)])
-    values = pa.array([b"x" * (i % 7) for i in range(700)], pa.binary())
-    times = pa.array([1_700_000_000_000 + 977 * i for i in range(700)], pa.int64())
-    stream.append(pa.RecordBatch.from_arrays([tags, values, times], names=["tag", "value", "time"]))
-    stream.write_many([("", b""), ("large", b"\0\xff" * 300_000)] + [("k", b"")] * 600)
-    # What compaction leaves: offsets of its own, and few of them.
-    stream.compact()
-    stream.write_many(entries(2000, tags=2000))
-    # Written one by one, and packed but not sealed.
-    stream.write("one", b"by one")
-    stream.write_many(entries(30))
-    return stream
 
 
 def test_a_scan_of_ours_gives_columns(
@@ -153,6 +121,24 @@ def test_any_columns_in_any_order(source: Source, make_stream: Callable[..., Str
     frame = source(stream=stream.name).load()
     assert {r[0] for r in frame.select("stream").distinct().collect()} == {stream.name}
     assert frame.count() == 1500
+
+
+def test_offsets_without_a_gap_are_counted_by_the_jvm(
+    source: Source, make_topic: Callable[..., Topic], spark: SparkSession
+) -> None:
+    """Of one partition messages are missing, so its nodes are looked at."""
+    topic = make_topic(2000)
+    topic.partition(1).compact()
+    topic.partition(2).evict(20)
+
+    def found() -> list[Any]:
+        frame = source(topic=topic.name, minPartitions=5).load()
+        some = frame.where("offset > 100 AND partition <> 1").select("stream", "offset")
+        return [frame.count(), some.count(), *sorted(map(tuple, some.collect()))]
+
+    counted = found()
+    with without_our_rule(spark):
+        assert counted == found()
 
 
 def test_what_a_query_keeps_outlives_the_batch_it_came_in(

@@ -6,18 +6,21 @@ So it is also when one DataFrame is used many times.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     LessThan,
     LessThanOrEqual,
@@ -30,8 +33,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import headwater
 from headwater import Stream
-from headwater.log.node import HEADER_BYTES
 from headwater.spark.log.batch_reader import FilteringReader
+from headwater.spark.log.counted_ranges import CountedRange
 from headwater.spark.log.source import HeadwaterSource
 from tests.support.entries import entries
 from tests.support.spark.times import write_at
@@ -189,18 +192,26 @@ def test_messages_are_counted_without_a_look_at_them(
     stream = make_embedded_stream(3000)
     stream.evict(10)
 
-    def nodes() -> list[bytes]:
-        source = HeadwaterSource({"url": embedded_url, "stream": stream.name})
+    def planned(least: int) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+        options = {"url": embedded_url, "stream": stream.name, "minPartitions": str(least)}
+        source = HeadwaterSource(options)
         fields = [field for field in source.schema().fields if field.name in columns]
         reader = source.reader(StructType([*fields, StructField("__node", BinaryType())]))
-        batches: Any = [batch for part in reader.partitions() for batch in reader.read(part)]
-        return [node for batch in batches for node in batch.column("__node").to_pylist()[1:]]
+        return reader, reader.partitions()
 
-    def rows(node: bytes) -> int:
-        return int.from_bytes(node[4:8], "little")
-
-    (counted,) = nodes()
-    assert (len(counted), rows(counted)) == (HEADER_BYTES, 2990)
+    _, parts = planned(2)
+    facts = [part.facts for part in parts if isinstance(part, CountedRange)]
+    name = stream.name.encode()
+    assert len(facts) == len(parts) >= 2
+    assert all(one.endswith(name) for one in facts)
+    spans = [struct.unpack("<qqii", one.removesuffix(name)[-24:]) for one in facts]
+    assert {(partition, size) for _, _, partition, size in spans} == {(0, len(name))}
+    offsets = [offset for start, stop, _, _ in spans for offset in range(start, stop)]
+    assert offsets == list(range(11, 3001))
     # Where offsets are missing, nodes tell how many messages there are.
     stream.compact()
-    assert sum(map(rows, nodes())) == stream.info().length == 7
+    reader, parts = planned(1)
+    batches: Any = [batch for part in parts for batch in reader.read(part)]
+    nodes = [node for batch in batches for node in batch.column("__node").to_pylist()[1:]]
+    counts = [int.from_bytes(node[4:8], "little") for node in nodes]
+    assert sum(counts) == stream.info().length == 7

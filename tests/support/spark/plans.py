@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+import contextlib
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, SparkSession
 
 
 def plan_of(frame: DataFrame) -> str:
     """Return the physical plan as text."""
     plan: str = frame._jdf.queryExecution().executedPlan().toString()
     return plan
+
+
+@contextlib.contextmanager
+def without_our_rule(spark: SparkSession) -> Iterator[None]:
+    """Have the session as Spark makes it, for a while."""
+    methods = spark._jsparkSession.experimental()
+    ours = {kind: getattr(methods, kind)() for kind in ("extraOptimizations", "extraStrategies")}
+    for kind, made in ours.items():
+        getattr(methods, f"{kind}_$eq")(made.take(0))
+    try:
+        yield
+    finally:
+        for kind, made in ours.items():
+            getattr(methods, f"{kind}_$eq")(made)

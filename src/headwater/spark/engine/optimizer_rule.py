@@ -3,7 +3,8 @@
 Spark 4.3 plans a Python source once for a DataFrame and lets whatever filters were pushed last
 decide what all uses of it read (see ``jvm/OwnScans.java``). A rule of the optimizer corrects that,
 for our formats and everybody's. The same rule lets our own formats return columns instead of rows,
-and the log return nodes unopened (``jvm/ColumnScan.java``).
+and the log return nodes unopened (``jvm/ColumnScan.java``). A strategy of the planner does that for
+streaming queries (``jvm/StreamColumns.java``).
 
 All of it is Java, a few pages, compiled by the compiler that Spark brings for its own generated
 code. The driver and its executors load it from a jar that is made for the session. It holds on to
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _RULE = "headwater.OwnScans"
+_STRATEGY = "headwater.StreamColumns"
 _INTERNALS = "headwater.Internals"
 _CATALOG = "headwater/StoreCatalog"
 _EXTENSIBLE = "org.apache.spark.util.MutableURLClassLoader"
 
 logger = logging.getLogger("headwater.spark")
 
-# What was found out for each application: its rule, or None where the rule cannot be used.
+# What was found out for each application: its rule and its strategy, or None where these cannot be
+# used.
 _rules: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
 
@@ -52,9 +55,10 @@ def install_rule(spark: SparkSession) -> None:
     context = spark.sparkContext
     try:
         if context not in _rules:
-            _rules[context] = _make_rule(context)
-        if _rules[context] is not None:
-            _add_rule(spark, _rules[context])
+            _rules[context] = _make_rules(context)
+        if (made := _rules[context]) is not None:
+            _add(spark, "extraOptimizations", made[0])
+            _add(spark, "extraStrategies", made[1])
     except Exception as error:  # noqa: BLE001  nobody knows what another Spark raises
         _rules[context] = None
         logger.warning(
@@ -67,16 +71,16 @@ def install_rule(spark: SparkSession) -> None:
         spark.conf.set(PUSHDOWN, "false")
 
 
-def _add_rule(spark: SparkSession, rule: Any) -> None:
+def _add(spark: SparkSession, kind: str, made: Any) -> None:
     methods = spark._jsparkSession.experimental()
-    rules = methods.extraOptimizations()
-    names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
-    if _RULE not in names:
-        getattr(methods, "extraOptimizations_$eq")(rules.appended(rule))
+    known = getattr(methods, kind)()
+    names = [known.apply(i).getClass().getName() for i in range(known.length())]
+    if made.getClass().getName() not in names:
+        getattr(methods, f"{kind}_$eq")(known.appended(made))
 
 
-def _make_rule(context: SparkContext) -> Any:
-    """Return the rule, for the driver, and give all its classes to the executors.
+def _make_rules(context: SparkContext) -> tuple[Any, Any]:
+    """Return the rule and the strategy, for the driver, and give all classes to the executors.
 
     Raises LookupError when a part of Spark is missing, and what the JVM raises when the compiler or
     the class loader misses one.
@@ -96,7 +100,7 @@ def _make_rule(context: SparkContext) -> Any:
         raise LookupError(", ".join(missing))
     context._jsc.addJar(str(jar))
     _offer_catalog(jvm, jar.with_name("headwater-catalog.jar"), classes)
-    return loader.loadClass(_RULE).newInstance()
+    return loader.loadClass(_RULE).newInstance(), loader.loadClass(_STRATEGY).newInstance()
 
 
 def _write_jar(jvm: Any, jar: Path, classes: dict[str, bytes]) -> Any:

@@ -6,7 +6,7 @@ and what is evicted before its task reads it is a loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from headwater.errors import InvalidInput
 from headwater.log.extents import Extent
 from headwater.spark.engine.failures import one_line
-from headwater.spark.log import filters
+from headwater.spark.log import counted_ranges, filters
+from headwater.spark.log.counted_ranges import CountedRange
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
@@ -55,7 +56,29 @@ class BatchReader(DataSourceReader):
             self._range(place, stream, extent)
             for (place, stream), extent in zip(streams.items(), extents, strict=True)
         ]
-        return [*split(target, ranges, self.min_partitions)]
+        counted = self._counted(ranges)
+        others = [span for span in ranges if span not in counted]
+        return [
+            *map(CountedRange.of, self._cut(counted)),
+            *split(target, others, self.min_partitions),
+        ]
+
+    def _counted(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges whose rows are known without a look at any message."""
+        if not counted_ranges.are_enough(self.reading.schema):
+            return []
+        dense = counted_ranges.dense_spans(self.reading.target, [span.stream for span in ranges])
+        return [
+            span
+            for span, known in zip(ranges, dense, strict=True)
+            if span.size and counted_ranges.covers(known, span)
+        ]
+
+    def _cut(self, counted: Sequence[OffsetRange]) -> Iterable[OffsetRange]:
+        """Cut ranges that are only counted; where offsets are shown, tasks end as always."""
+        if "offset" in self.reading.schema.names:
+            return split(self.reading.target, counted, self.min_partitions)
+        return (part for one in counted for part in counted_ranges.cut(one, self.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -25,7 +25,7 @@ from headwater.spark.archives.manifest import Archive, File
 from headwater.spark.archives.parquet import Wanted
 from headwater.spark.archives.reading import ALL, WITH_HEADERS, scan
 from headwater.spark.engine.failures import one_line
-from headwater.spark.log import columns, filters
+from headwater.spark.log import columns, counted_ranges, filters
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
@@ -143,20 +143,13 @@ class RangeReader:
     def _can_count(self, part: OffsetRange) -> bool:
         """Return whether the offsets say it all: no other column is wanted, and none is missing.
 
-        Compaction leaves holes, which the stream counts. What was evicted or replaced since the
-        task was planned is for the scan to report.
+        What was evicted or replaced since the task was planned is for the scan to report.
         """
-        if columns.NODE not in self.schema or not columns.COUNTED.issuperset(self.schema.names):
+        if not counted_ranges.are_enough(self.schema):
             return False
-        stream = self.target.hw.stream(part.stream)
-        facts = stream.info()
-        seen = self.target.hw.store.run(extent(part.stream))
-        return (
-            seen.created == part.created
-            and seen.first <= part.start
-            and part.stop <= seen.last + 1
-            and facts.length == facts.last - facts.first + 1
-        )
+        [dense] = counted_ranges.dense_spans(self.target, [part.stream])
+        created = self.target.hw.store.run(extent(part.stream)).created
+        return created == part.created and counted_ranges.covers(dense, part)
 
     def _archived(
         self, part: OffsetRange, files: Sequence[File], first: int, last: int, names: Sequence[str]

@@ -15,6 +15,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonCustomMetric$;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
@@ -52,7 +53,9 @@ public class ColumnReaders implements PartitionReaderFactory {
 
   public PartitionReader createColumnarReader(InputPartition partition) {
     try {
-      return new Reader(this, (PythonInputPartition) partition);
+      byte[] pickled = pickled(partition);
+      CountedReader counted = nodes ? CountedReader.of(schema, pickled) : null;
+      return counted != null ? (PartitionReader) counted : new Reader(this, pickled);
     } catch (RuntimeException error) {
       throw error;
     } catch (Exception error) {
@@ -70,7 +73,7 @@ public class ColumnReaders implements PartitionReaderFactory {
     private final Nodes nodes;
     private ColumnarBatch current;
 
-    Reader(ColumnReaders readers, PythonInputPartition partition) throws Exception {
+    Reader(ColumnReaders readers, byte[] partition) throws Exception {
       schema = readers.schema;
       packs = readers.nodes;
       nodes = new Nodes(schema);
@@ -88,7 +91,7 @@ public class ColumnReaders implements PartitionReaderFactory {
       Object[] parts = new Object[] {evaluators.createEvaluator(), new int[][] {new int[] {0}}};
       ArrowPythonRunner runner = (ArrowPythonRunner) Internals.TASK_RUNNER.newInstance(parts);
       // One batch with one row: a column with the partition, in a struct.
-      Object row = row(row(partition.pickedPartition()));
+      Object row = row(row(partition));
       Iterator input = Iterator$.MODULE$.single(Iterator$.MODULE$.single(row));
       TaskContext context = TaskContext.get();
       batches = runner.compute(input, context.partitionId(), context);
@@ -125,6 +128,13 @@ public class ColumnReaders implements PartitionReaderFactory {
     public CustomTaskMetric[] currentMetricsValues() {
       return source.createPythonTaskMetrics((Map) metrics.map(new Value()));
     }
+  }
+
+  /** Returns what Python planned for a task, in a batch read or in a micro-batch. */
+  static byte[] pickled(InputPartition partition) {
+    return partition instanceof PythonStreamingInputPartition
+        ? ((PythonStreamingInputPartition) partition).pickedPartition()
+        : ((PythonInputPartition) partition).pickedPartition();
   }
 
   static GenericInternalRow row(Object value) {

@@ -10,6 +10,10 @@
  */
 package headwater;
 
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
@@ -24,6 +28,8 @@ import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
 
 public class ColumnScan extends PythonScan {
   // The name that headwater.spark.log.columns has for it.
@@ -36,24 +42,56 @@ public class ColumnScan extends PythonScan {
   private final StructType schema;
   private final CaseInsensitiveStringMap options;
 
+  /** Returns whether tasks of a format return nodes unopened. */
+  static boolean hasNodes(String name) {
+    return name.equals("headwater");
+  }
+
   /** Returns whether tasks of a format make only the columns that they are asked for. */
   static boolean prunes(String name) {
-    return name.equals("headwater") || name.equals("headwater_table");
+    return hasNodes(name) || name.equals("headwater_table");
   }
 
   /** Returns how many columns tasks of a format must be asked for. */
   static int least(String name) {
-    return name.equals("headwater") ? 0 : 1;
+    return hasNodes(name) ? 0 : 1;
   }
 
   /** Returns the columns that tasks are asked for, marked, so that Spark gets those of a schema. */
   static StructType asked(String name, StructType schema) {
-    if (name.equals("headwater")) return schema.add(NODE, BinaryType$.MODULE$, true, mark(null));
+    if (hasNodes(name)) return schema.add(NODE, BinaryType$.MODULE$, true, mark(null));
     StructField[] fields = (StructField[]) schema.fields().clone();
     StructField last = fields[fields.length - 1];
     fields[fields.length - 1] =
         new StructField(last.name(), last.dataType(), last.nullable(), mark(last.metadata()));
     return new StructType(fields);
+  }
+
+  /** Returns for each column whether it is used; the first ``least`` count as used. */
+  static boolean[] kept(Seq output, AttributeSet used, int least) {
+    boolean[] kept = new boolean[output.size()];
+    int count = 0;
+    for (int i = 0; i < kept.length; i++) {
+      kept[i] = used.contains((AttributeReference) output.apply(i));
+      if (kept[i]) count++;
+    }
+    for (int i = 0; i < kept.length && count < least; i++) {
+      if (!kept[i]) count++;
+      kept[i] = true;
+    }
+    return kept;
+  }
+
+  static Seq columns(Seq output, boolean[] kept) {
+    List found = new ArrayList();
+    for (int i = 0; i < kept.length; i++) if (kept[i]) found.add(output.apply(i));
+    return CollectionConverters.asScala(found).toSeq();
+  }
+
+  static StructType fields(StructType schema, boolean[] kept) {
+    List found = new ArrayList();
+    for (int i = 0; i < kept.length; i++) if (kept[i]) found.add(schema.apply(i));
+    return new StructType((StructField[]) found.toArray(new StructField[0]));
   }
 
   private static Metadata mark(Metadata metadata) {

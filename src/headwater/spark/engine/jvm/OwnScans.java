@@ -21,7 +21,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.expressions.And;
-import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -35,14 +34,12 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Function1;
 import scala.Option;
 import scala.PartialFunction;
 import scala.collection.immutable.Seq;
-import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 public class OwnScans extends Rule {
@@ -84,9 +81,9 @@ public class OwnScans extends Rule {
     Scan renewed;
     if (name.startsWith("headwater")) {
       if (used != null && ColumnScan.prunes(name) && output.size() == schema.length()) {
-        boolean[] kept = kept(output, used, ColumnScan.least(name));
-        output = CollectionConverters.asScala(columns(output, kept)).toSeq();
-        schema = fields(schema, kept);
+        boolean[] kept = ColumnScan.kept(output, used, ColumnScan.least(name));
+        output = ColumnScan.columns(output, kept);
+        schema = ColumnScan.fields(schema, kept);
       }
       StructType asked = ColumnScan.asked(name, schema);
       PythonScanBuilder builder = new PythonScanBuilder(own, name, asked, options);
@@ -125,33 +122,6 @@ public class OwnScans extends Rule {
     }
     Option filter = DataSourceStrategy$.MODULE$.translateFilter(condition, true);
     if (filter.isDefined()) found.add(filter.get());
-  }
-
-  /** Returns for each column whether it is used; the first ``least`` count as used. */
-  private static boolean[] kept(Seq output, AttributeSet used, int least) {
-    boolean[] kept = new boolean[output.size()];
-    int count = 0;
-    for (int i = 0; i < kept.length; i++) {
-      kept[i] = used.contains((AttributeReference) output.apply(i));
-      if (kept[i]) count++;
-    }
-    for (int i = 0; i < kept.length && count < least; i++) {
-      if (!kept[i]) count++;
-      kept[i] = true;
-    }
-    return kept;
-  }
-
-  private static List columns(Seq output, boolean[] kept) {
-    List found = new ArrayList();
-    for (int i = 0; i < kept.length; i++) if (kept[i]) found.add(output.apply(i));
-    return found;
-  }
-
-  private static StructType fields(StructType schema, boolean[] kept) {
-    List found = new ArrayList();
-    for (int i = 0; i < kept.length; i++) if (kept[i]) found.add(schema.apply(i));
-    return new StructType((StructField[]) found.toArray(new StructField[0]));
   }
 
   /** A scan that does not have its own source yet, with what stands directly above it. */
