@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.serve.http.messages import Reply, Request, spell
+from headwater.serve.http.messages import Reply, Request
 from headwater.serve.timeline.wire import duration
 from tests.support.http import CHUNKED, GET, POST, WIDE, Echo, connect, parser
 
@@ -42,7 +42,7 @@ def test_requests_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
         Request("POST", "/", "", "/", True, b"first"),
         Request("GET", "/select", "limit=3", "/select", True, b""),
         Request("PUT", "/", "", "/", True, b"up"),
-        Request("GET", "/metrics", "a=b", "/metrics", True, b""),
+        Request("GET", "/metrics", "a=b", "/metrics", True, b"", http11=False),
         Request("DELETE", "/", "", "/", False, b"some "),
     ]
 
@@ -63,7 +63,9 @@ def test_a_wish_for_another_protocol_is_ignored_whatever_the_body(cut: int) -> N
 
 
 def test_a_request_of_http_1_0_needs_no_host_and_is_the_last() -> None:
-    assert read([b"GET / HTTP/1.0\r\n\r\n"]) == [Request("GET", "/", "", "/", False, b"")]
+    assert read([b"GET / HTTP/1.0\r\n\r\n"]) == [
+        Request("GET", "/", "", "/", False, b"", http11=False)
+    ]
 
 
 REFUSED = {
@@ -164,12 +166,12 @@ def test_a_client_that_waits_to_be_told_to_go_on_is_told_once() -> None:
 
 
 def test_a_reply_says_its_length_and_whether_it_is_the_last() -> None:
-    text = spell(Reply(404, b"{}"), 0.0, keep_alive=False)
+    text = Reply(404, b"{}").spelled(0.0, keep_alive=False)
     assert text == (
         b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n"
         b"Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
     )
-    assert spell(Reply(200, b"{}"), 0.0, keep_alive=True, bodiless=True).endswith(b"2\r\n\r\n")
+    assert Reply(200, b"{}").spelled(0.0, keep_alive=True, bodiless=True).endswith(b"2\r\n\r\n")
 
 
 def test_a_client_that_sends_far_ahead_is_read_on_when_the_last_it_sent_is_begun() -> None:

@@ -13,7 +13,7 @@ from headwater.serve.connections import OpenConnections
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.connection import HttpConnection
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.nesting import check_nesting
 from headwater.serve.http.parsing import RequestParser
 from headwater.serve.http.server import serve_http
@@ -45,6 +45,10 @@ class Echo:
     def needs_token(self) -> bool:
         return self._tokens.required
 
+    @property
+    def headers(self) -> frozenset[bytes]:
+        return frozenset((b"x-kept",))
+
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         if path == "/nowhere":
             raise Refused(404, "there is nothing")
@@ -74,7 +78,7 @@ class Echo:
     def refuse(self, refused: Refused) -> Reply:
         return Reply(refused.status, str(refused).encode(), close=refused.close)
 
-    def count(self, reply: Reply) -> None:
+    def count(self, reply: Reply | StreamedReply) -> None:
         self.counted.append(reply.status)
 
 
@@ -122,6 +126,9 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
         self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
 
     def write_eof(self) -> None:
         self.ended = True

@@ -20,6 +20,7 @@ from headwater.cli import (
     queue,
     reader,
     scrub,
+    serve,
     spark,
     store,
     stream,
@@ -66,6 +67,7 @@ app.add_typer(reader.app, name="reader")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
+app.command("serve")(serve.serve)
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
 app.command("scrub")(scrub.scrub)

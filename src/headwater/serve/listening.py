@@ -20,7 +20,7 @@ class ListenAddress:
     def check(self, tokens: Tokens) -> None:
         """Refuse what cannot be meant, or is dangerous; raises InvalidInput."""
         check_int(self.port, "port", 0, 65535)
-        if not tokens.required and not _is_loopback(self.host):
+        if not tokens.required and not is_loopback(self.host):
             raise InvalidInput(
                 f"to listen on {self.host} lets everybody on the network write; give a token, or "
                 "listen on 127.0.0.1"
@@ -47,6 +47,15 @@ class ListenAddress:
         return bound
 
 
+def parse_address(text: str) -> ListenAddress:
+    """Return the address that host:port spells, or [host]:port; raises InvalidInput."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isdecimal()):
+        raise InvalidInput(f"{text!r} is no address; give host:port, as 127.0.0.1:6300")
+    return ListenAddress(host, int(port))
+
+
 def bound_address(bound: socket.socket) -> ListenAddress:
     """Return the address that a socket is bound to, with the port that it was given."""
     return ListenAddress(*bound.getsockname()[:2])
@@ -58,5 +67,6 @@ def url_of(bound: socket.socket, scheme: str) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine is reached by a host."""
     return host in ("localhost", "::1") or host.startswith("127.")

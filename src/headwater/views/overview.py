@@ -75,7 +75,7 @@ def all_streams() -> Operation[list[StreamInfo]]:
 
 
 def some_streams(names: Iterable[str]) -> Operation[list[StreamInfo]]:
-    """Return where some streams stand."""
+    """Return where the named streams stand, in this order."""
     return (yield from together(reading.info(StreamHandle(name, set())) for name in names))
 
 

@@ -12,13 +12,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Any, Final, cast
 
 from headwater.serve.connections import OpenConnections
 from headwater.serve.http.faults import own_fault
+from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request, spell
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.parsing import PIECE_BYTES, RequestParser
+from headwater.serve.http.streaming import ReplyPump
+from headwater.serve.http.taking import Taking
 
 # How long a client that was refused is listened to, so that it reads the answer before it learns
 # that nobody takes the rest of its request.
@@ -29,26 +32,6 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING: Final = memoryview(b"")
 
 
-class Handler(Protocol):
-    """What answers the requests of connections."""
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether a client is anonymous until it shows a token."""
-
-    def admit(self, method: str, path: str, authorization: str) -> Admitted:
-        """Decide on a request by its head; raises Refused."""
-
-    def handle(self, request: Request, answer: Callable[[Reply], None]) -> None:
-        """Answer a request that was admitted, at once or later: by one call of ``answer``."""
-
-    def refuse(self, refused: Refused) -> Reply:
-        """Return the reply to what is refused, which may not even be a request."""
-
-    def count(self, reply: Reply) -> None:
-        """Count a request that is answered, whether or not its client is still there."""
-
-
 class HttpConnection(asyncio.Protocol):
     """One connection."""
 
@@ -57,13 +40,16 @@ class HttpConnection(asyncio.Protocol):
         self._limits = limits
         self._all_open = all_open
         self._known = not handler.needs_token
-        self._parser = RequestParser(limits, handler.admit if self._known else self._admit)
+        admit = handler.admit if self._known else self._admit
+        self._parser = RequestParser(limits, admit, handler.headers)
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
+        # Ends the work of the request, and sends its reply, where those are to be ended.
+        self._cancel: Callable[[], Any] | None = None
+        self._pump: ReplyPump | None = None
         # What arrived and is not parsed yet, since a request is under way.
         self._ahead = _NOTHING
-        self._paused = False
-        self._full = False
+        self._paused = self._full = False
         # No request is taken behind the present one.
         self._ending = False
         # When the time of a client that was refused is over, and what it sent since.
@@ -74,11 +60,7 @@ class HttpConnection(asyncio.Protocol):
         self._released = False
         self._idle_since = time.monotonic()
         self._begun_at = 0.0
-        # Of replies: bytes written in all, and how many of them had to be taken since when.
-        self._written = self._to_take = 0
-        self._to_take_since = 0.0
-
-    # What asyncio calls
+        self._taking = Taking()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a place among the open connections, or answer that there is none."""
@@ -88,15 +70,19 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Forget the connection; a request under way goes on, and its answer is dropped."""
+        """Forget the connection; a request under way goes on unless its handler can end it."""
         self._transport = None
+        if self._cancel is not None:
+            self._cancel()
         self._forget()
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived; what follows a request that is under way waits."""
         parser, ahead = self._parser, self._ahead
         if self._ending and self._request is None and not parser.begun:
-            self._discard(len(data))
+            self._discarded += len(data)
+            if self._discarded > self._limits.max_body:
+                self.abort()
         elif len(data) <= PIECE_BYTES and not (self._request or ahead or parser.requests):
             # Most requests come in one piece.
             parser.feed(data)
@@ -117,11 +103,16 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading from a client that does not read."""
         self._full = True
-        self._pause()
+        if self._pump is not None:
+            self._pump.pause()
+        else:
+            self._pause()
 
     def resume_writing(self) -> None:
         """Go on with the requests of a client that reads again."""
         self._full = False
+        if self._pump is not None:
+            self._pump.resume()
         self._go_on()
         self._resume()
 
@@ -136,8 +127,6 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-
-    # One request after another
 
     def _admit(self, method: str, path: str, authorization: str) -> Admitted:
         admitted = self._handler.admit(method, path, authorization)
@@ -161,8 +150,7 @@ class HttpConnection(asyncio.Protocol):
                 if parser.begun:
                     self._begun_at = self._begun_at or time.monotonic()
                     if parser.wants_continue():
-                        self._written += len(_CONTINUE)
-                        self._transport.write(_CONTINUE)
+                        self._write(_CONTINUE)
                 return
             if pieces == _PIECES_AT_ONCE:
                 asyncio.get_running_loop().call_soon(self._go_on_reading)
@@ -180,12 +168,19 @@ class HttpConnection(asyncio.Protocol):
             answer(self._handler.refuse(request.refused))
             return
         try:
-            self._handler.handle(request, answer)
+            cancel = self._handler.handle(request, answer)
+            if self._request is request and self._pump is None:
+                self._cancel = cancel
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             answer(self._handler.refuse(own_fault(error)))
 
-    def _answer(self, request: Request, reply: Reply) -> None:
-        if self._request is not request:
+    def _answer(self, request: Request, reply: Reply | StreamedReply) -> None:
+        if self._request is not request or self._pump is not None:
+            return
+        self._cancel = None
+        if isinstance(reply, StreamedReply):
+            self._handler.count(reply)
+            self._stream(request, reply)
             return
         self._request = None
         if self._transport is None:
@@ -200,16 +195,49 @@ class HttpConnection(asyncio.Protocol):
         self._handler.count(reply)
         self._ending = self._ending or not request.keep_alive or reply.close
         self._send(reply, bodiless=request.method == "HEAD")
+        self._ended()
+        if self._held or len(reply.body) > PIECE_BYTES:
+            self._count_held()
+
+    def _ended(self) -> None:
+        """Close the connection behind its last reply, or go on with the next request."""
+        assert self._transport is not None
         if self._ending:
             self._parser.drop()
             self._ahead = _NOTHING
             self._transport.close()
         elif self._ahead or self._parser.requests or self._parser.begun or self._parser.refused:
             asyncio.get_running_loop().call_soon(self._go_on_reading)
-        elif self._paused:
+        else:
             self._resume()
-        if self._held or len(reply.body) > PIECE_BYTES:
-            self._count_held()
+
+    def _stream(self, request: Request, reply: StreamedReply) -> None:
+        """Begin a streamed reply; the request stays under way until it has ended."""
+        bodiless = request.method == "HEAD" or (reply.endless and self._ending)
+        self._ending = self._ending or not (request.keep_alive and request.http11)
+        chunked = request.http11 and request.method != "HEAD"
+        pump = self._pump = ReplyPump(reply, self._write, self._streamed, chunked=chunked)
+        self._cancel = pump.stop
+        if self._transport is None or bodiless:
+            pump.stop()
+        self._write(reply.head(time.time(), chunked=chunked, keep_alive=not self._ending))
+        pump.start()
+
+    def _streamed(self, complete: bool) -> None:
+        """End a streamed reply; one that is cut off ends with the connection."""
+        self._request = self._pump = self._cancel = None
+        self._idle_since = time.monotonic()
+        if self._transport is None:
+            self._forget()
+        elif complete:
+            self._ended()
+        else:
+            self.abort()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._taking.written += len(data)
+            self._transport.write(data)
 
     def _go_on_reading(self) -> None:
         self._go_on()
@@ -226,28 +254,19 @@ class HttpConnection(asyncio.Protocol):
         self._ahead = _NOTHING
         self._send(reply, bodiless=False)
         self._lingers_until = time.monotonic() + LINGER_S
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
         self._resume()
         self._count_held()
 
-    def _discard(self, size: int) -> None:
-        self._discarded += size
-        if self._discarded > self._limits.max_body:
-            self.abort()
-
     def _send(self, reply: Reply, *, bodiless: bool) -> None:
-        assert self._transport is not None
-        text = spell(reply, time.time(), keep_alive=not self._ending, bodiless=bodiless)
         self._idle_since = time.monotonic()
-        self._written += len(text)
-        self._transport.write(text)
-
-    # Bytes, time and the end
+        self._write(reply.spelled(time.time(), keep_alive=not self._ending, bodiless=bodiless))
 
     @property
     def sheddable_bytes(self) -> int:
-        """How many bytes ``shed`` would free: none of those of a request under way."""
-        return self._held if self._request is None else 0
+        """How many bytes ``shed`` would free: none of a request that is not answered yet."""
+        return self._held if self._request is None or self._pump is not None else 0
 
     def _count_held(self) -> None:
         """Count what is buffered here now; this connection may be shed by it, as may others."""
@@ -279,9 +298,9 @@ class HttpConnection(asyncio.Protocol):
 
     def shed(self, reason: str) -> None:
         """Close the connection to make room; with an answer if the client waits for one."""
-        if self._transport is None or self._request is not None:
+        if self._transport is None or (self._request is not None and self._pump is None):
             return
-        if self._lingers_until or self._transport.get_write_buffer_size():
+        if self._pump is not None or self._lingers_until or self._transport.get_write_buffer_size():
             self.abort()
         else:
             self._refuse(Refused(503, reason))
@@ -298,12 +317,9 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             return
         unsent = transport.get_write_buffer_size()
-        if unsent and self._written - unsent < self._to_take:
-            if (now - self._to_take_since) * 1000 > limits.reply_ms:
-                self.abort()
-                return
-        elif unsent:
-            self._to_take, self._to_take_since = self._written, now
+        if self._taking.overdue(unsent, now, limits.reply_ms):
+            self.abort()
+            return
         if self._held or unsent:
             self._count_held()
         if self._request is not None:
@@ -320,6 +336,8 @@ class HttpConnection(asyncio.Protocol):
     def finish(self) -> None:
         """Take no request behind the one that has begun; close once that is answered."""
         self._ending = True
+        if self._pump is not None:
+            self._pump.finish()
         parser = self._parser
         has_more = self._request or parser.begun or parser.requests or self._ahead
         if self._transport is not None and not has_more:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import http
+from collections.abc import AsyncGenerator
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,25 +25,31 @@ class Refused(Exception):
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """What was decided of a request by its head: the name of what it asks for.
+    """What was decided of a request by its head: what it asks for, as its handler knows it.
 
     ``known`` says that the client has shown a token, or needs none.
     """
 
-    action: str
+    action: Any
     known: bool
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A whole request. ``action`` or ``refused`` is what its handler decided by its head."""
+    """A whole request. ``action`` or ``refused`` is what its handler decided by its head.
+
+    ``headers`` are those that its handler asked for, by their names in lower case. ``http11`` says
+    that its client understands a reply in chunks.
+    """
 
     method: str
     path: str
     query: str
-    action: str
+    action: Any
     keep_alive: bool
     body: bytes | bytearray
     refused: Refused | None = None
+    headers: dict[bytes, bytes] | None = None
+    http11: bool = True
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -57,16 +64,38 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     headers: bytes = b""
     close: bool = False
 
+    def spelled(self, now: float, *, keep_alive: bool, bodiless: bool = False) -> bytes:
+        """Return the reply as bytes; without its body for a client that asked for the head only."""
+        return b"%bContent-Length: %d\r\n%b%b\r\n%b" % (
+            _first_lines(self.status, self.content_type, int(now)),
+            len(self.body),
+            self.headers,
+            b"" if keep_alive else _CLOSE,
+            b"" if bodiless else self.body,
+        )
 
-def spell(reply: Reply, now: float, *, keep_alive: bool, bodiless: bool = False) -> bytes:
-    """Return a reply as bytes; without its body for a client that asked for the head only."""
-    return b"%bContent-Length: %d\r\n%b%b\r\n%b" % (
-        _first_lines(reply.status, reply.content_type, int(now)),
-        len(reply.body),
-        reply.headers,
-        b"" if keep_alive else _CLOSE,
-        b"" if bodiless else reply.body,
-    )
+
+class StreamedReply(msgspec.Struct, frozen=True, gc=False):
+    """A reply whose body is made while it is sent, as fast as the client reads.
+
+    ``pieces`` is closed when the client is gone. An ``endless`` one is ended when the server stops;
+    any other has until the end of the drain.
+    """
+
+    status: int
+    pieces: AsyncGenerator[bytes, None]
+    content_type: str
+    headers: bytes = b""
+    endless: bool = False
+
+    def head(self, now: float, *, chunked: bool, keep_alive: bool) -> bytes:
+        """Return the head of the reply as bytes."""
+        return b"%b%b%b%b\r\n" % (
+            _first_lines(self.status, self.content_type, int(now)),
+            b"Transfer-Encoding: chunked\r\n" if chunked else b"",
+            self.headers,
+            b"" if keep_alive else _CLOSE,
+        )
 
 
 _CLOSE: Final = b"Connection: close\r\n"

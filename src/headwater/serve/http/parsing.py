@@ -41,7 +41,8 @@ class RequestParser:
     """Cuts what arrives on a connection into requests. The methods ``on_...`` are for llhttp.
 
     ``requests`` are complete, and taken from there. ``begun`` says that a part of another one is
-    there, ``in_body`` that its head is complete, ``refused`` why nothing can follow.
+    there, ``in_body`` that its head is complete, ``refused`` why nothing can follow. Headers that
+    are named in ``kept`` are passed on with a request.
     """
 
     __slots__ = (
@@ -51,11 +52,14 @@ class RequestParser:
         "_body",
         "_chunked",
         "_expects",
+        "_fields",
         "_framing_bytes",
         "_head_bytes",
         "_headers",
         "_host",
         "_hosts",
+        "_http11",
+        "_kept",
         "_length",
         "_limits",
         "_llhttp",
@@ -73,11 +77,15 @@ class RequestParser:
         "requests",
     )
 
-    def __init__(self, limits: HttpLimits, admit: Admit) -> None:
+    def __init__(
+        self, limits: HttpLimits, admit: Admit, kept: frozenset[bytes] = frozenset()
+    ) -> None:
         self._limits = limits
         self._admit = admit
+        self._kept = kept
         self._llhttp = httptools.HttpRequestParser(self)
         self._expects: bool
+        self._fields: dict[bytes, bytes] | None
         self._refusal: Refused | None
         # The last ones that were accepted: clients repeat them with every request.
         self._host = b""
@@ -174,7 +182,7 @@ class RequestParser:
         self.begun = True
         self.in_body = self._expects = self._chunked = False
         self._target = self._body = b""
-        self._authorization = self._refusal = None
+        self._authorization = self._refusal = self._fields = None
         self._hosts = self._headers = self._head_bytes = self._length = self._size = 0
 
     def on_url(self, part: bytes) -> None:
@@ -191,6 +199,8 @@ class RequestParser:
                 raise self._too_many_headers()
             return
         name = name.lower()
+        if name in self._kept:
+            self._keep(name, value)
         if name not in _HEADERS:
             return
         if name == b"host":
@@ -212,6 +222,11 @@ class RequestParser:
         else:
             self._expects = value.strip().lower() == b"100-continue"
 
+    def _keep(self, name: bytes, value: bytes) -> None:
+        fields = self._fields = self._fields or {}
+        before = fields.get(name)
+        fields[name] = value if before is None else b"%b, %b" % (before, value)
+
     def on_headers_complete(self) -> None:
         """Check a head, and admit or refuse the request; what follows is its body."""
         limits = self._limits
@@ -220,7 +235,8 @@ class RequestParser:
         if self._headers > limits.max_headers:
             raise self._too_many_headers()
         version = self._llhttp.get_http_version()
-        if version == "1.1":
+        self._http11 = version == "1.1"
+        if self._http11:
             if self._hosts != 1:
                 raise Refused(400, "a request of HTTP/1.1 has one Host header")
         elif version != "1.0":
@@ -282,6 +298,8 @@ class RequestParser:
                 self._llhttp.should_keep_alive(),
                 body,
                 self._refusal,
+                self._fields,
+                self._http11,
             )
         )
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from headwater.serve.connections import OpenConnections, allowed_connections
-from headwater.serve.http.connection import Handler, HttpConnection
+from headwater.serve.http.connection import HttpConnection
+from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.processes import ServerProcess
 
 _BACKLOG: Final = 2048
 
 
-async def serve_http(process: ServerProcess, handler: Handler, limits: HttpLimits) -> None:
+async def serve_http(
+    process: ServerProcess,
+    handler: Handler,
+    limits: HttpLimits,
+    tls: ssl.SSLContext | None = None,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
     """Answer requests until the process is told to stop.
 
     Requests that have begun by then are still answered, if they are complete and their answers are
-    taken within ``limits.drain_ms``.
+    taken within ``limits.drain_ms``; ``stopping`` is called when that time begins.
     """
     loop = asyncio.get_running_loop()
     limits = replace(limits, max_connections=allowed_connections(limits.max_connections))
@@ -27,10 +36,13 @@ async def serve_http(process: ServerProcess, handler: Handler, limits: HttpLimit
         lambda: HttpConnection(connections, handler, limits),
         sock=process.bound,
         backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=limits.head_ms / 1000 if tls else None,
     )
     sweeping = loop.create_task(connections.sweep())
     process.ready()
     await process.stop.wait()
     server.close()
     sweeping.cancel()
+    stopping()
     await connections.drain(limits.drain_ms / 1000)

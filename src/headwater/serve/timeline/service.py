@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.faults import own_fault
-from headwater.serve.http.messages import Admitted, Refused, Reply, Request
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
-from headwater.serve.timeline.batching import Batcher, BatchPart
 from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
@@ -78,6 +78,11 @@ class Service:
         """Whether a client is anonymous until it shows a token."""
         return self._tokens.required
 
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The headers that it looks at: none beside those of HTTP itself."""
+        return frozenset()
+
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route and its token; raises Refused."""
         action = self._reading.route(method, path)
@@ -110,7 +115,7 @@ class Service:
             headers += b"Retry-After: 1\r\n"
         return wire.failed(refused.status, str(refused), headers, close=refused.close)
 
-    def count(self, reply: Reply) -> None:
+    def count(self, reply: Reply | StreamedReply) -> None:
         """Count a request that is answered, whether or not its client is still there."""
         self._metrics.count_request(reply.status)
 
@@ -118,7 +123,7 @@ class Service:
         began = time.perf_counter()
         tuples = self._reading.read_tuples(request.body)
 
-        def done(result: Written | Exception) -> None:
+        def done(result: Written | Exception, _at: int) -> None:
             if isinstance(result, Exception):
                 answer(self._failed(result))
             else:
@@ -134,7 +139,7 @@ class Service:
             answer(wire.selected(query, keys, Answer.empty(), time.perf_counter() - began))
             return
 
-        def done(result: Answer | Exception) -> None:
+        def done(result: Answer | Exception, _at: int) -> None:
             if isinstance(result, Exception):
                 answer(self._failed(result))
             else:

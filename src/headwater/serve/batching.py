@@ -1,9 +1,9 @@
-"""Batches what many requests ask for at one moment, so that the farm is called once for all of it.
+"""Batches what many requests ask for at one moment, so that one call is made for all of it.
 
 Whatever arrives during one round of the event loop goes into one call, and so does what arrives
-while a call is under way, unless that takes long. Operations commute, so no client can tell whether
-its request went alone. If a batch fails, each of its requests is retried alone: one whose keys can
-be served does not fail because of its neighbours.
+while a call is under way, unless that takes long. No client can tell whether its request went
+alone. If a batch fails, each of its requests is retried alone, where that cannot do it twice: one
+that can be served does not fail because of its neighbours.
 """
 
 from __future__ import annotations
@@ -25,17 +25,28 @@ MOST_ITEMS: Final = 2000
 
 @dataclass(slots=True)
 class BatchPart(Generic[T, R]):
-    """What one request adds to a batch; ``done`` is called with the result, or the error."""
+    """What one request adds to a batch; ``done`` is called with the result, or the error.
+
+    It is also told at which place of the batch the items of this part begin.
+    """
 
     items: Sequence[T]
-    done: Callable[[R | Exception], None]
+    done: Callable[[R | Exception, int], None]
 
 
 class Batcher(Generic[T, R]):
-    """Batches calls of one kind; ``call`` makes one for the items of several requests."""
+    """Batches calls of one kind; ``call`` makes one for the items of several requests.
 
-    def __init__(self, call: Callable[[list[T]], Awaitable[R]]) -> None:
+    ``harmless`` says of an error whether the parts of its batch may be retried.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[list[T]], Awaitable[R]],
+        harmless: Callable[[Exception], bool] = lambda _: True,
+    ) -> None:
         self._call = call
+        self._harmless = harmless
         self._waiting: deque[BatchPart[T, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._plan: asyncio.Handle | None = None
@@ -76,16 +87,19 @@ class Batcher(Generic[T, R]):
         try:
             result = await self._call([item for part in batch for item in part.items])
         except Exception as error:  # noqa: BLE001  whatever it is, a client waits for an answer
-            if len(batch) == 1:
-                batch[0].done(error)
-            else:
+            if len(batch) > 1 and self._harmless(error):
                 await asyncio.gather(*(self._run([part]) for part in batch))
+            else:
+                for part in batch:
+                    part.done(error, 0)
             return
+        at = 0
         for part in batch:
             try:
-                part.done(result)
+                part.done(result, at)
             except Exception as error:  # noqa: BLE001  the other parts wait for their results
-                part.done(error)
+                part.done(error, at)
+            at += len(part.items)
 
     @property
     def idle(self) -> bool:

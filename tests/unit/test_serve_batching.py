@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from headwater.errors import StoreError
-from headwater.serve.timeline.batching import MOST_ITEMS, SIDE_BY_SIDE, Batcher, BatchPart
+from headwater.serve.batching import MOST_ITEMS, SIDE_BY_SIDE, Batcher, BatchPart
+
+
+def told_first(future: asyncio.Future[Any], result: Any, _at: int) -> None:
+    future.set_result(result)
 
 
 def run_batches(
@@ -27,7 +32,7 @@ def run_batches(
         batcher: Batcher[int, int] = Batcher(serve)
         told = [asyncio.get_running_loop().create_future() for _ in parts]
         for items, future in zip(parts, told, strict=True):
-            batcher.add(BatchPart(items, future.set_result))
+            batcher.add(BatchPart(items, partial(told_first, future)))
         return await asyncio.gather(*told)
 
     results = asyncio.run(run())
@@ -64,10 +69,10 @@ def test_what_arrives_during_a_call_goes_together_and_does_not_wait_for_a_slow_o
 
         batcher: Batcher[int, None] = Batcher(serve)
         told = [loop.create_future() for _ in range(3)]
-        batcher.add(BatchPart([1], told[0].set_result))
+        batcher.add(BatchPart([1], partial(told_first, told[0])))
         await begun.wait()
         for number in (1, 2):
-            batcher.add(BatchPart([number + 1], told[number].set_result))
+            batcher.add(BatchPart([number + 1], partial(told_first, told[number])))
             await asyncio.sleep(0)
         await asyncio.gather(*told[1:])
         assert not told[0].done()
@@ -101,14 +106,14 @@ def test_a_part_that_cannot_take_its_result_is_given_the_error_and_the_others_th
         async def serve(items: list[int]) -> int:
             return len(items)
 
-        def broken(result: Any) -> None:
+        def broken(result: Any, _at: int) -> None:
             told.append(result)
             if isinstance(result, int):
                 raise ZeroDivisionError
 
         batcher: Batcher[int, int] = Batcher(serve)
         batcher.add(BatchPart([1], broken))
-        batcher.add(BatchPart([2], all_told.set_result))
+        batcher.add(BatchPart([2], partial(told_first, all_told)))
         assert await all_told == 2
 
     asyncio.run(asyncio.wait_for(run(), 20))

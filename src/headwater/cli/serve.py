@@ -1,0 +1,86 @@
+"""``headwater serve``: a store over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.http_options import HttpFlags
+from headwater.cli.option_groups import grouped
+from headwater.cli.options import StoreUrl
+
+
+@grouped
+def serve(
+    http_flags: HttpFlags,
+    http: Annotated[
+        str,
+        typer.Option(metavar="ADDR", help="Host and port to listen on; port 0 takes a free one."),
+    ] = "127.0.0.1:6300",
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="HEADWATER_TOKENS",
+            help="The file of tokens, made by `headwater token`; without it, everybody on this "
+            "machine may do everything.",
+            show_default=False,
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse whatever changes something.")
+    ] = False,
+    workers: Annotated[int, typer.Option(metavar="N", help="Serve by N processes.")] = 1,
+    requests_per_s: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Requests a second that each token may make; 0: any number."
+        ),
+    ] = 0,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let pages of this origin ask (CORS), or of any by *; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve TLS with this certificate.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The key of the certificate.", show_default=False),
+    ] = None,
+    store: StoreUrl = None,
+) -> None:
+    """Serve the store over HTTP, to programs in any language, until Ctrl-C or SIGTERM.
+
+    Without tokens it listens on the loopback only. Limits are those of each process. Either signal
+    lets requests that have begun end, and the exit code is 0.
+    """
+    from headwater.lazy_names import extra_needed
+
+    with extra_needed("serve"):
+        from headwater.serve.api.server import StoreServer, tls_context
+        from headwater.serve.listening import parse_address
+    from headwater.profiles import store_of
+    from headwater.serve.token_file import TokenFile
+    from headwater.serve.tokens import Tokens
+
+    server = StoreServer(
+        store_of(store, None),
+        parse_address(http),
+        Tokens() if tokens is None else TokenFile(tokens),
+        workers,
+        http_flags.limits(),
+        read_only,
+        requests_per_s,
+        tuple(origin or ()),
+        tls_context(tls_cert, tls_key),
+    )
+    server.run(lambda url: output.say(f"serving on {url}"))

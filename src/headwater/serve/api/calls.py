@@ -1,0 +1,66 @@
+"""One request of the API as its handler sees it: who asks, for what, and by which client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.serve.api.routes import Route
+from headwater.serve.http.authorization import require
+from headwater.serve.http.messages import Request
+from headwater.serve.tokens import Grant, Scope
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+    from headwater.serve.api.tails import Tails
+    from headwater.serve.api.writes import WriteBatches
+    from headwater.serve.tokens import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a process serves: the client of its store, and what its requests share."""
+
+    hw: AsyncHeadwater
+    store_url: str | None
+    tokens: Tokens
+    writes: WriteBatches
+    tails: Tails
+    openapi: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """A request that was admitted; ``query`` and ``body`` are of the types of its route.
+
+    ``accepted`` is the media type in which it is answered. ``names`` are those of its path.
+    """
+
+    served: Served
+    route: Route
+    grant: Grant
+    names: tuple[str, ...]
+    query: Any
+    body: Any
+    accepted: str
+    request: Request
+    id: str
+
+    @property
+    def hw(self) -> AsyncHeadwater:
+        """The client of the store."""
+        return self.served.hw
+
+    @property
+    def name(self) -> str:
+        """The name of the object that the request is about."""
+        return self.names[0]
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header of the request, or None."""
+        found = (self.request.headers or {}).get(name)
+        return None if found is None else found.decode("latin-1")
+
+    def require(self, needed: Scope, name: str) -> None:
+        """Check a further name that the request concerns; raises Refused, 403."""
+        require(self.grant, needed, name)

@@ -1,0 +1,77 @@
+"""Requests of pages in a browser: only those of origins that the server was asked to allow.
+
+A server without tokens trusts everybody on its machine, and a page of a foreign site that is shown
+there is not meant: neither one that sends a request across origins, nor one whose name was pointed
+to the loopback after it was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from headwater.errors import InvalidInput
+from headwater.serve.http.messages import Refused, Reply, StreamedReply
+from headwater.serve.listening import is_loopback
+
+_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE"
+_REQUEST: Final = b"Authorization, Content-Type, If-None-Match, Last-Event-ID, X-Request-ID"
+
+
+class Cors:
+    """The origins whose pages may ask; ``*`` allows all. Tokens are sent by hand, never cookies."""
+
+    def __init__(self, origins: Iterable[str]) -> None:
+        self._origins = frozenset(origin.encode() for origin in origins)
+        for origin in self._origins:
+            if origin != b"*" and (b"://" not in origin or b"\r" in origin or b"\n" in origin):
+                raise InvalidInput(
+                    f"{origin.decode()!r} is no origin; give one like https://app.example.com"
+                )
+
+    def allows(self, origin: bytes) -> bool:
+        """Return whether pages of an origin may ask."""
+        return origin in self._origins or b"*" in self._origins
+
+    def preflight(self, headers: dict[bytes, bytes] | None) -> Reply:
+        """Return the answer to a browser that asks whether a page may ask."""
+        more = b"Access-Control-Allow-Methods: %b\r\nAccess-Control-Allow-Headers: %b\r\n" % (
+            _METHODS,
+            _REQUEST,
+        )
+        reply = Reply(204, b"", "text/plain", more + b"Access-Control-Max-Age: 600\r\n")
+        allowed = self.allowed(headers, reply)
+        assert isinstance(allowed, Reply)
+        return allowed
+
+    def allowed(
+        self, headers: dict[bytes, bytes] | None, reply: Reply | StreamedReply
+    ) -> Reply | StreamedReply:
+        """Return a reply with what lets a page of an allowed origin read it."""
+        origin = (headers or {}).get(b"origin")
+        more = b"Vary: Origin\r\n"
+        if origin is not None and self.allows(origin):
+            more += (
+                b"Access-Control-Allow-Origin: %b\r\n"
+                b"Access-Control-Expose-Headers: ETag, X-Request-ID\r\n" % origin
+            )
+        return msgspec.structs.replace(reply, headers=reply.headers + more)
+
+
+def check_local(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
+    """Check a request to a server without tokens; raises Refused, 403, for that of a foreign page.
+
+    It names a host of the loopback, and comes from no page, or from one of an allowed origin.
+    """
+    given = headers or {}
+    host = given.get(b"host", b"").decode("latin-1").strip()
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    if name and not is_loopback(name.strip("[]")):
+        raise Refused(403, f"this server is not {name}; ask it by an address of the loopback")
+    origin = given.get(b"origin")
+    if origin is None or (cors is not None and cors.allows(origin)):
+        return
+    if origin.partition(b"://")[2] != given.get(b"host", b""):
+        raise Refused(403, "pages of other origins may not ask; allow their origin by --origin")

@@ -1,0 +1,50 @@
+"""Fields that the requests of several objects share, with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ
+
+# How long a request may wait for messages; one that is not answered yet holds a connection.
+MAX_BLOCK_MS: Final = 60_000
+
+Offset: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_OFFSET, description="An offset, from 1 on.")]
+Start: TypeAlias = Offset | Literal["first", "last"]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, description="How many to return at most.")]
+ReadCount: TypeAlias = Annotated[
+    int, Meta(ge=1, le=MAX_READ, description="How many messages to return at most.")
+]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_MS, description="Milliseconds.")]
+BlockMs: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=MAX_BLOCK_MS,
+        description="Milliseconds to wait for a first message, when there is none.",
+    ),
+]
+AckMs: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=MAX_MS,
+        description="Milliseconds after which a message that is not acknowledged is redelivered.",
+    ),
+]
+
+
+class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which part of a list: names that begin with ``prefix``, after one, and how many."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+    def of(self, names: list[str]) -> list[str]:
+        """Return the names of this part, of names that are sorted."""
+        found = [name for name in names if name > self.after and name.startswith(self.prefix)]
+        return found[: self.limit]

@@ -1,0 +1,196 @@
+"""The formats of messages over HTTP: JSON, a line of JSON for each, and Arrow IPC streams.
+
+An Arrow body is decoded by C++: it is accepted only without compression, with plain types and
+after its buffers were checked, so that a few bytes never become many.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, UnsetType
+
+from headwater.errors import InvalidInput
+from headwater.log.limits import MAX_BATCH_MESSAGES
+from headwater.log.runs import SCHEMA
+from headwater.serve.http.nesting import check_nesting
+from headwater.text_or_base64 import Encoding, from_text
+
+_COLUMNS: Final = ("tag", "value", "time", "headers")
+
+
+class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message to write: its value as text, as base64 by ``encoding``, or ``data``, any JSON."""
+
+    tag: str = ""
+    value: str | UnsetType = UNSET
+    data: msgspec.Raw | UnsetType = UNSET
+    encoding: Encoding | None = None
+    headers: dict[str, str] | None = None
+
+    def entry(self) -> tuple[Any, ...]:
+        """Return what the library writes; raises InvalidInput."""
+        value = self.bytes_or_text()
+        return (self.tag, value, self.headers) if self.headers else (self.tag, value)
+
+    def bytes_or_text(self) -> str | bytes:
+        """Return the value; raises InvalidInput."""
+        if (self.value is UNSET) is (self.data is UNSET):
+            raise InvalidInput("a message has either a value or data; give one of them")
+        if not isinstance(self.value, UnsetType):
+            return _decoded(self.value, self.encoding)
+        if self.encoding is not None:
+            raise InvalidInput("encoding goes with value; leave it out where data is given")
+        return bytes(self.data)  # type: ignore[arg-type]  # it is not UNSET
+
+
+def _decoded(text: str, encoding: Encoding | None) -> str | bytes:
+    if encoding is None:
+        return text
+    try:
+        return from_text(text, encoding)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+_read_line: Final = msgspec.json.Decoder(NewMessage)
+
+
+def entries_of_lines(body: bytes | bytearray) -> list[Any]:
+    """Read a body of one JSON document a line; raises InvalidInput."""
+    check_nesting(body)
+    try:
+        found = _read_line.decode_lines(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"a line is not a message: {error}") from None
+    return [message.entry() for message in found]
+
+
+def table_of_arrow(body: bytes | bytearray) -> pa.Table:
+    """Read a body that is an Arrow IPC stream; raises InvalidInput."""
+    try:
+        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+        schema = pa.ipc.read_schema(reader.read_next_message())
+        _check_schema(schema)
+        batches = []
+        rows = 0
+        for message in reader:
+            if message.type != "record batch":
+                raise InvalidInput(f"an Arrow body has record batches only, not {message.type}")
+            _check_uncompressed(message.metadata.to_pybytes())
+            batch = pa.ipc.read_record_batch(message, schema)
+            batch.validate(full=True)
+            rows += batch.num_rows
+            if rows > MAX_BATCH_MESSAGES:
+                raise InvalidInput(
+                    f"a batch may have {MAX_BATCH_MESSAGES} messages; send several of them"
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema)
+    except InvalidInput:
+        raise
+    except (pa.ArrowException, ValueError, StopIteration, EOFError, OSError, struct.error) as error:
+        raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from None
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    for field in schema:
+        if field.name not in _COLUMNS:
+            raise InvalidInput(f"there is no column {field.name!r}; send {', '.join(_COLUMNS)}")
+        if not _is_plain(field.type):
+            raise InvalidInput(
+                f"column {field.name!r} is {field.type}; send plain strings, binaries, numbers, "
+                "timestamps, and maps of them"
+            )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _is_plain(kind.key_type) and _is_plain(kind.item_type)
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_integer,
+        pa.types.is_timestamp,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _check_uncompressed(metadata: bytes) -> None:
+    """Look up in the flatbuffer of a message whether its buffers are compressed.
+
+    Field 2 of the message is its record batch, and field 3 of that says how it is compressed.
+    """
+    (root,) = struct.unpack_from("<I", metadata, 0)
+    header = _field(metadata, root, 2)
+    if header is None:
+        raise InvalidInput("the body is not an Arrow IPC stream: a message has no header")
+    (relative,) = struct.unpack_from("<I", metadata, header)
+    if _field(metadata, header + relative, 3) is not None:
+        raise InvalidInput("an Arrow body is sent without compression")
+
+
+def _field(buffer: bytes, table: int, number: int) -> int | None:
+    """Return where a field of a table lies; None when it is not there."""
+    (back,) = struct.unpack_from("<i", buffer, table)
+    place = table - back
+    if place < 0:
+        raise struct.error("a table has no fields")
+    (size,) = struct.unpack_from("<H", buffer, place)
+    if 4 + 2 * number >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", buffer, place + 4 + 2 * number)
+    return table + offset if offset else None
+
+
+class _Sink:
+    """A file that hands out what was written to it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        return len(self._pieces[-1])
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+async def arrow_pieces(
+    batches: AsyncIterator[pa.RecordBatch], most: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield record batches as an Arrow IPC stream, of so many rows at most."""
+    sink = _Sink()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        async for batch in batches:
+            part = batch.slice(0, most)
+            writer.write_batch(part)
+            most -= part.num_rows
+            yield sink.take()
+            if not most:
+                break
+    yield sink.take()

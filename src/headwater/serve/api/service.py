@@ -1,0 +1,287 @@
+"""Answers the requests of the API: who may ask, what was sent, and what the handler returns."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.serve.api.audit import audited
+from headwater.serve.api.calls import ApiCall, Served
+from headwater.serve.api.cors import Cors, check_local
+from headwater.serve.api.problems import problem_of, problem_of_refusal
+from headwater.serve.api.rates import Rates
+from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
+from headwater.serve.http.authorization import authorize
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.http.nesting import check_nesting
+from headwater.serve.tokens import Grant, Scope
+
+Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
+
+_ID: Final = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
+_HEADERS: Final = frozenset(
+    (
+        b"accept",
+        b"content-type",
+        b"host",
+        b"if-none-match",
+        b"last-event-id",
+        b"origin",
+        b"x-request-id",
+    )
+)
+_PREFLIGHT: Final = object()
+_ANY: Final = ("*/*", "application/*")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Admission(NamedTuple):
+    """What was decided by the head of a request."""
+
+    route: Route
+    names: tuple[str, ...]
+    grant: Grant
+
+
+class ApiService:
+    """Answers the requests of one process; a Handler of HTTP.
+
+    A ``read_only`` one refuses whatever changes something, whoever asks.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        router: Router,
+        *,
+        read_only: bool = False,
+        rates: Rates | None = None,
+        cors: Cors | None = None,
+    ) -> None:
+        self._served = served
+        self._router = router
+        self._read_only = read_only
+        self._rates = rates or Rates(0)
+        self._cors = cors
+        self._decoders = {
+            route: msgspec.json.Decoder(route.body)
+            for route in router.routes
+            if route.body is not None
+        }
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a client is anonymous until it shows a token."""
+        return self._served.tokens.required
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at, in lower case."""
+        return _HEADERS
+
+    def admit(self, method: str, path: str, authorization: str) -> Admitted:
+        """Decide on a request by its head: its route, its token, its rate; raises Refused."""
+        if method == "OPTIONS" and self._cors is not None:
+            return Admitted(_PREFLIGHT, known=not self.needs_token)
+        route, names = self._router.find(method, path)
+        name = names[0] if names else None
+        grant = authorize(self._served.tokens, authorization, route.scope, name)
+        if route.whole_store and route.scope and not (grant and grant.everywhere(route.scope)):
+            raise Refused(403, "this concerns the whole store; send a token for all names (*)")
+        if self._read_only and (route.scope or Scope.READ) > Scope.READ:
+            raise Refused(403, "this server is read-only; ask another one to change something")
+        if grant is None:
+            return Admitted(_Admission(route, names, _NOBODY), known=False)
+        self._rates.take(grant)
+        return Admitted(_Admission(route, names, grant), known=True)
+
+    def handle(self, request: Request, answer: Answer) -> Callable[[], Any] | None:
+        """Answer a request that was admitted, at once or later."""
+        if request.action is _PREFLIGHT:
+            answer(cast(Cors, self._cors).preflight(request.headers))
+            return None
+        request_id = self._id_of(request)
+        finish = partial(self._finish, request, request_id, answer)
+        try:
+            if not self.needs_token:
+                check_local(request.headers, self._cors)
+            call = self._call(request, request_id)
+            work = self._work(call)
+        except (Refused, HeadwaterError) as error:
+            finish(None, error)
+            return None
+        if not isinstance(work, Coroutine):
+            # A future that many requests of this moment share the work for.
+            future = asyncio.ensure_future(work)
+            future.add_done_callback(partial(self._done, call, finish))
+            return None
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._done, call, finish))
+        if not call.route.waits:
+            return None
+        self._waiting.add(task)
+        return task.cancel
+
+    def _work(self, call: ApiCall) -> Awaitable[Answered]:
+        if call.route.scope is Scope.ADMIN:
+            return audited(call)
+        return call.route.run(call)
+
+    def _call(self, request: Request, request_id: str) -> ApiCall:
+        route, names, grant = request.action
+        query = _read_query(request.query, route.query) if request.query else route.query()
+        sent = _media_type(request, b"content-type") if request.body else None
+        body: Any = None
+        if route.body is not None and (sent is None or sent not in route.bodies):
+            if sent not in (None, JSON):
+                raise Refused(415, f"this takes {', '.join((JSON, *route.bodies))}, not {sent}")
+            body = self._read_body(route, request.body)
+        elif route.body is None and request.body:
+            raise InvalidInput("this request takes no body; leave it out")
+        accepted = _accepted(request, route)
+        return ApiCall(
+            self._served, route, grant, names, query, body, accepted, request, request_id
+        )
+
+    def _read_body(self, route: Route, body: bytes | bytearray) -> Any:
+        check_nesting(body)
+        try:
+            # Without a body: the defaults of all fields.
+            return self._decoders[route].decode(body or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"the body is not what this request takes: {error}") from None
+
+    def _done(
+        self,
+        call: ApiCall,
+        finish: Callable[[Answered | None, BaseException | None], None],
+        work: asyncio.Future[Answered],
+    ) -> None:
+        self._tasks.discard(cast("asyncio.Task[Any]", work))
+        self._waiting.discard(cast("asyncio.Task[Any]", work))
+        if work.cancelled():
+            finish(None, Refused(503, "the server stops; retry with another connection"))
+        elif (error := work.exception()) is not None:
+            finish(None, error)
+        else:
+            finish(_etagged(call, work.result()), None)
+
+    def _finish(
+        self,
+        request: Request,
+        request_id: str,
+        answer: Answer,
+        answered: Answered | None,
+        error: BaseException | None,
+    ) -> None:
+        if isinstance(error, HeadwaterError):
+            answered = problem_of(error, request_id)
+        elif error is not None:
+            refused = error if isinstance(error, Refused) else own_fault(error)
+            answered = problem_of_refusal(refused, request_id)
+        elif isinstance(answered, Reply | StreamedReply):
+            own = b"X-Request-ID: %b\r\n" % request_id.encode()
+            answered = msgspec.structs.replace(answered, headers=answered.headers + own)
+        else:
+            own = b"X-Request-ID: %b\r\n" % request_id.encode()
+            answered = Reply(request.action.route.status, _encode(answered), JSON, own)
+        if self._cors is not None:
+            answered = self._cors.allowed(request.headers, answered)
+        answer(answered)
+
+    def refuse(self, refused: Refused) -> Reply:
+        """Return the reply to what is refused, which may not even be a request."""
+        return problem_of_refusal(refused, self._new_id())
+
+    def count(self, reply: Reply | StreamedReply) -> None:
+        """Count a request that is answered: the place for metrics."""
+
+    def _id_of(self, request: Request) -> str:
+        given = (request.headers or {}).get(b"x-request-id")
+        return given.decode() if given and _ID.fullmatch(given) else self._new_id()
+
+    def _new_id(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def drain(self) -> None:
+        """End what waits for messages, so that its clients ask another server."""
+        for task in list(self._waiting):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Wait until no request is under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+_NOBODY: Final = Grant("nobody", {})
+
+
+def _etagged(call: ApiCall, answered: Answered) -> Answered:
+    """Answer 304 to a client that has what is shown already."""
+    if call.request.method not in ("GET", "HEAD") or isinstance(answered, Reply | StreamedReply):
+        return answered
+    body = _encode(answered)
+    tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+    header = f"ETag: {tag}\r\n".encode()
+    known = call.header(b"if-none-match")
+    if known and (
+        known == "*" or tag in [one.strip().removeprefix("W/") for one in known.split(",")]
+    ):
+        return Reply(304, b"", JSON, header)
+    return Reply(200, body, JSON, header)
+
+
+def _read_query(text: str, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    given: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except (ValueError, UnicodeDecodeError):
+        raise InvalidInput("the query is not spelled as parameters are: a=1&b=2") from None
+    for name, value in pairs:
+        if name in given:
+            raise InvalidInput(f"the parameter {name!r} is given twice; give it once")
+        given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        takes = ", ".join(kind.__struct_encode_fields__) if kind is not NoQuery else "none"
+        raise InvalidInput(f"the query is wrong: {error}; the parameters are: {takes}") from None
+
+
+def _media_type(request: Request, header: bytes) -> str:
+    given = (request.headers or {}).get(header, b"").decode("latin-1")
+    return given.partition(";")[0].strip().lower() or JSON
+
+
+def _accepted(request: Request, route: Route) -> str:
+    """Return the first media type that the client accepts and the route has; raises Refused."""
+    given = (request.headers or {}).get(b"accept")
+    default = JSON if route.answer is not None else (*route.answers, JSON)[0]
+    if given is None:
+        return default
+    for part in given.decode("latin-1").lower().split(","):
+        wanted = part.partition(";")[0].strip()
+        if wanted in _ANY or wanted == default or (wanted == "text/*" and default[:5] == "text/"):
+            return default
+        if wanted in route.answers:
+            return wanted
+    has = ", ".join(dict.fromkeys((default, *route.answers)))
+    raise Refused(406, f"this is answered as {has}; accept one of them")

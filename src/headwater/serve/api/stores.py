@@ -1,0 +1,62 @@
+"""The server and its store over HTTP: whether they serve, what they are, and the doctor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Literal
+
+import msgspec
+
+from headwater.errors import HeadwaterError
+from headwater.release import __version__
+from headwater.serve.api.audit import AUDIT
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.routes import JSON, Answered, Route
+from headwater.serve.http.messages import Refused, Reply
+from headwater.serve.tokens import Scope
+from headwater.store.doctor import examine
+from headwater.views.record import View
+from headwater.views.stores import DoctorView
+
+READY_S: Final = 2.0
+
+
+class HealthView(View, frozen=True, kw_only=True):
+    """Whether a server serves."""
+
+    status: Literal["ok"] = "ok"
+    version: str = __version__
+
+
+async def get_health(call: ApiCall) -> HealthView:  # noqa: ARG001
+    """Answer that the process is alive, whatever its store does."""
+    return HealthView()
+
+
+async def get_readiness(call: ApiCall) -> HealthView:
+    """Answer whether requests can be served: the store answers within two seconds."""
+    try:
+        async with asyncio.timeout(READY_S):
+            await call.hw.stream(AUDIT).info()
+    except (HeadwaterError, TimeoutError) as error:
+        raise Refused(503, f"the store does not answer: {error or 'it is too slow'}") from None
+    return HealthView()
+
+
+async def get_openapi(call: ApiCall) -> Answered:
+    """Return this description of the API, as OpenAPI 3.1."""
+    return Reply(200, call.served.openapi, JSON)
+
+
+async def get_doctor(call: ApiCall) -> msgspec.Struct:
+    """Examine what the store really promises, by its settings and its state; changes nothing."""
+    report = await asyncio.to_thread(examine, call.served.store_url)
+    return DoctorView.of(report)
+
+
+STORE_ROUTES: Final = (
+    Route("GET", "/healthz", get_health, None, answer=HealthView),
+    Route("GET", "/readyz", get_readiness, None, answer=HealthView),
+    Route("GET", "/v1/openapi.json", get_openapi, None, answer=dict[str, Any]),
+    Route("GET", "/v1/store/doctor", get_doctor, Scope.READ, answer=DoctorView, whole_store=True),
+)

@@ -1,0 +1,255 @@
+"""Streams over HTTP: write, read, tail, and where they stand."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import UnknownStream
+from headwater.inputs import check_name
+from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
+from headwater.serve.api import formats
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.fields import BlockMs, ListQuery, ReadCount, Start
+from headwater.serve.api.formats import NewMessage
+from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
+from headwater.serve.api.writes import written_view
+from headwater.serve.http.messages import StreamedReply
+from headwater.serve.tokens import Scope
+from headwater.views.overview import some_streams
+from headwater.views.record import View
+from headwater.views.streams import (
+    LinesWrittenView,
+    MessageView,
+    OffsetsView,
+    StreamView,
+)
+
+# A body of up to this size is written together with those of other requests.
+_BATCHED_BYTES: Final = 16 * 1024
+_PAGE: Final = 1000
+
+
+class StreamsView(View, frozen=True, kw_only=True):
+    """Streams by name; ``next`` is the name to go on after, when there are more."""
+
+    streams: list[StreamView]  # type: ignore[valid-type]  # mirror makes it at run time
+    next: str | None
+
+
+class PassageView(View, frozen=True, kw_only=True):
+    """What lies from an offset on; the next read begins at ``next``.
+
+    ``gap`` are offsets that were evicted before they could be read. ``last`` is where the stream
+    ended.
+    """
+
+    stream: str
+    messages: list[MessageView]
+    next: int
+    gap: OffsetsView | None
+    last: int
+
+
+class OffsetView(View, frozen=True, kw_only=True):
+    """An offset of a stream."""
+
+    stream: str
+    offset: int
+
+
+class WriteQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How messages are written: a repeat of ``producer`` and ``sequence`` changes nothing."""
+
+    producer: str | None = None
+    sequence: Annotated[int, Meta(ge=0, le=MAX_OFFSET)] | None = None
+    backlog: Annotated[int, Meta(ge=0, le=MAX_OFFSET)] | None = None
+
+
+class ReadQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What is read: from which offset on, how much, and how long it is waited for."""
+
+    from_: Start = msgspec.field(default="first", name="from")
+    count: ReadCount = 100
+    block_ms: BlockMs = 0
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a tail begins, unless the header Last-Event-ID says where it goes on."""
+
+    from_: Start = msgspec.field(default="last", name="from")
+
+
+class OffsetQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A time in milliseconds since 1970."""
+
+    time_ms: Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+
+
+def write_messages(call: ApiCall) -> Any:
+    """Append messages, all or none; returns their offsets.
+
+    The body is a message, a list of messages, a message a line, or an Arrow IPC stream without
+    compression with the columns tag, value and, if wished, time and headers. A repeat with the same
+    producer and sequence changes nothing and is answered as the first time. Small requests of one
+    moment are written together; each is in the log whole or not at all.
+    """
+    query, request = call.query, call.request
+    if call.body is None:
+        media = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if media == ARROW:
+            return _append(call)
+        entries = formats.entries_of_lines(request.body)
+    elif isinstance(call.body, NewMessage):
+        entries = [call.body.entry()]
+    else:
+        entries = [message.entry() for message in call.body]
+    plain = query.producer is None and query.sequence is None and query.backlog is None
+    if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(entries) <= MAX_BATCH_MESSAGES:
+        return call.served.writes.write(call.name, entries)
+    return _write_many(call, entries)
+
+
+async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
+    query = call.query
+    offsets = await call.hw.stream(call.name).write_many(
+        entries, backlog=query.backlog, producer=query.producer, sequence=query.sequence
+    )
+    return written_view(call.name, offsets)
+
+
+async def _append(call: ApiCall) -> LinesWrittenView:
+    query = call.query
+    offsets = await call.hw.stream(call.name).append(
+        formats.table_of_arrow(call.request.body),
+        backlog=query.backlog,
+        producer=query.producer,
+        sequence=query.sequence,
+    )
+    return written_view(call.name, offsets)
+
+
+async def read_messages(call: ApiCall) -> Answered:
+    """Read messages from an offset on, over holes; evicted offsets are shown as a gap.
+
+    With block_ms the request waits for a first message (long poll). As lines of JSON or as an Arrow
+    IPC stream, up to count messages are sent as fast as the client takes them.
+    """
+    query = call.query
+    stream = call.hw.stream(call.name)
+    at = await _offset(call, query.from_)
+    if call.accepted == JSON:
+        passage = await stream.read_from(at, min(query.count, 10_000), block_ms=query.block_ms)
+        gap = passage.gap if query.from_ != "first" else None
+        return PassageView(
+            stream=call.name,
+            messages=[MessageView.of(message) for message in passage.messages],
+            next=passage.next,
+            gap=gap and OffsetsView(first=gap[0], last=gap[1]),
+            last=passage.last,
+        )
+    if query.block_ms:
+        await stream.read_from(at, 1, block_ms=query.block_ms)
+    if call.accepted == ARROW:
+        pieces = formats.arrow_pieces(stream.scan(at), query.count)
+    else:
+        pieces = _lines(call, at, query.count)
+    return StreamedReply(200, pieces, call.accepted)
+
+
+async def _lines(call: ApiCall, at: int, count: int) -> Any:
+    """Yield messages from an offset on, a line each."""
+    stream = call.hw.stream(call.name)
+    while count:
+        passage = await stream.read_from(at, min(count, _PAGE))
+        if passage.next == at:
+            return
+        if passage.gap is not None:
+            first, last = passage.gap
+            yield b'{"gone":{"first":%d,"last":%d}}\n' % (first, last)
+        encode = msgspec.json.encode
+        yield b"".join(encode(MessageView.of(message)) + b"\n" for message in passage.messages)
+        at = passage.next
+        count -= len(passage.messages)
+
+
+async def _offset(call: ApiCall, start: int | str) -> int:
+    if isinstance(start, int):
+        return start
+    facts = await call.hw.stream(call.name).info()
+    return max(facts.first, 1) if start == "first" else facts.last + 1
+
+
+async def tail_stream(call: ApiCall) -> Answered:
+    """Send messages as they are written, as server-sent events, from any offset on.
+
+    The id of an event is the offset of its message; a client that reconnects with Last-Event-ID
+    goes on behind it and misses nothing. Offsets that were evicted before a slow client came to
+    them are named by an event `skipped`.
+    """
+    check_name(call.name, "stream")
+    seen = call.header(b"last-event-id")
+    if seen is not None and seen.isdecimal() and int(seen) < MAX_OFFSET:
+        at = int(seen) + 1
+    else:
+        at = await _offset(call, call.query.from_)
+    allowed = lambda: call.served.tokens.still(call.grant)  # noqa: E731
+    pieces = call.served.tails.events(call.name, at, allowed)
+    return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
+
+
+async def list_streams(call: ApiCall) -> StreamsView:
+    """List the streams that the token may read, by name."""
+    names = [name for name in await call.hw.streams() if call.grant.allows(Scope.READ, name)]
+    page = call.query.of(names)
+    found = await call.hw.store.run(some_streams(page))
+    more = len(page) == call.query.limit and page[-1] != names[-1]
+    return StreamsView(
+        streams=[StreamView.of(stream) for stream in found], next=page[-1] if more else None
+    )
+
+
+async def get_stream(call: ApiCall) -> msgspec.Struct:
+    """Show where a stream stands: its offsets, sizes, retention, groups and readers."""
+    facts = await call.hw.stream(call.name).info()
+    if not (facts.exists or facts.groups or facts.readers):
+        raise UnknownStream(call.name)
+    return StreamView.of(facts)
+
+
+async def get_offset_at(call: ApiCall) -> OffsetView:
+    """Find the offset of the first message at or after a time; last + 1 without one."""
+    offset = await call.hw.stream(call.name).offset_at(call.query.time_ms)
+    return OffsetView(stream=call.name, offset=offset)
+
+
+_ONE: Final = "/v1/streams/{stream}"
+STREAM_ROUTES: Final = (
+    Route("GET", "/v1/streams", list_streams, Scope.READ, query=ListQuery, answer=StreamsView),
+    Route("GET", _ONE, get_stream, Scope.READ, answer=StreamView),
+    Route(
+        "POST",
+        f"{_ONE}/messages",
+        write_messages,
+        Scope.WRITE,
+        query=WriteQuery,
+        body=NewMessage | list[NewMessage],
+        bodies=(NDJSON, ARROW),
+        answer=LinesWrittenView,
+        status=201,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/messages",
+        read_messages,
+        Scope.READ,
+        query=ReadQuery,
+        answer=PassageView,
+        answers=(NDJSON, ARROW),
+        waits=True,
+    ),
+    Route("GET", f"{_ONE}/tail", tail_stream, Scope.READ, query=TailQuery, answers=(EVENTS,)),
+    Route("GET", f"{_ONE}/offset", get_offset_at, Scope.READ, query=OffsetQuery, answer=OffsetView),
+)

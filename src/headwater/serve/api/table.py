@@ -1,0 +1,11 @@
+"""The table of routes: everything that may be asked of the API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headwater.serve.api.stores import STORE_ROUTES
+from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
+from headwater.serve.api.streams import STREAM_ROUTES
+
+ROUTES: Final = (*STORE_ROUTES, *STREAM_ROUTES, *UPKEEP_ROUTES)

@@ -1,0 +1,141 @@
+"""Tails of streams as server-sent events, from any offset on, without loss.
+
+All tails of a stream that have come to its end wait together: one read of the store is blocked for
+them, and what wakes it is read and encoded once. A tail whose client reads slowly holds up nobody
+and loses nothing: it reads on from the log by itself, from its own offset. Only what was evicted
+before it came there is missing, and the client is told which offsets (event ``skipped``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from headwater.log.types import Message, Passage
+from headwater.views.streams import MessageView, OffsetsView
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+    from headwater.log.aio_stream import AsyncStream
+
+# A comment is sent after so long, by which both sides notice that the other is gone.
+KEEP_ALIVE_MS: Final = 15_000
+_PAGE: Final = 1000
+_ALIVE: Final = b": still here\n\n"
+# How long a client waits before it connects again.
+_HELLO: Final = b"retry: 1000\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Arrived(NamedTuple):
+    """What woke the tails of a stream: everything from ``at`` up to ``next``, as events."""
+
+    at: int
+    next: int
+    events: bytes
+
+
+class _Follower:
+    """Waits at the end of a stream for all tails that have come there."""
+
+    def __init__(self, stream: AsyncStream[Any], at: int, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self.at = at
+        self._ended = ended
+        self._waiting: list[asyncio.Future[_Arrived]] = []
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def arrival(self) -> asyncio.Future[_Arrived]:
+        """Return what arrives next; nothing has when it was time to show that we are alive."""
+        future: asyncio.Future[_Arrived] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    async def _follow(self) -> None:
+        # Those who made this wait by the time that it runs.
+        await asyncio.sleep(0)
+        try:
+            while self._waiting:
+                passage = await self._stream.read_from(self.at, _PAGE, block_ms=KEEP_ALIVE_MS)
+                arrived = _Arrived(self.at, passage.next, events_of(passage))
+                self.at = passage.next
+                waiting, self._waiting = self._waiting, []
+                for future in waiting:
+                    if not future.done():
+                        future.set_result(arrived)
+                # The tails send it, and those that are not held up wait here again.
+                await asyncio.sleep(0)
+        except Exception as error:  # noqa: BLE001  every tail ends with it
+            for future in self._waiting:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self._ended()
+
+    def stop(self) -> None:
+        """End the follower; nobody waits any more."""
+        self._task.cancel()
+
+
+class Tails:
+    """The tails of a process."""
+
+    def __init__(self, hw: AsyncHeadwater) -> None:
+        self._hw = hw
+        self._followers: dict[str, _Follower] = {}
+
+    async def events(
+        self, name: str, at: int, allowed: Callable[[], bool]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events of a stream from an offset on, as long as the client is allowed to."""
+        stream: AsyncStream[Any] | None = None
+        yield _HELLO
+        while allowed():
+            follower = self._followers.get(name)
+            if follower is None or follower.at != at:
+                stream = stream or self._hw.stream(name)
+                passage = await stream.read_from(at, _PAGE)
+                if passage.next > at:
+                    yield events_of(passage)
+                    at = passage.next
+                    continue
+                follower = self._followers.get(name) or self._follow(name, at)
+            # It may hold a node that it has read, which thousands of idle tails must not.
+            stream = None
+            arrived = await follower.arrival()
+            if arrived.at != at:
+                continue
+            yield arrived.events or _ALIVE
+            at = arrived.next
+
+    def _follow(self, name: str, at: int) -> _Follower:
+        def ended() -> None:
+            if self._followers.get(name) is follower:
+                del self._followers[name]
+
+        follower = _Follower(self._hw.stream(name), at, ended)
+        self._followers[name] = follower
+        return follower
+
+    def stop(self) -> None:
+        """End all followers."""
+        for follower in list(self._followers.values()):
+            follower.stop()
+
+
+def events_of(passage: Passage[Any]) -> bytes:
+    """Return a passage as events: each message by its offset, and what was evicted before."""
+    found = [_event(message) for message in passage.messages]
+    if passage.gap is not None:
+        first, last = passage.gap
+        facts = _encode(OffsetsView(first=first, last=last))
+        found.insert(0, b"event: skipped\nid: %d\ndata: %b\n\n" % (last, facts))
+    return b"".join(found)
+
+
+def _event(message: Message[Any]) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (message.offset, _encode(MessageView.of(message)))

@@ -1,0 +1,158 @@
+"""Tails by server-sent events lose nothing: from any offset, behind a reconnect, when slow."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from headwater.serve.token_file import TokenFile, add_token, remove_token
+from headwater.serve.tokens import Scope
+from tests.support.api import ApiServer, messages_of
+from tests.support.stores import Stores
+
+
+@pytest.fixture(scope="module")
+def api(stores: Stores) -> Iterator[ApiServer]:
+    with ApiServer(stores.url("plain")) as server:
+        yield server
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s-{secrets.token_hex(4)}"
+
+
+def write(api: ApiServer, name: str, first: int, last: int, size: int = 1) -> None:
+    client = api.client()
+    batch = [{"tag": "x" * size, "value": str(n)} for n in range(first, last + 1)]
+    assert client.post(messages_of(name), batch).body["last"] == last
+    client.close()
+
+
+def test_a_tail_has_what_was_there_and_what_comes(api: ApiServer, name: str) -> None:
+    write(api, name, 1, 3)
+    client = api.client()
+    events = client.events(f"/v1/streams/{name}/tail?from=2")
+    assert [event["id"] for event in islice(events, 2)] == ["2", "3"]
+    write(api, name, 4, 4)
+    event = next(events)
+    assert (event["id"], json.loads(event["data"])["value"]) == ("4", "4")
+    client.close()
+
+
+def test_a_tail_begins_at_the_end_and_goes_on_where_it_was(api: ApiServer, name: str) -> None:
+    write(api, name, 1, 3)
+    path = f"/v1/streams/{name}/tail"
+    first, second = api.client(), api.client()
+    new, known = first.events(path), second.events(path, last=1)
+    assert [next(known)["id"] for _ in range(2)] == ["2", "3"]
+    write(api, name, 4, 5)
+    assert [next(known)["id"] for _ in range(2)] == ["4", "5"]
+    assert next(new)["id"] == "4"
+    first.close()
+    second.close()
+
+
+def test_many_tails_of_one_stream_all_have_everything(api: ApiServer, name: str) -> None:
+    write(api, name, 1, 1)
+    clients = [api.client() for _ in range(20)]
+    tails = [client.events(f"/v1/streams/{name}/tail?from=1") for client in clients]
+    for tail in tails:
+        assert next(tail)["id"] == "1"
+    for first in range(2, 32, 10):
+        write(api, name, first, first + 9)
+    for tail in tails:
+        assert [int(next(tail)["id"]) for _ in range(30)] == list(range(2, 32))
+    for client in clients:
+        client.close()
+
+
+def test_what_was_evicted_is_named_and_the_rest_follows(api: ApiServer, name: str) -> None:
+    write(api, name, 1, 6)
+    client = api.client()
+    client.post(f"/v1/streams/{name}/evict", {"up_to": 4})
+    events = client.events(f"/v1/streams/{name}/tail?from=2")
+    skipped = next(events)
+    assert (skipped["event"], skipped["id"]) == ("skipped", "4")
+    assert json.loads(skipped["data"]) == {"first": 2, "last": 4}
+    assert next(events)["id"] == "5"
+    client.close()
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(
+    api: ApiServer, name: str
+) -> None:
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+    slow.settimeout(30)
+    slow.connect(("127.0.0.1", api.port))
+    slow.sendall(f"GET /v1/streams/{name}/tail?from=1 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    quick = api.client()
+    tail = quick.events(f"/v1/streams/{name}/tail?from=1")
+    total = 0
+    for _ in range(8):
+        write(api, name, total + 1, total + 500, size=2000)
+        total += 500
+    assert [int(next(tail)["id"]) for _ in range(total)] == list(range(1, total + 1))
+    quick.close()
+    found: list[int] = []
+    text = b""
+    while len(found) < total:
+        piece = slow.recv(1 << 16)
+        assert piece, "the server has closed the connection"
+        *lines, text = (text + piece).split(b"\n")
+        found += [int(line[4:]) for line in lines if line.startswith(b"id: ")]
+    assert found == list(range(1, total + 1))
+    slow.close()
+
+
+def test_a_server_that_stops_ends_tails_and_long_polls_at_once(stores: Stores, name: str) -> None:
+    with ApiServer(stores.url("plain")) as api:
+        write(api, name, 1, 1)
+        clients = [api.client() for _ in range(10)]
+        tails = [client.events(f"/v1/streams/{name}/tail?from=1") for client in clients]
+        assert [next(tail)["id"] for tail in tails] == ["1"] * 10
+        poll = socket.create_connection(("127.0.0.1", api.port))
+        poll.settimeout(30)
+        head = (
+            f"GET {messages_of(name, '?from=2&block_ms=60000')} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        poll.sendall(head.encode())
+        # The answer to a second request shows that the first was taken up.
+        assert clients[0] is not None
+        other = api.client()
+        assert other.get("/healthz").status == 200
+        api.stop()
+        assert [list(tail) for tail in tails] == [[]] * 10, "each ends as a whole reply does"
+        assert poll.recv(65536).startswith(b"HTTP/1.1 503")
+        poll.close()
+        for client in (*clients, other):
+            client.close()
+
+
+def test_a_tail_ends_when_its_token_is_taken_back(
+    stores: Stores, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens.json"
+    reader = add_token(path, "reader", {Scope.READ: ["s-*"]})
+    writer = add_token(path, "writer", {Scope.WRITE: ["*"]})
+    now = [0.0]
+    with ApiServer(stores.url("plain"), TokenFile(path, lambda: now[0])) as api:
+        client, other = api.client(reader), api.client(writer)
+        other.post(messages_of(name), {"value": "1"})
+        events = client.events(f"/v1/streams/{name}/tail?from=1")
+        assert next(events)["id"] == "1"
+        remove_token(path, "reader")
+        now[0] += 2
+        other.post(messages_of(name), {"value": "2"})
+        # It was sent before the tail asked again whether it may go on.
+        assert [event["id"] for event in events] == ["2"]
+        assert other.get("/healthz").status == 200
+        client.close()
+        other.close()

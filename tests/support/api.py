@@ -1,0 +1,139 @@
+"""The HTTP API in a thread of this process, on a real store, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import uvloop
+
+from headwater.serve.api.server import StoreServer
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.listening import ListenAddress
+from headwater.serve.processes import ServerProcess
+from headwater.serve.tokens import Tokens
+
+
+class Answer(NamedTuple):
+    """An answer: its status, its headers by lower-case names, and its body, decoded if JSON."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+class ApiServer:
+    """A server in a thread, which serves until the block ends."""
+
+    def __init__(
+        self,
+        store_url: str,
+        tokens: Tokens | None = None,
+        limits: HttpLimits | None = None,
+        **words: Any,
+    ) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        address = ListenAddress("127.0.0.1", 0)
+        bound = address.bind()
+        self.port: int = bound.getsockname()[1]
+        self._stop = asyncio.Event()
+        listening = threading.Event()
+        server = StoreServer(
+            store_url, address, tokens or Tokens(), 1, limits or HttpLimits(), **words
+        )
+        process = ServerProcess(0, bound, self._stop, listening.set)
+        self._serving = asyncio.run_coroutine_threadsafe(server.serve(process), self._loop)
+        assert listening.wait(30), self._serving.result(0)
+
+    def client(self, token: str | None = None) -> ApiClient:
+        """Return a client on a connection of its own."""
+        return ApiClient(self.port, token)
+
+    def stop(self) -> None:
+        """Tell the server to stop, as SIGTERM does, and wait until it has."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._serving.result(30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class ApiClient:
+    """A client of the API, by one connection."""
+
+    def __init__(self, port: int, token: str | None = None) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._token = token
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        media: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Send a request; a body that is not bytes is sent as JSON."""
+        sent = dict(headers or {})
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        data = body
+        if body is not None:
+            sent["Content-Type"] = media
+            if not isinstance(body, bytes):
+                data = json.dumps(body).encode()
+        self._connection.request(method, path, data, sent)
+        reply = self._connection.getresponse()
+        text = reply.read()
+        found = {name.lower(): value for name, value in reply.getheaders()}
+        is_json = found.get("content-type", "").endswith("json") and b"\n" not in text
+        return Answer(reply.status, found, json.loads(text) if is_json and text else text)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+    def post(self, path: str, body: Any, **words: Any) -> Answer:
+        return self.ask("POST", path, body, **words)
+
+    def events(self, path: str, last: int | None = None) -> Iterator[dict[str, str]]:
+        """Open a tail and return its events, without comments and what says when to reconnect."""
+        sent = {} if last is None else {"Last-Event-ID": str(last)}
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        self._connection.request("GET", path, headers=sent)
+        reply = self._connection.getresponse()
+        assert reply.status == 200, reply.read()
+        return self._events(reply)
+
+    def _events(self, reply: http.client.HTTPResponse) -> Iterator[dict[str, str]]:
+        event: dict[str, str] = {}
+        while line := reply.readline():
+            name, colon, value = line.decode().rstrip("\n").partition(": ")
+            if colon and name:
+                event[name] = value
+            elif event:
+                if "data" in event:
+                    yield event
+                event = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def messages_of(stream: str, query: str = "") -> str:
+    """Return the path of the messages of a stream."""
+    return f"/v1/streams/{quote(stream, safe='')}/messages{query}"
