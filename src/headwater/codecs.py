@@ -111,7 +111,7 @@ def coder_of(codec: AnyCodec[Any] | None) -> Coder[Any] | None:
     if isinstance(codec, str):
         if codec != "json":
             raise InvalidInput(f"there is no codec {codec!r}; the one with a name is 'json'")
-        return Coder(msgspec.json.encode, msgspec.json.decode, "json")
+        return Coder(_json, msgspec.json.decode, "json")
     if isinstance(codec, tuple):
         if len(codec) != 2 or not all(map(callable, codec)):
             raise InvalidInput("a codec of functions is a pair: (encode, decode)")
@@ -121,6 +121,13 @@ def coder_of(codec: AnyCodec[Any] | None) -> Coder[Any] | None:
     if not isinstance(codec, type) and hasattr(codec, "encode") and hasattr(codec, "decode"):
         return Coder(codec.encode, codec.decode, _name(type(codec)))
     return _typed(codec)
+
+
+def _json(value: Any) -> bytes:
+    # msgspec writes bytes as base64, and a reader would get another value than was written.
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("JSON has no bytes; write them without a codec, or as text")
+    return msgspec.json.encode(value)
 
 
 def _typed(kind: Any) -> Coder[Any]:
@@ -146,7 +153,10 @@ def _pydantic(model: Any) -> Coder[Any]:
     def encode(value: Any) -> bytes:
         if not isinstance(value, model):
             raise TypeError(f"it is not a {model.__name__}")
-        return bytes(value.model_dump_json().encode())
+        data = bytes(value.model_dump_json(warnings=False).encode())
+        # A model may be made without its checks. What is written must be readable.
+        model.model_validate_json(data)
+        return data
 
     return Coder(encode, model.model_validate_json, _name(model))
 

@@ -133,8 +133,10 @@ def test_a_value_that_does_not_fit_stops_nothing_but_itself(client: headwater.He
         (OrderStruct, OrderStruct("one")),  # type: ignore[arg-type]
         (OrderStruct, b"bytes"),
         (OrderModel, {"number": 1}),
+        (OrderModel, OrderModel.model_construct(number="one")),
         (list[int], ["one"]),
         ("json", object()),
+        ("json", b"bytes"),
         ((str, str), "no bytes"),
     ],
     ids=lambda v: getattr(v, "__name__", type(v).__name__),

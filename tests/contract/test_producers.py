@@ -128,3 +128,22 @@ def test_a_boundary_between_messages_is_content(stream: Stream) -> None:
     ):
         with pytest.raises(ReusedSequence):
             stream.write_many(other, producer="p", sequence=1)
+
+
+def test_one_write_may_be_repeated_as_a_batch_may(client: Headwater, name: str) -> None:
+    stream, topic = client.stream(name), client.topic(f"{name}.t", partitions=2)
+    headers = {"trace": b"1"}
+    for _ in range(2):
+        assert stream.write("t", b"v", producer="p", sequence=1) == 1
+        assert stream.write("t", b"w", headers=headers, producer="p", sequence=2) == 2
+        placed = topic.write("t", b"v", producer="p", sequence=1)
+        assert placed.offset == 1
+    assert stream.write_many([("t", b"v")], producer="p", sequence=1) == range(1, 2)
+    message = stream.read(2, 1)[0]
+    assert message is not None
+    assert dict(message.headers) == headers
+    with pytest.raises(ReusedSequence):
+        stream.write("t", b"other", producer="p", sequence=1)
+    with pytest.raises(InvalidInput, match="go together"):
+        stream.write("t", b"v", sequence=3)
+    assert (stream.info().last, topic.info()[placed.partition].last) == (2, 1)

@@ -191,6 +191,13 @@ def test_each_message_of_a_batch_may_have_a_dedupe_key(queue: Queue) -> None:
     assert values(queue.pop(9)) == [b"1", b"2", b"3"]
 
 
+def test_one_push_may_be_repeated_as_many_may(queue: Queue) -> None:
+    first = queue.push(b"1", producer="p", sequence=1)
+    assert queue.push(b"1", producer="p", sequence=1) == first
+    assert queue.push_many([b"1"], producer="p", sequence=1) == [first]
+    assert queue.stats().ready == 1
+
+
 def test_a_repeat_of_producer_and_sequence_adds_nothing(queue: Queue) -> None:
     first = queue.push_many([b"1", b"2"], producer="p", sequence=1)
     assert queue.push_many([b"1", b"2"], producer="p", sequence=1) == first

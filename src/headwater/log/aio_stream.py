@@ -58,10 +58,20 @@ class AsyncStream(Generic[D]):
         *,
         backlog: int | None = None,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> int:
         """Append one message and return its offset; see Stream.write."""
         return await self._run(
-            writing.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
+            writing.write(
+                self._handle,
+                tag,
+                self._handle.encoded(value),
+                backlog,
+                headers,
+                producer,
+                sequence,
+            )
         )
 
     async def write_many(

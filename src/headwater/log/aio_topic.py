@@ -68,10 +68,20 @@ class AsyncTopic(Generic[D]):
         *,
         backlog: int | None = None,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> Placed:
         """Append one message to the partition of its tag; see Stream.write."""
         return await self._store.run(
-            topics.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
+            topics.write(
+                self._handle,
+                tag,
+                self._handle.encoded(value),
+                backlog,
+                headers,
+                producer,
+                sequence,
+            )
         )
 
     async def write_many(

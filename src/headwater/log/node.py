@@ -129,7 +129,7 @@ def batch_of(
     except (pa.ArrowException, UnicodeError, TypeError, OverflowError) as error:
         raise InvalidInput(
             f"an entry is not a pair of a str tag and a bytes value ({error}); "
-            "encode the value, for example with json.dumps(value).encode()"
+            'encode the value, or open the stream with codec="json"'
         ) from None
     columns_flag = 0
     if times is not None:

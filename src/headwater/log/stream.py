@@ -61,16 +61,27 @@ class Stream(Generic[D]):
         *,
         backlog: int | None = None,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> int:
         """Append one message and return its offset.
 
         It is in the log when this returns. ``backlog`` then evicts old messages so that at least
         that many remain; it never passes a registered reader. ``headers`` are a small map beside
         the value, of names to bytes or str. Raises OutcomeUnknown when the connection broke in
-        between. One round trip.
+        between; with ``producer`` and ``sequence`` the client repeats the write instead, as
+        write_many does. One round trip.
         """
         return self._run(
-            writing.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
+            writing.write(
+                self._handle,
+                tag,
+                self._handle.encoded(value),
+                backlog,
+                headers,
+                producer,
+                sequence,
+            )
         )
 
     def write_many(

@@ -72,10 +72,20 @@ class Topic(Generic[D]):
         *,
         backlog: int | None = None,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> Placed:
         """Append one message to the partition of its tag; see Stream.write."""
         return self._store.run(
-            topics.write(self._handle, tag, self._handle.encoded(value), backlog, headers)
+            topics.write(
+                self._handle,
+                tag,
+                self._handle.encoded(value),
+                backlog,
+                headers,
+                producer,
+                sequence,
+            )
         )
 
     def write_many(

@@ -178,13 +178,17 @@ def write(
     value: bytes | str,
     backlog: int | None,
     headers: GivenHeaders | None = None,
+    producer: str | None = None,
+    sequence: int | None = None,
 ) -> Operation[Placed]:
     """Append one message to the partition of its tag."""
     if not isinstance(tag, str):
         raise InvalidInput(f"a tag must be a str, not {type(tag).__name__}")
     streams = yield from topic.open()
     place = partition_of(tag, len(streams))
-    offset = yield from writing.write(streams[place], tag, value, backlog, headers)
+    offset = yield from writing.write(
+        streams[place], tag, value, backlog, headers, producer, sequence
+    )
     return Placed(place, offset)
 
 

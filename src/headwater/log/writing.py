@@ -48,8 +48,13 @@ def write(
     value: bytes | str,
     backlog: int | None,
     headers: GivenHeaders | None = None,
+    producer: str | None = None,
+    sequence: int | None = None,
 ) -> Operation[int]:
-    """Append one message and return its offset."""
+    """Append one message and return its offset; see append for producer and sequence."""
+    if producer is not None or sequence is not None:
+        entry = (tag, value, headers)
+        return (yield from write_many(stream, [entry], backlog, producer, sequence)).start
     if type(value) is not bytes:
         value = _bytes(value)
     if not isinstance(tag, str):
@@ -229,7 +234,7 @@ def _bytes(value: Any) -> bytes:
         return bytes(value)
     raise InvalidInput(
         f"a value must be bytes or str, not {type(value).__name__}; "
-        "encode it, for example with json.dumps(value).encode()"
+        'encode it, or open the handle with codec="json"'
     )
 
 

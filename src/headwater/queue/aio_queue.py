@@ -54,6 +54,8 @@ class AsyncQueue(Generic[D]):
         dedupe: str | bytes | None = None,
         dedupe_ms: Duration = DEDUPE_MS,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> str:
         """Put one message into the queue and return its id; see Queue.push."""
         return await self._run(
@@ -66,6 +68,8 @@ class AsyncQueue(Generic[D]):
                 dedupe,
                 dedupe_ms,
                 headers,
+                producer,
+                sequence,
             )
         )
 

@@ -43,7 +43,7 @@ def _to_bytes(value: Any) -> bytes:
         return bytes(value)
     raise InvalidInput(
         f"a value must be bytes or str, not {type(value).__name__}; "
-        "encode it, for example with json.dumps(value).encode()"
+        'encode it, or open the handle with codec="json"'
     )
 
 

@@ -39,11 +39,13 @@ def push(
     dedupe: str | bytes | None,
     dedupe_ms: Duration,
     headers: GivenHeaders | None = None,
+    producer: str | None = None,
+    sequence: int | None = None,
 ) -> Operation[str]:
     """Put one message into the queue and return its id."""
     keys = None if dedupe is None else [dedupe]
     found = yield from push_many(
-        queue, [value], delay_ms, priority, ttl_ms, keys, dedupe_ms, None, None, headers
+        queue, [value], delay_ms, priority, ttl_ms, keys, dedupe_ms, producer, sequence, headers
     )
     return found[0]
 

@@ -50,14 +50,17 @@ class Queue(Generic[D]):
         dedupe: str | bytes | None = None,
         dedupe_ms: Duration = DEDUPE_MS,
         headers: GivenHeaders | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
     ) -> str:
         """Put one message into the queue and return its id.
 
         It is handed out ``delay_ms`` from now at the earliest, higher ``priority`` first, and not
         at all after ``ttl_ms``. A ``dedupe`` key that was pushed within the last ``dedupe_ms`` adds
         nothing and returns the first id. ``headers`` are a small map beside the value, of names to
-        bytes or str. Without a key, raises OutcomeUnknown when the connection broke in between;
-        with one the client repeats it. One round trip.
+        bytes or str. Raises OutcomeUnknown when the connection broke in between; with a key, or
+        with ``producer`` and ``sequence`` as push_many takes them, the client repeats the push
+        instead. One round trip.
         """
         return self._run(
             pushing.push(
@@ -69,6 +72,8 @@ class Queue(Generic[D]):
                 dedupe,
                 dedupe_ms,
                 headers,
+                producer,
+                sequence,
             )
         )
 
