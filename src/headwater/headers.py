@@ -20,6 +20,10 @@ MAX_HEADER_NAME_BYTES: Final = 128
 MAX_HEADERS_BYTES: Final = 4096
 # Names that begin with this are given by Headwater itself.
 RESERVED: Final = "hw."
+# So many bytes they may take beyond the limit: what an application may write is never refused.
+MAX_RESERVED_BYTES: Final = 256
+# The id of the row of an outbox that a message comes from, in decimal digits.
+OUTBOX_ID: Final = "hw.outbox-id"
 
 GivenHeaders: TypeAlias = "Mapping[str, bytes | str]"
 
@@ -111,15 +115,23 @@ def encode_fields(given: Mapping[Any, Any]) -> bytes:
     """Return what is stored of headers that may have names of Headwater's own."""
     if not given:
         return b""
-    if len(given) > MAX_HEADERS:
+    own = sum(isinstance(name, str) and name.startswith(RESERVED) for name in given)
+    if len(given) - own > MAX_HEADERS:
         raise InvalidInput(f"a message may have {MAX_HEADERS} headers, not {len(given)}; use fewer")
     encoded = _encode({_name(name): _value(name, given[name]) for name in sorted(given, key=str)})
-    if len(encoded) > MAX_HEADERS_BYTES:
+    if len(encoded) > MAX_HEADERS_BYTES + (MAX_RESERVED_BYTES if own else 0):
         raise InvalidInput(
             f"the headers of a message may take {MAX_HEADERS_BYTES} bytes, not {len(encoded)}; "
             "put what is large into the value"
         )
     return encoded
+
+
+def with_header(encoded: bytes | None, name: str, value: bytes) -> bytes:
+    """Return stored headers with one more of Headwater's own, which no limit refuses."""
+    fields = _decode(encoded) if encoded else {}
+    fields[name] = value
+    return _encode(dict(sorted(fields.items())))
 
 
 def _name(name: Any) -> str:

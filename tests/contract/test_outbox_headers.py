@@ -9,8 +9,10 @@ import sqlalchemy as sa
 
 from headwater import Headwater
 from headwater.errors import InvalidInput, NotCreated
+from headwater.headers import Headers, with_header
 from headwater.outbox import Outbox, Streamer
 from tests.support.stores import Stores
+from tests.support.streamers import MakeStreamer
 from tests.support.transactions import WAYS, transact
 
 by_every_way = pytest.mark.parametrize(
@@ -90,3 +92,38 @@ def test_tables_of_an_older_release_are_streamed_and_get_headers_with_create_all
         outbox.stage(conn, name, "t", b"2", headers={"a": b"1"})
     assert streamer.run_once() == 1
     assert found_in(hw, name) == [("t", b"1", {}), ("t", b"2", {"a": b"1"})]
+
+
+def test_the_id_of_the_row_comes_as_a_header_when_asked(
+    engine: sa.Engine, outbox: Outbox, make_streamer: MakeStreamer, hw: Headwater, name: str
+) -> None:
+    full = {"a": bytes(4000)} | {f"name-{n}": b"" for n in range(9)}
+    copied = Headers.stored(with_header(b"", "hw.outbox-id", b"other"))
+    with engine.begin() as conn:
+        outbox.stage_many(conn, name, [("t", b"1"), ("t", b"2", {"z": b"2"}), ("t", b"3", full)])
+        outbox.stage(conn, f"{name}-other", "t", b"4", headers=copied)
+        ids = list(conn.scalars(sa.text("SELECT id FROM headwater_outbox ORDER BY id")))
+    assert make_streamer(id_header=True).run_once() == 4
+    first, second, third, fourth = ({"hw.outbox-id": b"%d" % number} for number in ids)
+    assert found_in(hw, name) == [
+        ("t", b"1", first),
+        ("t", b"2", second | {"z": b"2"}),
+        ("t", b"3", third | full),
+    ]
+    assert found_in(hw, f"{name}-other") == [("t", b"4", fourth)]
+    (batch,) = hw.stream(name).scan(headers=True)
+    assert hw.stream(f"{name}-copy").append(batch.drop_columns("offset")) == range(1, 4)
+    assert found_in(hw, f"{name}-copy") == found_in(hw, name)
+
+
+def test_ids_need_the_table_of_headers(
+    engine: sa.Engine, outbox: Outbox, make_streamer: MakeStreamer, name: str
+) -> None:
+    with engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE headwater_outbox_headers")
+        outbox.stage(conn, name, "t", b"1")
+    streamer = make_streamer(id_header=True)
+    with pytest.raises(NotCreated, match="create_all"):
+        streamer.run_once()
+    outbox.create_all()
+    assert streamer.run_once() == 1

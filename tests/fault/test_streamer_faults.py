@@ -80,6 +80,35 @@ def test_a_streamer_may_die_at_any_step(
     assert outbox.status().claimed == 0
 
 
+@pytest.mark.parametrize("id_header", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_batch_that_is_repeated_has_the_headers_of_the_first_time(
+    zygote: Zygote,
+    engine: sa.Engine,
+    outbox: Outbox,
+    hw: Headwater,
+    database_url: str,
+    store_url: str,
+    name: str,
+    id_header: bool,
+) -> None:
+    with engine.begin() as conn:
+        outbox.stage_many(conn, name, [("t", b"1"), ("t", b"2", {"a": b"2"})])
+    orders = {"step": f"appended:{name}", "id_header": id_header}
+    assert zygote.wait(zygote.start(database_url, store_url, **orders)) == -signal.SIGKILL
+    assert outbox.status().claimed == 2
+    with engine.begin() as conn:
+        outbox.stage(conn, name, "t", b"3")
+    going_on = zygote.start(database_url, store_url, id_header=not id_header)
+    until(lambda: outbox.status().backlog == 0)
+    assert zygote.end(going_on) == 0
+    found = [
+        (message.value, "hw.outbox-id" in message.headers)
+        for message in hw.stream(name).read(1, 9)
+        if message
+    ]
+    assert found == [(b"1", id_header), (b"2", id_header), (b"3", not id_header)]
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_streamers_may_die_at_any_moment(
     zygote: Zygote,

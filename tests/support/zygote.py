@@ -86,7 +86,13 @@ def _stream(order: dict[str, Any]) -> None:
     outbox = Outbox(sa.create_engine(order["db"]))
     with (
         headwater.connect(order["store"]) as hw,
-        Streamer(outbox, hw, batch=order.get("batch", 1000), steps=dying(order)) as streamer,
+        Streamer(
+            outbox,
+            hw,
+            batch=order.get("batch", 1000),
+            id_header=order.get("id_header", False),
+            steps=dying(order),
+        ) as streamer,
     ):
         signal.signal(signal.SIGTERM, lambda *_: streamer.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -44,6 +44,12 @@ def create(db: DatabaseUrl) -> None:
 def stream(
     db: DatabaseUrl,
     store: StoreUrl = None,
+    id_header: Annotated[
+        bool,
+        typer.Option(
+            "--id-header", help="Give each message the id of its row as the header hw.outbox-id."
+        ),
+    ] = False,
     every: Annotated[
         float, typer.Option(min=0.1, help="Without a terminal: seconds between two lines.")
     ] = 10.0,
@@ -58,7 +64,7 @@ def stream(
     from headwater.stopping import stop_on_signals
 
     outbox = Outbox(open_engine(db))
-    with connected(store) as hw, Streamer(outbox, hw) as streamer:
+    with connected(store) as hw, Streamer(outbox, hw, id_header=id_header) as streamer:
         outbox.status()  # an error that is there from the beginning is shown before anything else
         with stop_on_signals(streamer.stop), _shown(streamer, outbox, every):
             streamer.run()

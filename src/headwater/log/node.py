@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, UnreadableNode
-from headwater.headers import MAX_HEADERS_BYTES
+from headwater.headers import MAX_HEADERS_BYTES, MAX_RESERVED_BYTES
 from headwater.log.header_columns import encoded_column
 from headwater.log.limits import (
     MAX_BATCH_BYTES,
@@ -161,7 +161,7 @@ def check_batch(batch: pa.RecordBatch) -> None:
         raise InvalidInput(f"a batch may have {MAX_BATCH_BYTES} bytes, not {size}; split it")
     limits = [("tag", MAX_TAG_BYTES), ("value", MAX_VALUE_BYTES)]
     if "headers" in batch.schema.names:
-        limits.append(("headers", MAX_HEADERS_BYTES))
+        limits.append(("headers", MAX_HEADERS_BYTES + MAX_RESERVED_BYTES))
     for column, most in limits:
         array = batch.column(column)
         if array.null_count:

@@ -28,6 +28,11 @@ _BATCH_BYTES = 32 * 1024 * 1024
 _LISTED_BATCHES = 20
 
 
+# The end of the name of a producer whose batches carry the ids of their rows as a header. A claim
+# keeps the name, so whoever repeats the batch does so in the same manner.
+ID_HEADER = "+id"
+
+
 class LostLead(Exception):
     """Another streamer has moved the control row."""
 
@@ -38,6 +43,11 @@ class ClaimedBatch(NamedTuple):
     producer: str
     number: int
     rows: list[Row]
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether its messages have the ids of their rows as a header."""
+        return _has_ids(self.producer)
 
 
 class _Ahead(NamedTuple):
@@ -78,7 +88,8 @@ class Claims:
         """Return the batch that the last leader may have left half-way, to be appended again."""
         if not self._runs:
             return None
-        rows = self._database.batch_rows(self._runs)
+        with_ids = _has_ids(self._control.producer)
+        rows = self._database.batch_rows(self._runs, with_ids)
         return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
     def next(self, *, more: bool = True) -> ClaimedBatch | None:
@@ -111,7 +122,10 @@ class Claims:
     def read_ahead(self) -> None:
         """Read the rows of the next batch, if it is listed already; they do not change any more."""
         runs = self._take()
-        self._ahead = _Ahead(runs, self._database.batch_rows(runs)) if runs else _NOTHING
+        self._ahead = _NOTHING
+        if runs:
+            rows = self._database.batch_rows(runs, _has_ids(self._producer))
+            self._ahead = _Ahead(runs, rows)
 
     def _look(self) -> bool:
         if self._at == len(self._listed):
@@ -126,6 +140,10 @@ class Claims:
             part = part[: max(sum(1 for _ in within), 1)]
         self._at += len(part)
         return runs_of([number for number, _ in part])
+
+
+def _has_ids(producer: str) -> bool:
+    return producer.endswith(ID_HEADER)
 
 
 def runs_of(ids: Sequence[int]) -> Runs:

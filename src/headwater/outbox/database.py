@@ -32,8 +32,9 @@ from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name
 from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
-# Stream, tag, value; and headers as they are stored, in a batch in which a row has some.
-Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None]"
+# Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
+# as they are stored, and its id.
+Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None, int]"
 # Ids without a gap between the first and the last of each, both included; ascending.
 Runs: TypeAlias = list[tuple[int, int]]
 
@@ -121,9 +122,13 @@ class OutboxDatabase(ABC):
         values = (*new, CONTROL, old.producer, old.batch)
         return self.change(self.statements.mark, *values) == 1
 
-    def batch_rows(self, runs: Runs) -> list[Row]:
-        """Read rows as ``rows`` does, with their headers if one of them has some."""
-        return self.rows_with_headers(runs) if self._headed(runs) else self.rows(runs)
+    def batch_rows(self, runs: Runs, with_ids: bool = False) -> list[Row]:
+        """Read rows as ``rows`` does; with headers and ids if one has headers, or if asked."""
+        if not (self._headed(runs) or with_ids):
+            return self.rows(runs)
+        if not self._has_headers:
+            raise NotCreated(headers_table.name)
+        return self.rows_with_headers(runs)
 
     def delete_batch(self, runs: Runs) -> None:
         """Delete exactly these rows, with their headers."""
@@ -181,7 +186,7 @@ class OutboxDatabase(ABC):
 
     @abstractmethod
     def rows_with_headers(self, runs: Runs) -> list[Row]:
-        """Read rows as ``rows`` does, each with its headers, or None."""
+        """Read rows as ``rows`` does, each with its headers, or None, and its id."""
 
     @abstractmethod
     def delete(self, runs: Runs) -> None:

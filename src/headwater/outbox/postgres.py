@@ -30,7 +30,7 @@ JOIN headwater_outbox ON id BETWEEN first AND last
 ORDER BY id
 """
 _ROWS_WITH_HEADERS = """
-SELECT stream, tag, value, headers
+SELECT stream, tag, value, headers, staged.id
 FROM unnest(%s::bigint[], %s::bigint[]) AS run(first, last)
 JOIN headwater_outbox AS staged ON staged.id BETWEEN first AND last
 LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id

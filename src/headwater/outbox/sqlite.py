@@ -23,7 +23,7 @@ _ROWS = """
 SELECT stream, tag, value FROM headwater_outbox WHERE id BETWEEN ? AND ? ORDER BY id
 """
 _ROWS_WITH_HEADERS = """
-SELECT stream, tag, value, headers FROM headwater_outbox AS staged
+SELECT stream, tag, value, headers, staged.id FROM headwater_outbox AS staged
 LEFT JOIN headwater_outbox_headers AS beside ON beside.id = staged.id
 WHERE staged.id BETWEEN ? AND ? ORDER BY staged.id
 """

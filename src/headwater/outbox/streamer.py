@@ -28,13 +28,14 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
+from headwater.headers import OUTBOX_ID, with_header
 from headwater.instrument import Outcome, observe
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import check_count
 from headwater.log.retention import PRODUCER_MS
-from headwater.outbox.claims import ClaimedBatch, Claims, LostLead, Steps
-from headwater.outbox.database import ConnectionSource, OutboxDatabase, Row
+from headwater.outbox.claims import ID_HEADER, ClaimedBatch, Claims, LostLead, Steps
+from headwater.outbox.database import ConnectionSource, OutboxDatabase
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.stopping import StopSignal
@@ -64,6 +65,7 @@ class Progress:
 class Streamer:
     """Streams an outbox to the log of ``hw``, in batches of up to ``batch`` rows.
 
+    With ``id_header`` each message has the id of its row as the header ``hw.outbox-id``.
     ``steps`` is called with the name of every step as it is done, for tests that crash there.
     ``new_producer`` returns the name of a producer that the log has not seen, for tests that need
     to know it.
@@ -75,6 +77,7 @@ class Streamer:
         hw: Headwater,
         *,
         batch: int = BATCH,
+        id_header: bool = False,
         steps: Steps | None = None,
         new_producer: Callable[[], str] | None = None,
     ) -> None:
@@ -91,7 +94,8 @@ class Streamer:
         self._batch = batch
         self._steps: Steps = steps or _ignore_step
         self._stop = StopSignal()
-        self._new_producer = new_producer or partial(_new_producer, hw.store.token)
+        self._name_producer = new_producer or partial(_new_producer, hw.store.token)
+        self._suffix = ID_HEADER if id_header else ""
         self._producer = self._new_producer()
         self._registered: set[str] = set()
         self._rows = self._batches = 0
@@ -171,6 +175,9 @@ class Streamer:
         """Close the connections that ``run_once`` keeps for its next call."""
         self._source.close()
 
+    def _new_producer(self) -> str:
+        return self._name_producer() + self._suffix
+
     # ── The leader ───────────────────────────────────────────────────────────────────────────
 
     def _serve(self, database: OutboxDatabase, outage: DatabaseOutage) -> None:
@@ -222,7 +229,7 @@ class Streamer:
         """Append a batch to its streams; a repeat is deduplicated by the log."""
         if batch is None:
             return
-        for name, tags, values, headers in _by_stream(batch.rows):
+        for name, tags, values, headers in _by_stream(batch):
             observation = observe("streamer.batch", name)
             try:
                 self._append_to(name, tags, values, headers, batch)
@@ -276,15 +283,15 @@ class Streamer:
 _Columns: TypeAlias = "tuple[str, Sequence[str], Sequence[bytes], Sequence[bytes] | None]"
 
 
-def _by_stream(rows: Sequence[Row]) -> Iterator[_Columns]:
+def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
     """Group rows by stream, in the order of each stream's first row; rows keep their order.
 
     Returns the stream, tags, values and, in a batch in which a row has some, headers of each.
     """
-    if not rows:
+    if not batch.rows:
         return
-    streams, tags, values, *headers = zip(*rows, strict=True)
-    stored = [one or b"" for one in headers[0]] if headers else None
+    streams, tags, values, *more = zip(*batch.rows, strict=True)
+    stored = _headers(*more, has_ids=batch.has_ids) if more else None
     if streams.count(streams[0]) == len(streams):
         yield streams[0], tags, values, stored
         return
@@ -298,6 +305,13 @@ def _by_stream(rows: Sequence[Row]) -> Iterator[_Columns]:
             [values[place] for place in some],
             None if stored is None else [stored[place] for place in some],
         )
+
+
+def _headers(staged: Sequence[bytes | None], ids: Sequence[int], *, has_ids: bool) -> list[bytes]:
+    if not has_ids:
+        return [one or b"" for one in staged]
+    rows = zip(staged, ids, strict=True)
+    return [with_header(headers, OUTBOX_ID, b"%d" % row) for headers, row in rows]
 
 
 def _new_producer(token: Callable[[], str]) -> str:
