@@ -116,6 +116,7 @@ if TYPE_CHECKING:
         StreamInfo,
         TopicDeadLetter,
         TopicMessage,
+        TopicWithInfo,
         WithInfo,
     )
     from headwater.queue.queue import Queue
@@ -224,6 +225,7 @@ __all__ = [
     "TopicDeadLetter",
     "TopicGroup",
     "TopicMessage",
+    "TopicWithInfo",
     "TransactionEnded",
     "Undecodable",
     "UnknownArchive",
@@ -280,6 +282,7 @@ _HOMES = {
         "StreamInfo",
         "TopicDeadLetter",
         "TopicMessage",
+        "TopicWithInfo",
         "WithInfo",
     ),
     "headwater.queue.queue": ("Queue",),

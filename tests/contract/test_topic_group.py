@@ -37,9 +37,9 @@ def lengths(topic: Topic) -> list[int]:
     return [info.length for info in topic.info()]
 
 
-def take_all(group: TopicGroup, **terms: int) -> list[TopicMessage]:
+def take_all(group: TopicGroup, expire_ms: int | None = None) -> list[TopicMessage]:
     taken: list[TopicMessage] = []
-    while got := group.read(100, **({"retry_ms": FAR} | terms)):
+    while got := group.read(100, ack_ms=FAR, expire_ms=expire_ms):
         taken += got
     return taken
 

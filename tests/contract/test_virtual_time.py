@@ -11,7 +11,7 @@ import pytest
 
 import headwater
 from headwater.errors import AccessDenied, StoreUnreachable, UnknownGroup
-from headwater.log import grouping, reading, topic_groups, topics, writing
+from headwater.log import grouping, reading, topic_reading, topics, writing
 from headwater.log.handles import GroupHandle, GroupOptions, StreamHandle
 from headwater.log.topic_groups import TopicGroupHandle
 from headwater.log.topics import TopicHandle
@@ -116,7 +116,7 @@ def test_blocked_members_are_served_in_turn(world: VirtualTime, name: str) -> No
 def test_a_member_of_a_topic_waits_for_all_its_partitions(world: VirtualTime, name: str) -> None:
     topic = TopicHandle(name, 4, set())
     group = TopicGroupHandle(topic, "g", "m", GroupOptions(), one_server=True)
-    waiting = world.start(topic_groups.read_group(group, 10, LONG_MS, None, None))
+    waiting = world.start(topic_reading.read(group, 10, LONG_MS, None, None))
     world.advance(LONG_MS - 1)
     assert not waiting.done
     world.start(topics.write(topic, "a tag", b"v", None))

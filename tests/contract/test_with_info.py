@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import Headwater, Stream, WithInfo
+from headwater import Headwater, Stream, TopicWithInfo, WithInfo
 from tests.support.entries import entries, offsets
 from tests.support.round_trips import RoundTrips
 from tests.support.servers import until
@@ -36,6 +36,25 @@ def test_a_group_tells_the_bounds_of_its_stream(client: Headwater, stream: Strea
     assert group.read(0, with_info=True) == WithInfo([], 4, 10)
     decoding = client.stream(stream.name, codec=(lambda _: b"", len)).group("g")
     assert [m.data for m in decoding.read(1, with_info=True).messages] == [len(entries(6)[5][1])]
+
+
+def test_a_group_of_a_topic_tells_the_bounds_of_every_partition(
+    client: Headwater, name: str
+) -> None:
+    topic = client.topic(name, partitions=3)
+    group = topic.group("g")
+    empty = {0: 1, 1: 1, 2: 1}, {0: 0, 1: 0, 2: 0}
+    assert group.read(5, block_ms=20, with_info=True) == TopicWithInfo([], *empty)
+    for place, count in enumerate((3, 5, 7)):
+        topic.partition(place).write_many(entries(count))
+    topic.partition(1).evict(2, past_readers=True)
+    bounds = {0: 1, 1: 3, 2: 1}, {0: 3, 1: 5, 2: 7}
+    for count, taken in ((1, 1), (2, 2), (100, 10), (0, 0), (1, 0)):
+        found = group.read(count, ack_ms=60_000, block_ms=20, with_info=True)
+        assert (len(found.messages), found.first, found.last) == (taken, *bounds)
+    topic.partition(2).write("a", b"12345")
+    decoding = client.topic(name, codec=(lambda _: b"", len)).group("g")
+    assert [m.data for m in decoding.read(5, with_info=True).messages] == [5]
 
 
 def test_the_bounds_of_a_read_cost_no_round_trip(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Generic, Unpack
+from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from headwater.codecs import D
 from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import node, topic_groups, topics
+from headwater.log import node, topic_groups, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.dead_letters import MAX_LETTERS
@@ -25,6 +25,7 @@ from headwater.log.types import (
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
+    TopicWithInfo,
 )
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class AsyncTopicGroup(Generic[D]):
     def __repr__(self) -> str:
         return f"AsyncTopicGroup({self.name!r} of {self.topic!r})"
 
+    @overload
     async def read(
         self,
         count: int,
@@ -165,11 +167,41 @@ class AsyncTopicGroup(Generic[D]):
         ack_ms: Duration | None = None,
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
-    ) -> list[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read."""
+        with_info: Literal[False] = False,
+    ) -> list[TopicMessage[D]]: ...
+    @overload
+    async def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: Literal[True],
+    ) -> TopicWithInfo[TopicMessage[D]]: ...
+    async def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: bool = False,
+    ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
+        """Take up to ``count`` messages that no other member has; see Group.read.
+
+        ``with_info`` returns also the first and last offset that each partition holds.
+        """
         held_ms = deadline(ack_ms, retry_ms)
+        if with_info:
+            known = await self._run(
+                topic_reading.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
+            )
+            return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
         found = await self._run(
-            topic_groups.read_group(self._handle, count, block_ms, held_ms, expire_ms)
+            topic_reading.read(self._handle, count, block_ms, held_ms, expire_ms)
         )
         return self._handle.topic.decoded(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, Unpack
+from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from headwater.codecs import D
 from headwater.failures import Failure
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import node, topic_groups, topics
+from headwater.log import node, topic_groups, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
 from headwater.log.dead_letters import MAX_LETTERS
 from headwater.log.entries import Entry, batch_of_entries
@@ -25,6 +25,7 @@ from headwater.log.types import (
     StreamInfo,
     TopicDeadLetter,
     TopicMessage,
+    TopicWithInfo,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class TopicGroup(Generic[D]):
     def __repr__(self) -> str:
         return f"TopicGroup({self.name!r} of {self.topic!r})"
 
+    @overload
     def read(
         self,
         count: int,
@@ -173,12 +175,40 @@ class TopicGroup(Generic[D]):
         ack_ms: Duration | None = None,
         retry_ms: Duration | None = None,
         expire_ms: Duration | None = None,
-    ) -> list[TopicMessage[D]]:
-        """Take up to ``count`` messages that no other member has; see Group.read."""
+        with_info: Literal[False] = False,
+    ) -> list[TopicMessage[D]]: ...
+    @overload
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: Literal[True],
+    ) -> TopicWithInfo[TopicMessage[D]]: ...
+    def read(
+        self,
+        count: int,
+        *,
+        block_ms: Duration | float | None = None,
+        ack_ms: Duration | None = None,
+        retry_ms: Duration | None = None,
+        expire_ms: Duration | None = None,
+        with_info: bool = False,
+    ) -> list[TopicMessage[D]] | TopicWithInfo[TopicMessage[D]]:
+        """Take up to ``count`` messages that no other member has; see Group.read.
+
+        ``with_info`` returns also the first and last offset that each partition holds.
+        """
         held_ms = deadline(ack_ms, retry_ms)
-        found = self._run(
-            topic_groups.read_group(self._handle, count, block_ms, held_ms, expire_ms)
-        )
+        if with_info:
+            known = self._run(
+                topic_reading.read_with_info(self._handle, count, block_ms, held_ms, expire_ms)
+            )
+            return TopicWithInfo(self._handle.topic.decoded(known.messages), *known[1:])
+        found = self._run(topic_reading.read(self._handle, count, block_ms, held_ms, expire_ms))
         return self._handle.topic.decoded(found)
 
     def ack(self, *messages: InTopic) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from headwater.errors import HeadwaterError, InvalidInput
+from headwater.errors import InvalidInput
 from headwater.failures import Failure
 from headwater.inputs import DEADLINE, Duration
-from headwater.log import acks, dead_letters, failing, grouping, reading
+from headwater.log import acks, dead_letters, failing, grouping
 from headwater.log.ack_arguments import (
     InTopic,
     LettersInTopic,
@@ -22,19 +22,20 @@ from headwater.log.ack_arguments import (
     letters_by_partition,
     ranges_by_partition,
 )
-from headwater.log.handles import GroupHandle, GroupOptions, Start, StreamHandle, check_start
-from headwater.log.keys import tail_key
-from headwater.log.limits import check_block, check_count, check_ms, check_name
-from headwater.log.topics import TopicHandle, check_partition, in_each, in_partition
-from headwater.log.types import GroupInfo, Redriven, TopicDeadLetter, TopicMessage
-from headwater.store.call import Clock, Operation, Wait
+from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
+from headwater.log.limits import check_count, check_ms, check_name
+from headwater.log.topics import TopicHandle, check_partition, in_each
+from headwater.log.types import (
+    GroupInfo,
+    Redriven,
+    TopicDeadLetter,
+    TopicMessage,
+)
+from headwater.store.call import Operation
 from headwater.store.many import together
 
 # One position for all partitions, or positions by partition.
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
-
-# On a cluster a blocked reader looks at one partition at a time, for this long.
-TURN_MS = 20
 
 
 @dataclass(slots=True)
@@ -89,84 +90,6 @@ def open_group(
     for position in starts.values():
         check_start(position)
     return TopicGroupHandle(topic, name, member, options, one_server, starts)
-
-
-def read_group(
-    group: TopicGroupHandle,
-    count: int,
-    block_ms: Duration | float | None,
-    retry_ms: Duration | None,
-    expire_ms: Duration | None,
-) -> Operation[list[TopicMessage]]:
-    """Take up to ``count`` messages from all partitions, beginning with another one each time."""
-    check_count(count)
-    terms = grouping.Terms.of(retry_ms, expire_ms)
-    patience = check_block(block_ms) if count else 0
-    deadline = (yield Clock()) + patience
-    woken: list[Any] | None = None
-    while True:
-        messages, news, due_ms = yield from _read_partitions(group, count, terms)
-        left = deadline - (yield Clock())
-        if messages or left <= 0:
-            return messages
-        if woken:
-            yield from _complete(news, woken)
-        wait_ms = min(left, grouping.WAIT_SLICE_MS, terms.retry_ms or left)
-        if due_ms >= 0:
-            wait_ms = min(wait_ms, due_ms)
-        if not group.one_server:
-            # Streams in different slots cannot be waited for together: take turns.
-            news, wait_ms = news[:1], min(wait_ms, TURN_MS)
-        woken = yield _wait_for(news, max(1, int(wait_ms)))
-
-
-def _complete(news: list[tuple[StreamHandle, int]], woken: list[Any]) -> Operation[None]:
-    """Complete writes that stopped half-way: they wake readers who then find nothing."""
-    ends = {tail_key(stream.key): (stream, last) for stream, last in news}
-    for tail, entries in woken:
-        stream, last = ends.get(tail.decode(), (None, 0))
-        if stream is not None and int(entries[0][0][2:]) > last:
-            yield reading.complete(stream.key)
-
-
-def _read_partitions(
-    group: TopicGroupHandle, count: int, terms: grouping.Terms
-) -> Operation[tuple[list[TopicMessage], list[tuple[StreamHandle, int]], int]]:
-    members = yield from group.open()
-    group.turn = (group.turn + 1) % len(members)
-    messages: list[TopicMessage] = []
-    news: list[tuple[StreamHandle, int]] = []
-    due_ms = -1
-    for place in (*range(group.turn, len(members)), *range(group.turn)):
-        try:
-            taken = yield from grouping.read_now(members[place], count - len(messages), terms)
-        except HeadwaterError as error:
-            if messages:
-                # What this read took in other partitions must reach its caller.
-                return messages, news, -1
-            error.partition = place
-            raise
-        messages += in_partition(place, taken.messages)
-        news.append((members[place].stream, taken.last))
-        if taken.due_ms >= 0:
-            due_ms = taken.due_ms if due_ms < 0 else min(due_ms, taken.due_ms)
-        if len(messages) >= count and group.begun:
-            break
-    # The first read has gone to every partition: from now on the group stands in all of them.
-    group.begun = True
-    return messages, news, due_ms
-
-
-def _wait_for(news: list[tuple[StreamHandle, int]], ms: int) -> Wait:
-    keys = [tail_key(stream.key) for stream, _ in news]
-    ids = [f"0-{last}" for _, last in news]
-    return Wait(keys[0], ("XREAD", "COUNT", 1, "BLOCK", ms, "STREAMS", *keys, *ids), ms)
-
-
-def await_news(ends: list[tuple[StreamHandle, int]], ms: int) -> Operation[list[str]]:
-    """Wait until a stream goes beyond its end; returns the names of those that do."""
-    tails = {tail.decode() for tail, _ in (yield _wait_for(ends, ms)) or ()}
-    return [stream.name for stream, _ in ends if tail_key(stream.key) in tails]
 
 
 def _in_partitions(

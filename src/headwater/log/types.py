@@ -86,6 +86,17 @@ class WithInfo(NamedTuple, Generic[Found]):
     last: int
 
 
+class TopicWithInfo(NamedTuple, Generic[Found]):
+    """What a read of a topic found, and which offsets each partition held, by partition.
+
+    An empty partition has last = first - 1.
+    """
+
+    messages: list[Found]
+    first: dict[int, int]
+    last: dict[int, int]
+
+
 class Placed(NamedTuple):
     """Where a message of a topic went."""
 
