@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,12 +25,14 @@ from tests.support.watch import let_pass
 
 
 @pytest.fixture
-def topic(client: Headwater, name: str) -> Topic:
-    """A topic of three partitions; each has ten messages or more."""
+def topic(client: Headwater, name: str) -> Iterator[Topic]:
+    """A topic of three partitions; each has ten messages or more. None is left broken."""
     topic = client.topic(name, partitions=3)
     topic.write_many(entries(60, tags=30))
     assert min(info.length for info in topic.info()) >= 10
-    return topic
+    yield topic
+    for place in range(3):
+        change_format(client, topic, place, "HDEL")
 
 
 def lengths(topic: Topic) -> list[int]:
@@ -46,12 +48,16 @@ def take_all(group: TopicGroup, expire_ms: int | None = None) -> list[TopicMessa
 
 def break_partition(client: Headwater, topic: Topic, place: int) -> None:
     """Let one partition be of a format that nobody knows."""
+    change_format(client, topic, place, "HSET", 99)
+
+
+def change_format(client: Headwater, topic: Topic, place: int, command: str, *words: int) -> None:
     key = stream_key(f"{topic.name}/{place}")
 
-    def set_format() -> Operation[None]:
-        yield Wait(key, ("HSET", key, "format", 99), 1)
+    def change() -> Operation[None]:
+        yield Wait(key, (command, key, "format", *words), 1)
 
-    client.store.run(set_format())
+    client.store.run(change())
 
 
 # ── Positions ────────────────────────────────────────────────────────────────────────────────
