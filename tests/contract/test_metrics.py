@@ -17,6 +17,8 @@ from headwater.metrics.exposition import Page
 from headwater.metrics.families import FAMILIES
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
+from headwater.serve.tokens import Scope, Tokens
+from tests.support.api import ApiServer
 from tests.support.entries import entries
 from tests.support.servers import Server
 
@@ -168,7 +170,7 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
 
 def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
-    few = {"tier", "state", "op", "outcome", "why", "mode", "version"}
+    few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code"}
     for family in FAMILIES.values():
         assert set(family.labels) <= objects | few
 
@@ -180,3 +182,17 @@ def test_a_cap_below_what_a_server_needs_is_refused() -> None:
 
     with Server() as server, pytest.raises(InvalidInput, match="max_series"):
         asyncio.run(make(server.url))
+
+
+def test_a_server_answers_with_metrics_to_whoever_may_read_all() -> None:
+    tokens = Tokens([("all", Scope.READ)])
+    with Server() as server, ApiServer(server.url, tokens) as api:
+        assert api.client().get("/metrics").status == 401
+        client = api.client("all")
+        assert client.get("/v1/streams").status == 200
+        answer = client.get("/metrics", Accept="text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        found = read_page(answer.body)
+    assert of(found, "store_up") == 1
+    assert of(found, "http_requests_total", code="200") >= 1
+    assert of(found, "http_requests_total", code="401") == 1

@@ -86,6 +86,7 @@ _TABLE: Final = (
     Family("operation_bytes_total", "counter", ("op",), "Bytes that were sent and received."),
     Family("outcome_unknown_total", "counter", ("op",), "Operations without an answer."),
     Family("retries_total", "counter", ("why",), "Attempts that were made again."),
+    Family("http_requests_total", "counter", ("code",), "Requests that were answered, by status."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
     Family("sample_age_seconds", "gauge", ("store",), "Age of what is said of the store."),

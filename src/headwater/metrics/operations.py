@@ -30,6 +30,12 @@ REASONS: Final = (
     *("CLUSTERDOWN", "READONLY", "MASTERDOWN", "BUSY", OTHER),
 )
 
+# Statuses that a server of ours answers with.
+STATUSES: Final = (
+    *(200, 201, 202, 204, 206, 304, 400, 401, 403, 404, 405, 406, 408, 409, 412, 413, 415, 422),
+    *(429, 431, 500, 501, 502, 503, 504),
+)
+
 _OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 _UNKNOWN: Final = _OUTCOMES.index("unknown")
 _READS: Final = ("stream", "group", "topic", "queue", "channel", "ick", "store")
@@ -49,7 +55,7 @@ def operation_names() -> tuple[str, ...]:
 
 
 def _places() -> int:
-    return len(operation_names()) * _ROW + len(REASONS)
+    return len(operation_names()) * _ROW + len(REASONS) + len(STATUSES) + 1
 
 
 def shared_counts(processes: int = 1) -> memoryview[int]:
@@ -68,6 +74,9 @@ class OperationMetrics:
         self._outcomes = {name: at * _WIDTH for at, name in enumerate(_OUTCOMES)}
         first = len(self._rows) * _ROW
         self._reasons = {why: first + at for at, why in enumerate(REASONS)}
+        first += len(REASONS)
+        self._statuses = {str(code): first + at for at, code in enumerate(STATUSES)}
+        self._statuses[OTHER] = first + len(STATUSES)
         # Threads share the part of their process: adding to a count is two steps.
         self._lock = threading.Lock()
 
@@ -94,6 +103,11 @@ class OperationMetrics:
             with self._lock:
                 self._own[self._reasons.get(object, self._reasons[OTHER])] += n
 
+    def count_request(self, status: int) -> None:
+        """Count a request by the status it was answered with."""
+        with self._lock:
+            self._own[self._statuses.get(str(status), self._statuses[OTHER])] += 1
+
     def add_to(self, page: Page) -> None:
         """Add the counts of all processes to a page; what never happened is left out."""
         places = _places()
@@ -104,6 +118,9 @@ class OperationMetrics:
         for why, place in self._reasons.items():
             if totals[place]:
                 page.add(label_text(why=why), retries_total=totals[place])
+        for code, place in self._statuses.items():
+            if totals[place]:
+                page.add(label_text(code=code), http_requests_total=totals[place])
 
 
 def _add_operation(page: Page, name: str, row: list[int]) -> None:

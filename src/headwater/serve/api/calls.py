@@ -12,6 +12,8 @@ from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
+    from headwater.metrics.operations import OperationMetrics
+    from headwater.metrics.sampler import Sampler
     from headwater.serve.api.tails import Tails
     from headwater.serve.api.writes import WriteBatches
     from headwater.serve.tokens import Tokens
@@ -27,6 +29,8 @@ class Served:
     writes: WriteBatches
     tails: Tails
     openapi: bytes
+    metrics: OperationMetrics
+    sampler: Sampler
 
 
 @dataclass(frozen=True, slots=True)

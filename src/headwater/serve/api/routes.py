@@ -24,6 +24,7 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 EVENTS: Final = "text/event-stream"
+TEXT: Final = "text/plain"
 
 Answered: TypeAlias = "msgspec.Struct | Reply | StreamedReply"
 Run: TypeAlias = "Callable[[ApiCall], Awaitable[Answered]]"

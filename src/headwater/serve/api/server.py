@@ -5,10 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from headwater.aio_client import connect
+from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
+from headwater.instrument import installed
+from headwater.metrics.operations import OperationMetrics, shared_counts
+from headwater.metrics.sampler import Sampler
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors
 from headwater.serve.api.openapi import document
@@ -55,25 +59,43 @@ class StoreServer:
             Cors(self.origins)
         bound = self.address.bind()
         url = url_of(bound, "https" if self.tls else "http")
-        run_processes(self.workers, bound, self.serve, lambda: ready(url))
+        serve = partial(self.serve, counts=shared_counts(self.workers))
+        run_processes(self.workers, bound, serve, lambda: ready(url))
 
-    async def serve(self, process: ServerProcess) -> None:
-        """Serve in one process, until it is told to stop."""
-        async with connect(self.store_url) as hw:
-            tails = Tails(hw)
-            openapi = document(ROUTES)
-            service = ApiService(
-                Served(hw, self.store_url, self.tokens, WriteBatches(hw), tails, openapi),
-                Router(ROUTES),
-                read_only=self.read_only,
-                rates=Rates(self.requests_per_s),
-                cors=Cors(self.origins) if self.origins else None,
-            )
-            try:
-                await serve_http(process, service, self.limits, self.tls, service.drain)
-            finally:
-                tails.stop()
-                await service.close()
+    async def serve(self, process: ServerProcess, *, counts: memoryview[int] | None = None) -> None:
+        """Serve in one process, until it is told to stop; all processes share their counts."""
+        metrics = OperationMetrics(counts, process.number)
+        with installed(metrics):
+            async with connect(self.store_url) as hw:
+                await self._serve_store(process, hw, metrics)
+
+    async def _serve_store(
+        self, process: ServerProcess, hw: AsyncHeadwater, metrics: OperationMetrics
+    ) -> None:
+        tails = Tails(hw)
+        sampler = Sampler(hw, metrics)
+        service = ApiService(
+            Served(
+                hw,
+                self.store_url,
+                self.tokens,
+                WriteBatches(hw),
+                tails,
+                document(ROUTES),
+                metrics,
+                sampler,
+            ),
+            Router(ROUTES),
+            read_only=self.read_only,
+            rates=Rates(self.requests_per_s),
+            cors=Cors(self.origins) if self.origins else None,
+        )
+        try:
+            await serve_http(process, service, self.limits, self.tls, service.drain)
+        finally:
+            tails.stop()
+            await sampler.close()
+            await service.close()
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

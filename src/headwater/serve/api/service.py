@@ -211,7 +211,8 @@ class ApiService:
         return problem_of_refusal(refused, self._new_id())
 
     def count(self, reply: Reply | StreamedReply) -> None:
-        """Count a request that is answered: the place for metrics."""
+        """Count a request that is answered."""
+        self._served.metrics.count_request(reply.status)
 
     def _id_of(self, request: Request) -> str:
         given = (request.headers or {}).get(b"x-request-id")

@@ -8,10 +8,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headwater.errors import HeadwaterError
+from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.release import __version__
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.routes import JSON, Answered, Route
+from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
@@ -48,6 +49,11 @@ async def get_openapi(call: ApiCall) -> Answered:
     return Reply(200, call.served.openapi, JSON)
 
 
+async def get_metrics(call: ApiCall) -> Answered:
+    """Return the metrics of the store and of all processes of this server, for Prometheus."""
+    return Reply(200, await call.served.sampler.page(), CONTENT_TYPE)
+
+
 async def get_doctor(call: ApiCall) -> msgspec.Struct:
     """Examine what the store really promises, by its settings and its state; changes nothing."""
     report = await asyncio.to_thread(examine, call.served.store_url)
@@ -57,6 +63,7 @@ async def get_doctor(call: ApiCall) -> msgspec.Struct:
 STORE_ROUTES: Final = (
     Route("GET", "/healthz", get_health, None, answer=HealthView),
     Route("GET", "/readyz", get_readiness, None, answer=HealthView),
+    Route("GET", "/metrics", get_metrics, Scope.READ, answers=(TEXT,), whole_store=True),
     Route("GET", "/v1/openapi.json", get_openapi, None, answer=dict[str, Any]),
     Route("GET", "/v1/store/doctor", get_doctor, Scope.READ, answer=DoctorView, whole_store=True),
 )
