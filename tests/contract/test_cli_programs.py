@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -59,6 +62,22 @@ def test_lines_are_written_as_they_come(url: str, hw: Headwater, name: str) -> N
         out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert out == "written 3 messages, the first at 1, the last at 3\n"
+
+
+def test_typing_into_a_write_is_left_alone(url: str, hw: Headwater, name: str) -> None:
+    here, there = pty.openpty()
+    words = (sys.executable, "-m", "headwater", "stream", "write", name, "--store", url)
+    with subprocess.Popen(words, stdin=there, stdout=there, stderr=there) as process:
+        os.close(there)
+        os.write(here, b"one\n\x04")
+        assert process.wait(timeout=30) == 0
+        screen = os.read(here, 10_000).decode()
+    os.close(here)
+    assert "\x1b" not in screen, "nothing is drawn over what is typed"
+    assert "a message per line; Ctrl-D ends" in screen
+    (message,) = hw.stream(name).read(1, 9)
+    assert message is not None
+    assert message.value == b"one"
 
 
 def test_an_interrupted_write_says_how_far_it_came(url: str, hw: Headwater, name: str) -> None:
@@ -259,6 +278,42 @@ def test_the_demo_exits_with_1_when_a_claim_is_false(
     answer = run(None, "demo", "--messages", "1000", "--store", url)
     assert answer.code == 1
     assert "claims were false" in answer.out.splitlines()[-1]
+
+
+# ── The program itself ───────────────────────────────────────────────────────────────────────
+
+INTERRUPTED_WHILE_IT_LOADS = """
+import os, signal, sys
+from headwater.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "headwater.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
+def test_an_interrupt_while_it_loads_prints_nothing() -> None:
+    words = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_output_that_finds_no_room_is_one_line_with_the_cure() -> None:
+    words = [sys.executable, "-m", "headwater", "--version"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, check=False, timeout=30, text=True
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: the output could not be written (No space left on device); "
+        "make room, or write it to another place\n",
+    )
 
 
 def test_the_program_says_its_version() -> None:

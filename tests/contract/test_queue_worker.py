@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections import Counter
@@ -44,9 +45,9 @@ def test_as_many_run_at_once_as_asked_for(crew: Crew, queue: Queue) -> None:
 
 
 def test_what_fails_is_tried_again_as_the_queue_says_and_then_given_up(
-    crew: Crew, queue: Queue
+    crew: Crew, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue.configure(max_attempts=3, backoff="fixed", backoff_ms=10)
+    queue.configure(max_attempts=3, backoff="exponential", backoff_ms=10)
     queue.push_many([b"good", b"bad"])
     seen: Counter[bytes] = Counter()
 
@@ -55,9 +56,17 @@ def test_what_fails_is_tried_again_as_the_queue_says_and_then_given_up(
         if delivery.value == b"bad":
             raise ValueError("bad")
 
-    with at_work(crew.queue_worker(queue, handle)):
+    with (
+        caplog.at_level(logging.ERROR, "headwater.workers"),
+        at_work(crew.queue_worker(queue, handle)),
+    ):
         until(lambda: queue.stats().dead == 1 and queue.stats().acked == 1)
     assert seen == {b"good": 1, b"bad": 3}
+    assert [record.getMessage().partition("; ")[2] for record in caplog.records] == [
+        "it is redelivered in 10 ms",
+        "it is redelivered in 20 ms",
+        "it is buried",
+    ]
 
 
 def test_a_queue_with_a_back_off_of_its_own_delays_by_itself() -> None:

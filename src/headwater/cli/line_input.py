@@ -244,15 +244,16 @@ class _Silent:
 
 @contextmanager
 def _progress(source: BinaryIO) -> Iterator[_Progress]:
-    """Show a bar on standard error when that is a terminal."""
+    """Show a bar on standard error when that is a terminal, unless somebody types the lines."""
     console = output.console(stderr=True)
-    if not console.is_terminal:
+    if console.is_terminal and source.isatty():
+        # No bar: it would be drawn over what is typed.
+        typer.echo("a message per line; Ctrl-D ends", err=True)
+    if not console.is_terminal or source.isatty():
         yield _Silent()
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    if sys.stdin.isatty():
-        typer.echo("a message per line; Ctrl-D ends", err=True)
     columns = (BarColumn(), TextColumn("{task.fields[lines]} messages"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("lines", total=_size(source), lines=0)

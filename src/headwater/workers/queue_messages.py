@@ -47,4 +47,18 @@ class QueueMessages(Generic[AnyQueue]):
         # A queue with a back-off of its own delays by itself.
         rest_ms = None if self.settings.backoff == "none" else 0
         where = f"message {delivery.id} of queue {self.name}"
-        return self.retries.failure(delivery, error, began, where, rest_ms=rest_ms)
+        return self.retries.failure(
+            delivery, error, began, where, rest_ms=rest_ms, settled=self._settled
+        )
+
+    def _settled(self, attempt: int, delay_ms: int) -> int | None:
+        """Return after how long the queue redelivers a failed message; None when it buries it."""
+        own = self.settings
+        if own.max_attempts is not None and attempt >= own.max_attempts:
+            return None
+        if own.backoff == "none":
+            return delay_ms
+        if own.backoff == "fixed":
+            return max(delay_ms, own.backoff_ms)
+        doubled = own.backoff_ms << min(max(attempt, 1) - 1, 49)
+        return max(delay_ms, min(doubled, own.longest_backoff_ms))

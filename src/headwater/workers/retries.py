@@ -82,11 +82,13 @@ class Retries:
         where: str,
         *,
         rest_ms: int | None = None,
+        settled: Callable[[int, int], int | None] | None = None,
     ) -> Failure:
         """Log a failed attempt, and return what to report of it.
 
         ``began`` is when it began, by the monotonic clock; ``where`` names the message. It is
         redelivered after ``rest_ms``, if that is given, instead of a delay of these retries.
+        ``settled`` returns what the store makes of an attempt and its delay, for the log line.
         """
         delay_ms: int | None = None
         poison = isinstance(error, Undecodable) and error is getattr(item, "decoded", None)
@@ -95,13 +97,16 @@ class Retries:
         elif not self.buries:
             # There is no place for it: nothing is lost, and the log names the cure.
             delay_ms = self._longest_ms
-        self._log_failure(item, error, where, delay_ms, poison)
+        after_ms = delay_ms
+        if delay_ms is not None and settled is not None:
+            after_ms = settled(item.attempt, delay_ms)
+        self._log_failure(item, error, where, after_ms, poison)
         return Failure(item, error, delay_ms, int((time.monotonic() - began) * 1000))
 
     def _log_failure(
-        self, item: Any, error: BaseException, where: str, delay_ms: int | None, poison: bool
+        self, item: Any, error: BaseException, where: str, after_ms: int | None, poison: bool
     ) -> None:
-        then = "it is buried" if delay_ms is None else f"it is redelivered in {delay_ms} ms"
+        then = "it is buried" if after_ms is None else f"it is redelivered in {after_ms} ms"
         if poison:
             # Without the words of the error: those of a codec may quote the value.
             kind = type(error.__cause__ or error).__name__

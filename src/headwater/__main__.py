@@ -1,0 +1,33 @@
+"""The program `headwater`: it ends without a traceback on Ctrl-C and on a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+# What a write to standard output raises when there is no room for it.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command that the arguments of this process name, and exit with its code."""
+    try:
+        # Imported here, so that Ctrl-C is answered while it loads.
+        from headwater.cli.main import app
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        # What is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        why = f"the output could not be written ({error.strerror})"
+        sys.exit(f"error: {why}; make room, or write it to another place")
+
+
+if __name__ == "__main__":
+    main()
