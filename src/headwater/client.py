@@ -215,7 +215,7 @@ def connect(
     """Connect to a store: ``url``, else ``$HEADWATER_URL``, else an embedded server.
 
     ``profile`` names a profile of ``headwater.toml`` instead, whose store is used when
-    ``$HEADWATER_URL`` is not set; without it, that file is not looked at.
+    ``$HEADWATER_URL`` is not set; without it, that file is not used.
 
     URLs: ``redis://``, ``unix://``, ``redis+cluster://``, ``redis+sentinel://``, the same over TLS
     by ``rediss``, and ``embedded:///directory``. A server that restarts, a failover or a server

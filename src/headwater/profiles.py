@@ -10,12 +10,14 @@
     db = "postgresql://app@db.internal/orders"
 
 The file lies in the working directory or the nearest directory above it. The command line uses a
-profile that is named, else the file's default; the library uses one only where it is asked to.
+profile that is named, else the file's default; the library uses one only where it is asked to,
+and logs when it opens another store than the command line beside it.
 A value is never shown: it may be a secret.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +38,8 @@ VARIABLES = {
     "timeline_read_token": "HEADWATER_TIMELINE_READ_TOKEN",
 }
 _REFERENCE = "env:"
+
+log = logging.getLogger("headwater.store")
 
 
 class Profile(NamedTuple):
@@ -88,6 +92,8 @@ def store_of(url: str | None, profile: str | None) -> str | None:
     Raises InvalidInput.
     """
     if profile is None:
+        if url is None:
+            _warn_of_another_store()
         return url
     if url is not None:
         raise InvalidInput("connect takes a URL or a profile, not both; leave one out")
@@ -96,6 +102,28 @@ def store_of(url: str | None, profile: str | None) -> str | None:
     if found is None or store not in (*found.values, *found.instead):
         raise InvalidInput(f'{found} names no store; add a line store = "URL" to it')
     return found.values.get(store) or os.environ[store]
+
+
+def _warn_of_another_store() -> None:
+    """Log if commands use a store by the file's default while this program uses an embedded one."""
+    store = VARIABLES["store"]
+    if os.environ.get(store) or os.environ.get("HEADWATER_DIR"):
+        return
+    try:
+        found = load(None)
+    except InvalidInput:
+        return  # commands report what is wrong with the file
+    if found and store in found.values and not _is_default(found.values[store]):
+        log.warning(
+            "%s names a store, which commands use here; this program uses the embedded one in "
+            "%s: connect(profile=%r) uses that of the profile",
+            found, Path.cwd() / ".headwater", found.name,
+        )  # fmt: skip
+
+
+def _is_default(url: str) -> bool:
+    path = url.removeprefix("embedded:").removeprefix("//") or ".headwater"
+    return url.startswith("embedded:") and Path(path).absolute() == Path.cwd() / ".headwater"
 
 
 @contextmanager

@@ -85,16 +85,17 @@ def test_a_queue_is_paused_purged_and_deleted(url: str, name: str) -> None:
     run(url, "queue", "push", name, "a")
     assert run(url, "queue", "pause", name).out == "paused\n"
     assert run(url, "queue", "pause", name).out == "paused, as before\n"
-    assert run(url, "queue", "pop", name).out == ""
+    popped = run(url, "queue", "pop", name)
+    assert (popped.out, popped.err) == ("", "nothing to pop: the queue is paused\n")
     assert "paused" in run(url, "queue", "stats", name).out
     resumed = run(url, "queue", "resume", name, "--json").row
     assert resumed == {"queue": name, "state": "runs", "changed": True}
-    assert run(url, "queue", "purge", name, "--json").row == {"queue": name, "purged": 1}
+    assert run(url, "queue", "purge", name, "--yes", "--json").row == {"queue": name, "purged": 1}
     told = run(url, "queue", "configure", name, "--backoff", "exponential", "--backoff-ms", "5")
     assert "exponential" in told.out
     assert "exponential, 5 ms up to" in run(url, "queue", "stats", name).out
-    assert run(url, "queue", "delete", name).out == "deleted\n"
-    for verb in ("stats", "peek", "pop", "dead", "purge", "delete"):
+    assert run(url, "queue", "delete", name, "--yes").out == "deleted\n"
+    for verb in ("stats", "peek", "pop", "dead", "pause", "resume", "purge", "delete"):
         refused = run(url, "queue", verb, name)
         assert refused.code == 1
         assert (

@@ -144,6 +144,6 @@ def test_a_group_is_removed(hw_stream: StreamCommands) -> None:
     stream.write("tag", b"value")
     stream.group("g").read(1)
     stream.group("h").read(1)
-    assert hw_stream("remove-group", "g").out == "removed g\n"
-    assert hw_stream("remove-group", "h", "--json").row["removed"]
+    assert hw_stream("remove-group", "g", "--yes").out == "removed g\n"
+    assert hw_stream("remove-group", "h", "--yes", "--json").row["removed"]
     assert stream.info().groups == ()

@@ -49,8 +49,8 @@ def test_info_tells_how_a_stream_stands(hw_stream: StreamCommands) -> None:
 def test_eviction_is_up_to_an_offset_or_down_to_a_number(hw_stream: StreamCommands) -> None:
     stream = hw_stream.stream
     stream.write_many([("tag", b"value")] * 30)
-    assert hw_stream("evict", "10").out == "evicted 10 messages; the first is now 11\n"
-    answer = hw_stream("evict", "--keep", "5", "--json")
+    assert hw_stream("evict", "10", "--yes").out == "evicted 10 messages; the first is now 11\n"
+    answer = hw_stream("evict", "--keep", "5", "--yes", "--json")
     assert answer.row == {"stream": stream.name, "evicted": 15, "first": 26}
     assert hw_stream("evict").code == 2
     assert hw_stream("evict", "3", "--keep", "5").code == 2

@@ -144,7 +144,7 @@ def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> No
     beyond = command("seek", "g", "4000", "-p", "1")
     assert beyond.code == 1
     assert "(in partition 1)" in beyond.err
-    assert command("remove-group", "g").out == "removed g\n"
+    assert command("remove-group", "g", "--yes").out == "removed g\n"
 
 
 def test_a_group_is_set_up_in_all_partitions(command: TopicCommands) -> None:

@@ -109,6 +109,27 @@ def test_the_library_uses_a_profile_only_where_it_is_asked_to(
         headwater.connect("redis://h", profile="dev")
 
 
+@pytest.mark.parametrize(
+    ("store", "warned"),
+    [
+        ("embedded:data", True),
+        ("redis://h", True),
+        ("env:OUR_REDIS", False),  # commands refuse it: it is not set
+        ("embedded:src/app/.headwater", False),  # the one that the program opens
+        ("embedded:", False),
+    ],
+)
+def test_a_program_that_opens_another_store_than_commands_do_logs_it(
+    project: Path, caplog: pytest.LogCaptureFixture, store: str, warned: bool
+) -> None:
+    (project / FILE_NAME).write_text(f'default = "dev"\n[profiles.dev]\nstore = "{store}"\n')
+    assert profiles.store_of(None, None) is None
+    assert ("connect(profile='dev')" in caplog.text) is warned
+    caplog.clear()
+    profiles.store_of("redis://named", None)
+    assert not caplog.text
+
+
 def test_a_file_of_another_user_is_not_trusted_unless_it_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -153,8 +154,14 @@ def similar(name: str, names: Iterable[str]) -> str | None:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask before something is removed, unless the user said yes already; ends the command on no."""
-    if not yes:
+    if yes:
+        return
+    try:
         typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        if not sys.stdin.isatty():
+            typer.echo("nothing was removed; without a terminal, say --yes", err=True)
+        raise
 
 
 def offsets(words: list[str]) -> list[int | tuple[int, int]]:

@@ -8,7 +8,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, Count, StoreUrl
+from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm
 from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
 
 if TYPE_CHECKING:
@@ -40,10 +40,16 @@ def redrive(
 
 
 def discard(
-    name: QueueName, ids: _Ids = None, store: StoreUrl = None, as_json: AsJson = False
+    name: QueueName,
+    ids: _Ids = None,
+    yes: Yes = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters, for ever."""
+    """Remove dead letters, for ever; asks before it removes all."""
     with known_queue(store, name) as queue:
+        if not ids:
+            confirm(f"Remove all {queue.stats().dead} dead letters of {name}?", yes)
         count = queue.discard(_letters(queue, ids))
     done = views.queues.DiscardedView(queue=name, discarded=count)
     output.answer(done, f"discarded: {count}", as_json)

@@ -129,6 +129,7 @@ def pop(
     """
     with known_queue(store, name) as queue:
         found = queue.pop(count, ack_ms=ack_ms, block_ms=block_ms)
+        paused = not found and queue.stats().paused
     if as_json:
         output.show_json(*map(views.queues.DeliveryView.of, found))
     elif found:
@@ -138,7 +139,7 @@ def pop(
             [(d.id, d.attempt, *([d.receipt] if ack_ms else []), d.value) for d in found],
         )
     else:
-        output.warn("nothing to pop")
+        output.warn("nothing to pop" + (": the queue is paused" if paused else ""))
 
 
 def ack(

@@ -9,7 +9,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
-from headwater.cli.options import AsJson, Count, StoreUrl, connected
+from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
 from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ def configure(
 
 def pause(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Hand out nothing until resume; pushes and acks go on."""
-    with connected(store) as hw:
-        changed = hw.queue(name).pause()
+    with known_queue(store, name) as queue:
+        changed = queue.pause()
     _show_state(name, "paused", changed, as_json)
 
 
 def resume(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Hand out messages again."""
-    with connected(store) as hw:
-        changed = hw.queue(name).resume()
+    with known_queue(store, name) as queue:
+        changed = queue.resume()
     _show_state(name, "runs", changed, as_json)
 
 
@@ -149,16 +149,26 @@ def _show_state(name: str, state: Literal["paused", "runs"], changed: bool, as_j
     output.answer(done, state if changed else f"{state}, as before", as_json)
 
 
-def purge(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def purge(
+    name: QueueName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
     """Remove all messages of a queue, dead letters too; settings stay."""
     with known_queue(store, name) as queue:
+        confirm(f"Remove {_size(queue.stats())} of {name}?", yes)
         count = queue.purge()
     done = views.queues.PurgedView(queue=name, purged=count)
     output.answer(done, f"purged {count} messages", as_json)
 
 
-def delete(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def delete(
+    name: QueueName, yes: Yes = False, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
     """Remove a queue with everything that belongs to it, for ever."""
     with known_queue(store, name) as queue:
+        confirm(f"Delete {name} with {_size(queue.stats())}?", yes)
         queue.delete()
     output.answer(views.queues.QueueDeletedView(queue=name), "deleted", as_json)
+
+
+def _size(facts: QueueStats) -> str:
+    return f"{facts.ready + facts.delayed + facts.unacked} messages and {facts.dead} dead letters"

@@ -26,6 +26,8 @@ from headwater.cli.options import (
     Position,
     StoreUrl,
     StreamName,
+    Yes,
+    confirm,
     connected,
     known,
     known_stream,
@@ -238,22 +240,31 @@ def discard(
         ),
     ] = None,
     count: AtMost = None,
+    yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters, for ever; the stream in which they lie keeps them by its retention."""
+    """Forget dead letters, for ever; asks before all. Their stream keeps them by its retention."""
     parsed = options.offsets(offsets) if offsets else None
     with _known_group(store, name, group) as found:
+        if parsed is None and count is None:
+            confirm(f"Forget all {found.info().dead} dead letters of {group}?", yes)
         done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
     view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)
 
 
 def remove_group(
-    name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+    name: StreamName,
+    group: GroupName,
+    yes: Yes = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a group, so that retention no longer waits for it."""
     with _known_group(store, name, group) as found:
+        pending = found.info().pending
+        confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
         if not found.remove():
             raise UnknownGroup(name, group)
     done = views.streams.GroupRemovedView(stream=name, group=group)

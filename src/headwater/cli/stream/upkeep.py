@@ -98,6 +98,7 @@ def evict(
         int | None,
         typer.Option(min=1, metavar="N", help="Instead of OFFSET: evict all but the newest N."),
     ] = None,
+    yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,6 +106,8 @@ def evict(
     if (offset is None) == (keep is None):
         raise typer.BadParameter("give either OFFSET or --keep")
     with known_stream(store, name) as stream:
+        what = f"up to {offset}" if keep is None else f"but the newest {keep}"
+        confirm(f"Evict all messages {what} from {name}, also what groups have not read?", yes)
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
     done = views.streams.EvictedView(stream=name, evicted=gone, first=first)
@@ -189,6 +192,7 @@ def compact(
 ) -> None:
     """Keep the last message of every tag; offsets stay. An empty value deletes its tag.
 
+    What groups have not read or acknowledged is removed, too, unless it is the last of its tag.
     With --auto or --no-auto it only sets whether the housekeeper compacts the stream.
     """
     with known_stream(store, name) as stream:

@@ -25,6 +25,8 @@ from headwater.cli.options import (
     NackDelayMs,
     StoreUrl,
     TopicName,
+    Yes,
+    confirm,
     connected,
     known_topic,
     similar,
@@ -251,22 +253,32 @@ def discard(
         ),
     ] = None,
     count: AtMost = None,
+    yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters, for ever; the streams in which they lie keep them by their retention."""
+    """Forget dead letters, for ever; asks before all. Their streams keep them by retention."""
     parsed = options.in_topic(offsets) if offsets else None
     with _known_group(store, name, group) as found:
+        if parsed is None and count is None:
+            dead = sum(info.dead for info in found.info())
+            confirm(f"Forget all {dead} dead letters of {group}?", yes)
         done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
     view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)
 
 
 def remove_group(
-    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+    name: TopicName,
+    group: GroupName,
+    yes: Yes = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove a group from every partition, so that retention no longer waits for it."""
     with _known_group(store, name, group) as found:
+        pending = sum(info.pending for info in found.info())
+        confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
         if not found.remove():
             raise UnknownGroup(name, group)
     done = views.streams.TopicGroupRemovedView(topic=name, group=group)
