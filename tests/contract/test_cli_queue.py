@@ -43,7 +43,12 @@ def test_headers_are_pushed_with_every_message_and_shown_as_json(url: str, name:
     assert [row["headers"] for row in run(url, "queue", "peek", name, "--json").rows] == [
         {"k": "v"}, {"k": "v"}, {"l": "w"}
     ]  # fmt: skip
+    peeked = run(url, "queue", "peek", name).out.splitlines()
+    assert peeked[0].split()[-2:] == ["headers", "value"]
+    assert [line.split()[-2:] for line in peeked[2:]] == [["k=v", "a"], ["k=v", "b"], ["l=w", "c"]]
     assert run(url, "queue", "pop", name, "--json").row["headers"] == {"k": "v"}
+    popped = run(url, "queue", "pop", name, "--ack-ms", "1").out.splitlines()
+    assert (popped[0].split()[-2:], popped[2].split()[-2:]) == (["headers", "value"], ["k=v", "b"])
 
 
 def test_options_of_push_do_what_they_say(url: str, name: str) -> None:

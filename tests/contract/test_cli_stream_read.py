@@ -140,7 +140,35 @@ def test_a_message_is_printed_as_a_form_says(hw_stream: StreamCommands) -> None:
     assert taken.out == "1:1\n2:1\n"
 
 
-@pytest.mark.parametrize("form", ["{nothing}", "{}", "{tag", "tag}", "{tag}{", "{tag.real}"])
+def test_headers_are_shown_beside_the_value_when_a_message_has_some(
+    hw_stream: StreamCommands,
+) -> None:
+    hw_stream.stream.write_many([("a", b"one"), ("b", b"two")])
+    assert "headers" not in hw_stream("read").out
+    hw_stream.stream.write("c", b"three", headers={"x-y": b"\xff\n", "b": "1"})
+    heading, _, first, *_, last = hw_stream("read").out.splitlines()
+    assert heading.split() == ["offset", "time", "tag", "headers", "value"]
+    assert (first.split()[2:], last.split()[2:]) == (
+        ["a", "-", "one"],
+        ["c", "b=1", r"x-y=\xff\n", "three"],
+    )
+    lines = hw_stream("tail", "--count", "2").out.splitlines()
+    assert [line.split()[2:] for line in lines] == [
+        ["b", "two"],
+        ["c", "b=1", r"x-y=\xff\n", "three"],
+    ]
+    taken = hw_stream("read", "--group", "g", "--ack-ms", "9").out.splitlines()[0]
+    assert taken.split()[-3:] == ["attempt", "headers", "value"]
+    form = "{offset}:{headers}|{header[b]}|{header[x-y]}|{header[z]}"
+    assert hw_stream("read", "-o", "2", "-c", "1", "--format", form).out == "2:|||\n"
+    answer = hw_stream("read", "-o", "3", "--format", "{headers}|{header[b]}|{header[z]}")
+    assert answer.out.endswith("|1|\n")
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["{nothing}", "{}", "{tag", "tag}", "{tag}{", "{tag.real}", "{header}", "{header[]}"],
+)
 def test_a_form_that_cannot_be_meant_is_bad_usage(hw_stream: StreamCommands, form: str) -> None:
     hw_stream.stream.write("tag", b"value")
     answer = hw_stream("read", "--format", form)

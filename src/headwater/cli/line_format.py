@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from headwater.log.types import Message, TopicMessage
     from headwater.views.streams import GoneView
 
-FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt")
+FIELDS = ("offset", "time", "time_ms", "tag", "value", "attempt", "headers", "header[NAME]")
 TOPIC_FIELDS = ("partition", *FIELDS)
-_PART = re.compile(r"\{\{|\}\}|\{(\w*)\}|[{}]|\\[nt0\\]|[^{}\\]+|\\")
+_HEADER = re.compile(r"header\[(.+)\]")
+_PART = re.compile(r"\{\{|\}\}|\{(header\[[^{}]+\]|\w*)\}|[{}]|\\[nt0\\]|[^{}\\]+|\\")
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
 
 
@@ -48,7 +49,7 @@ class Format:
         self._parts: list[tuple[bool, str]] = []
         for part in _PART.finditer(text):
             if part[1] is not None:
-                if part[1] not in fields:
+                if part[1] not in fields and not _HEADER.fullmatch(part[1]):
                     known = " ".join(f"{{{field}}}" for field in fields)
                     raise typer.BadParameter(f"--format knows no {part[0]}; it knows {known}")
                 self._parts.append((True, part[1]))
@@ -78,6 +79,10 @@ class Format:
 def _field(message: Message | TopicMessage, name: str) -> bytes:
     if name == "value":
         return bytes(message.value)
+    if name == "headers":
+        return output.headers_text(message.headers) or b""
+    if header := _HEADER.fullmatch(name):
+        return message.headers.get(header[1], b"")
     if name == "time":
         return (output.time_text(message.time_ms) or "").encode()
     found = getattr(message, name)

@@ -27,10 +27,14 @@ def show_page(found: Sequence[Found], as_json: bool, form: Format | None) -> Non
         form.show(found)
         return
     headings, rows = ["offset", "time", "tag", "value"], [_row(one) for one in found]
-    attempts = [getattr(one, "attempt", None) for one in found]
-    if any(attempts):
-        headings.insert(3, "attempt")
-        rows = [(*row[:3], attempt, row[3]) for row, attempt in zip(rows, attempts, strict=True)]
+    beside = {
+        "attempt": [getattr(one, "attempt", None) for one in found],
+        "headers": [_headers(one) for one in found],
+    }
+    for heading, cells in beside.items():
+        if any(cells):
+            headings.insert(-1, heading)
+            rows = [(*row[:-1], cell, row[-1]) for row, cell in zip(rows, cells, strict=True)]
     if any(_partition(one) is not None for one in found):
         headings.insert(0, "partition")
         rows = [(_partition(one), *row) for row, one in zip(rows, found, strict=True)]
@@ -53,6 +57,10 @@ def _partition(found: Found) -> int | None:
     return place if isinstance(place, int) else None
 
 
+def _headers(found: Found) -> bytes | None:
+    return None if isinstance(found, views.streams.GoneView) else output.headers_text(found.headers)
+
+
 def _row(found: Found) -> tuple[object, ...]:
     if isinstance(found, views.streams.GoneView):
         return (output.range_text(found.gone.first, found.gone.last), None, None, "gone")
@@ -63,5 +71,8 @@ def _show_line(found: Found) -> None:
     offset, time, tag, value = (output.readable(cell) for cell in _row(found))
     place = _partition(found)
     where = offset if place is None else f"{place}:{offset}"
-    line = Text.assemble((where, "cyan"), "  ", (time, "dim"), "  ", (tag, "bold"), "  ", value)
+    line = Text.assemble((where, "cyan"), "  ", (time, "dim"), "  ", (tag, "bold"), "  ")
+    if headers := _headers(found):
+        line.append(f"{output.readable(headers)}  ", "dim")
+    line.append(value)
     output.console().print(line, soft_wrap=True)

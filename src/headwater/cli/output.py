@@ -185,6 +185,11 @@ def readable(data: object) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
+def headers_text(headers: Mapping[str, bytes]) -> bytes | None:
+    """Return headers as ``--header`` takes them, with spaces in between; None without any."""
+    return b" ".join(b"%b=%b" % (name.encode(), headers[name]) for name in headers) or None
+
+
 def time_text(time_ms: int) -> str | None:
     """Return a time of the log in UTC, as `stream seek` reads it; 0 is no time."""
     if not time_ms:

@@ -43,5 +43,7 @@ def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -
     }
     if any(item.cause for item in items):
         columns["cause"] = lambda item: item.cause and str(item.cause)
+    if any(item.headers for item in items):
+        columns["headers"] = lambda item: output.headers_text(item.headers)
     columns["value"] = lambda item: item.value
     output.show_list(items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing)

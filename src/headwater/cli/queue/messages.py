@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ from headwater.queue.limits import MAX_PUSH_MESSAGES
 
 if TYPE_CHECKING:
     from headwater.queue.queue import Queue
+    from headwater.queue.types import Delivery
 
 _Receipts = Annotated[
     list[str], typer.Argument(metavar="RECEIPT...", help="Receipts, as `pop --ack-ms` prints them.")
@@ -133,11 +135,16 @@ def pop(
     if as_json:
         output.show_json(*map(views.queues.DeliveryView.of, found))
     elif found:
-        headings = ["id", "attempt", *(["receipt"] if ack_ms else []), "value"]
-        output.show_table(
-            headings,
-            [(d.id, d.attempt, *([d.receipt] if ack_ms else []), d.value) for d in found],
-        )
+        columns: dict[str, Callable[[Delivery], object]] = {
+            "id": lambda delivery: delivery.id,
+            "attempt": lambda delivery: delivery.attempt,
+        }
+        if ack_ms:
+            columns["receipt"] = lambda delivery: delivery.receipt
+        if any(delivery.headers for delivery in found):
+            columns["headers"] = lambda delivery: output.headers_text(delivery.headers)
+        columns["value"] = lambda delivery: delivery.value
+        output.show_table(list(columns), [[cell(d) for cell in columns.values()] for d in found])
     else:
         output.warn("nothing to pop" + (": the queue is paused" if paused else ""))
 

@@ -194,6 +194,9 @@ def show_letters(
 ) -> None:
     """Print dead letters of a group; ``keeps`` is the stream in which it has them, if any."""
     partition: dict[str, Callable[[Any], object]] = {"partition": lambda letter: letter.partition}
+    headers: dict[str, Callable[[Any], object]] = {
+        "headers": lambda letter: output.headers_text(letter.headers)
+    }
     output.show_list(
         letters,
         views.streams.DeadLetterView.of,
@@ -204,8 +207,9 @@ def show_letters(
             "buried": lambda letter: output.time_text(letter.buried_ms),
             "cause": lambda letter: letter.cause and str(letter.cause),
             "tag": lambda letter: letter.tag,
-            "value": lambda letter: letter.value,
-        },
+        }
+        | (headers if any(one.headers for one in letters) else {})
+        | {"value": lambda letter: letter.value},
         as_json,
         nothing="no dead letters" if keeps else f"{group} keeps no dead letters",
     )
