@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -34,18 +34,27 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     def entry(self) -> tuple[Any, ...]:
         """Return what the library writes; raises InvalidInput."""
-        value = self.bytes_or_text()
+        value = value_of(self)
         return (self.tag, value, self.headers) if self.headers else (self.tag, value)
 
-    def bytes_or_text(self) -> str | bytes:
-        """Return the value; raises InvalidInput."""
-        if (self.value is UNSET) is (self.data is UNSET):
-            raise InvalidInput("a message has either a value or data; give one of them")
-        if not isinstance(self.value, UnsetType):
-            return _decoded(self.value, self.encoding)
-        if self.encoding is not None:
-            raise InvalidInput("encoding goes with value; leave it out where data is given")
-        return bytes(self.data)  # type: ignore[arg-type]  # it is not UNSET
+
+class NewValue(Protocol):
+    """What is written or pushed: text, base64 or any JSON."""
+
+    value: str | UnsetType
+    data: msgspec.Raw | UnsetType
+    encoding: Encoding | None
+
+
+def value_of(given: NewValue) -> str | bytes:
+    """Return the value of a message; raises InvalidInput."""
+    if (given.value is UNSET) is (given.data is UNSET):
+        raise InvalidInput("a message has either a value or data; give one of them")
+    if not isinstance(given.value, UnsetType):
+        return _decoded(given.value, given.encoding)
+    if given.encoding is not None:
+        raise InvalidInput("encoding goes with value; leave it out where data is given")
+    return bytes(given.data)  # type: ignore[arg-type]  # it is not UNSET
 
 
 def _decoded(text: str, encoding: Encoding | None) -> str | bytes:

@@ -203,12 +203,9 @@ async def tail_stream(call: ApiCall) -> Answered:
 async def list_streams(call: ApiCall) -> StreamsView:
     """List the streams that the token may read, by name."""
     names = [name for name in await call.hw.streams() if call.grant.allows(Scope.READ, name)]
-    page = call.query.of(names)
+    page, following = call.query.of(names)
     found = await call.hw.store.run(some_streams(page))
-    more = len(page) == call.query.limit and page[-1] != names[-1]
-    return StreamsView(
-        streams=[StreamView.of(stream) for stream in found], next=page[-1] if more else None
-    )
+    return StreamsView(streams=[StreamView.of(stream) for stream in found], next=following)
 
 
 async def get_stream(call: ApiCall) -> msgspec.Struct:

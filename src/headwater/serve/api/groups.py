@@ -1,0 +1,310 @@
+"""Consumer groups over HTTP: read, settle, seek, dead letters.
+
+What a client has read and not acknowledged is redelivered after ``ack_ms``, to whoever reads next:
+a client may die, and another one or another server go on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import UnknownGroup
+from headwater.log.limits import MAX_OFFSET, MAX_READ
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
+from headwater.serve.api.routes import Route
+from headwater.serve.tokens import Scope
+from headwater.views.overview import groups_of
+from headwater.views.record import View
+from headwater.views.streams import (
+    AckedView,
+    DeadLetterView,
+    GroupRemovedView,
+    GroupView,
+    MessageView,
+    NackedView,
+    RedrivenView,
+    SoughtView,
+)
+
+# Without it a client that dies would take its messages along.
+_ACK_MS: Final = 30_000
+
+
+class RangeOfOffsets(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A range of offsets, both ends included."""
+
+    first: Offset
+    last: Offset
+
+
+# Not pairs for ranges: msgspec 0.22 crashes on unions of numbers with bounds and tuples.
+_Offsets = Annotated[
+    list[Offset | RangeOfOffsets],
+    Meta(max_length=10_000, description="Offsets, and ranges of them."),
+]
+
+
+class GroupsView(View, frozen=True, kw_only=True):
+    """The groups of a stream."""
+
+    groups: list[GroupView]  # type: ignore[valid-type]  # mirror makes it at run time
+
+
+class GroupReadView(View, frozen=True, kw_only=True):
+    """Messages that were handed out to a member of a group."""
+
+    stream: str
+    group: str
+    messages: list[MessageView]
+
+
+class ExtendedView(View, frozen=True, kw_only=True):
+    """How many pending messages got more time."""
+
+    stream: str
+    group: str
+    extended: int
+
+
+class DeadLettersView(View, frozen=True, kw_only=True):
+    """The oldest dead letters of a group."""
+
+    stream: str
+    group: str
+    letters: list[DeadLetterView]
+
+
+class GroupDiscardedView(View, frozen=True, kw_only=True):
+    """How many dead letters of a group were forgotten."""
+
+    stream: str
+    group: str
+    discarded: int
+
+
+class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How much a member takes, and how long it may hold it; null for ``ack_ms`` needs no acks.
+
+    ``start``, ``max_pending`` and ``dead_letters`` are of the group: the first counts when it is
+    new, the others from then on; ``dead_letters`` is true, false, or the name of a stream.
+    """
+
+    count: Count = 1
+    ack_ms: AckMs | None = _ACK_MS
+    expire_ms: AckMs | None = None
+    block_ms: BlockMs = 0
+    member: str | None = None
+    start: Start = "first"
+    max_pending: Annotated[int, Meta(ge=0, le=MAX_OFFSET)] | None = None
+    dead_letters: bool | str | None = None
+
+
+class OffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The messages that are meant."""
+
+    offsets: _Offsets
+
+
+class NackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The messages that are rejected, and when they are redelivered."""
+
+    offsets: _Offsets
+    delay_ms: Milliseconds = 0
+
+
+class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The messages that are held, and for how long from now on."""
+
+    offsets: _Offsets
+    ack_ms: AckMs
+
+
+class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a group goes on."""
+
+    to: Start
+
+
+class LettersQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How many dead letters."""
+
+    count: Count = 100
+
+
+class LettersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many dead letters, from the oldest on."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_READ)] = 1000
+
+
+def _meant(call: ApiCall) -> list[int | tuple[int, int]]:
+    """Return the offsets of a request as the library takes them."""
+    return [
+        (one.first, one.last) if isinstance(one, RangeOfOffsets) else one
+        for one in call.body.offsets
+    ]
+
+
+def _group(call: ApiCall) -> Any:
+    stream, group = call.names
+    return call.hw.stream(stream).group(group)
+
+
+async def list_groups(call: ApiCall) -> GroupsView:
+    """List the groups of a stream, and where they stand."""
+    stream = await call.hw.stream(call.name).info()
+    found = await call.hw.store.run(groups_of([stream]))
+    return GroupsView(groups=[GroupView.of(one.group, stream=one.stream) for one in found])
+
+
+async def get_group(call: ApiCall) -> msgspec.Struct:
+    """Show where a group stands: its next offset, what is pending, its lag, its members."""
+    return GroupView.of(await _group(call).info(), stream=call.name)
+
+
+async def read_group(call: ApiCall) -> GroupReadView:
+    """Take messages that no other member has; the first read creates the group.
+
+    Each is pending until it is acknowledged, or redelivered ack_ms after it was handed out. With
+    block_ms the request waits for a first message. A repeat after a lost answer takes other
+    messages; those of the first time are redelivered.
+    """
+    stream, group = call.names
+    body = call.body
+    if isinstance(body.dead_letters, str):
+        call.require(Scope.WRITE, body.dead_letters)
+    member = call.hw.stream(stream).group(
+        group,
+        body.start,
+        member=body.member,
+        max_pending=body.max_pending,
+        dead_letters=body.dead_letters,
+    )
+    found = await member.read(
+        body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms
+    )
+    messages = [MessageView.of(message) for message in found]
+    return GroupReadView(stream=stream, group=group, messages=messages)
+
+
+async def ack_messages(call: ApiCall) -> AckedView:
+    """Acknowledge messages: they are done. Answers how many were pending."""
+    stream, group = call.names
+    acked = await _group(call).ack(*_meant(call))
+    return AckedView(stream=stream, group=group, acked=acked)
+
+
+async def nack_messages(call: ApiCall) -> NackedView:
+    """Reject messages: they are redelivered, after delay_ms."""
+    stream, group = call.names
+    nacked = await _group(call).nack(*_meant(call), delay_ms=call.body.delay_ms)
+    return NackedView(stream=stream, group=group, nacked=nacked)
+
+
+async def extend_messages(call: ApiCall) -> ExtendedView:
+    """Take more time for messages: they are redelivered ack_ms from now."""
+    stream, group = call.names
+    extended = await _group(call).extend(*_meant(call), ack_ms=call.body.ack_ms)
+    return ExtendedView(stream=stream, group=group, extended=extended)
+
+
+async def seek_group(call: ApiCall) -> SoughtView:
+    """Set where a group stands: all before is done, all from there on is new."""
+    stream, group = call.names
+    offset = await _group(call).seek(call.body.to)
+    return SoughtView(stream=stream, group=group, next=offset)
+
+
+async def remove_group(call: ApiCall) -> GroupRemovedView:
+    """Remove a group; retention no longer waits for it."""
+    stream, group = call.names
+    if not await _group(call).remove():
+        raise UnknownGroup(stream, group)
+    return GroupRemovedView(stream=stream, group=group)
+
+
+async def get_dead_letters(call: ApiCall) -> DeadLettersView:
+    """Show the oldest dead letters of a group; they stay where they are."""
+    stream, group = call.names
+    letters = [DeadLetterView.of(letter) for letter in await _group(call).dead(call.query.count)]
+    return DeadLettersView(stream=stream, group=group, letters=letters)
+
+
+async def redrive_group(call: ApiCall) -> msgspec.Struct:
+    """Have dead letters redelivered, at once and as if they had never been tried."""
+    stream, group = call.names
+    return RedrivenView.of(await _group(call).redrive(call.body.count), stream=stream, group=group)
+
+
+async def discard_group_letters(call: ApiCall) -> GroupDiscardedView:
+    """Forget the oldest dead letters of a group; their stream keeps what they hold."""
+    stream, group = call.names
+    discarded = await _group(call).discard(count=call.body.count)
+    return GroupDiscardedView(stream=stream, group=group, discarded=discarded)
+
+
+_ALL: Final = "/v1/streams/{stream}/groups"
+_ONE: Final = f"{_ALL}/{{group}}"
+GROUP_ROUTES: Final = (
+    Route("GET", _ALL, list_groups, Scope.READ, answer=GroupsView),
+    Route("GET", _ONE, get_group, Scope.READ, answer=GroupView),
+    Route("DELETE", _ONE, remove_group, Scope.ADMIN, answer=GroupRemovedView, look=get_group),
+    Route(
+        "POST",
+        f"{_ONE}/read",
+        read_group,
+        Scope.WRITE,
+        body=GroupReadBody,
+        answer=GroupReadView,
+        waits=True,
+    ),
+    Route("POST", f"{_ONE}/ack", ack_messages, Scope.WRITE, body=OffsetsBody, answer=AckedView),
+    Route("POST", f"{_ONE}/nack", nack_messages, Scope.WRITE, body=NackBody, answer=NackedView),
+    Route(
+        "POST",
+        f"{_ONE}/extend",
+        extend_messages,
+        Scope.WRITE,
+        body=ExtendBody,
+        answer=ExtendedView,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/seek",
+        seek_group,
+        Scope.ADMIN,
+        body=SeekBody,
+        answer=SoughtView,
+        look=get_group,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/dead",
+        get_dead_letters,
+        Scope.READ,
+        query=LettersQuery,
+        answer=DeadLettersView,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/redrive",
+        redrive_group,
+        Scope.ADMIN,
+        body=LettersBody,
+        answer=RedrivenView,
+        look=get_group,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/discard",
+        discard_group_letters,
+        Scope.ADMIN,
+        body=LettersBody,
+        answer=GroupDiscardedView,
+        look=get_group,
+    ),
+)

@@ -1,0 +1,321 @@
+"""Work queues over HTTP: push, pop, settle, look, and what an administrator does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from headwater.errors import InvalidInput, UnknownQueue
+from headwater.log.limits import MAX_OFFSET
+from headwater.queue.limits import MAX_PRIORITY
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.fields import AckMs, BlockMs, Count, ListQuery, Milliseconds
+from headwater.serve.api.formats import value_of
+from headwater.serve.api.routes import Route
+from headwater.serve.tokens import Scope
+from headwater.text_or_base64 import Encoding
+from headwater.views.overview import some_queues
+from headwater.views.queues import (
+    DeliveryView,
+    DiscardedView,
+    PurgedView,
+    QueueAckedView,
+    QueueDeletedView,
+    QueueMessageView,
+    QueueNackedView,
+    QueueRedrivenView,
+    QueueStateView,
+    QueueView,
+)
+from headwater.views.record import View
+
+_ACK_MS: Final = 30_000
+_Receipts = Annotated[list[str], Meta(max_length=10_000, description="Receipts of deliveries.")]
+
+
+class QueuesView(View, frozen=True, kw_only=True):
+    """Queues by name; ``next`` is the name to go on after, when there are more."""
+
+    queues: list[QueueView]  # type: ignore[valid-type]  # mirror makes it at run time
+    next: str | None
+
+
+class QueuePushedView(View, frozen=True, kw_only=True):
+    """The ids of messages that were pushed, in order."""
+
+    queue: str
+    ids: list[str]
+
+
+class PoppedView(View, frozen=True, kw_only=True):
+    """Messages that were handed out."""
+
+    queue: str
+    deliveries: list[DeliveryView]
+
+
+class QueueExtendedView(View, frozen=True, kw_only=True):
+    """How many deliveries got more time."""
+
+    queue: str
+    extended: int
+
+
+class QueueMessagesView(View, frozen=True, kw_only=True):
+    """Messages as they lie in a queue."""
+
+    queue: str
+    messages: list[QueueMessageView]
+
+
+class NewQueueMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message to push: its value as text, as base64 by ``encoding``, or ``data``, any JSON."""
+
+    value: str | UnsetType = UNSET
+    data: msgspec.Raw | UnsetType = UNSET
+    encoding: Encoding | None = None
+    headers: dict[str, str] | None = None
+    dedupe: str | None = None
+
+
+class PushQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """When messages come due, in which order, and how long they live.
+
+    A repeat of ``producer`` and ``sequence`` changes nothing.
+    """
+
+    delay_ms: Milliseconds = 0
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    ttl_ms: AckMs | None = None
+    producer: str | None = None
+    sequence: Annotated[int, Meta(ge=0, le=MAX_OFFSET)] | None = None
+
+
+class PopBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How much a consumer takes, and how long it may hold it; null for ``ack_ms`` needs no acks."""
+
+    count: Count = 1
+    ack_ms: AckMs | None = _ACK_MS
+    block_ms: BlockMs = 0
+
+
+class ReceiptsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The deliveries that are meant."""
+
+    receipts: _Receipts
+
+
+class QueueNackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The deliveries that are rejected, and when their messages are redelivered."""
+
+    receipts: _Receipts
+    delay_ms: Milliseconds = 0
+
+
+class QueueExtendBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The deliveries that are held, and for how long from now on."""
+
+    receipts: _Receipts
+    ack_ms: AckMs
+
+
+class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which messages are shown."""
+
+    state: Literal["ready", "delayed", "unacked", "dead"] = "ready"
+    count: Count = 10
+
+
+class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many dead letters, from the oldest on."""
+
+    count: Count = 1000
+
+
+class QueueStateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether a queue hands out messages."""
+
+    paused: bool
+
+
+async def list_queues(call: ApiCall) -> QueuesView:
+    """List the queues that the token may read, by name."""
+    names = [name for name in await call.hw.queues() if call.grant.allows(Scope.READ, name)]
+    page, following = call.query.of(names)
+    found = await call.hw.store.run(some_queues(page))
+    return QueuesView(queues=[QueueView.of(queue) for queue in found], next=following)
+
+
+async def get_queue(call: ApiCall) -> msgspec.Struct:
+    """Show how a queue stands: how many messages are in which state, and for how long."""
+    stats = await call.hw.queue(call.name).stats()
+    if not stats.exists:
+        raise UnknownQueue(call.name)
+    return QueueView.of(stats)
+
+
+async def push_messages(call: ApiCall) -> QueuePushedView:
+    """Put messages into a queue, all or none; returns their ids.
+
+    A repeat with the same producer and sequence changes nothing and is answered as the first time.
+    """
+    query = call.query
+    given = call.body if isinstance(call.body, list) else [call.body]
+    keys = [message.dedupe for message in given if message.dedupe is not None]
+    if keys and len(keys) != len(given):
+        raise InvalidInput("either all messages of a push have dedupe, or none; send two pushes")
+    headers: Any = [message.headers for message in given]
+    ids = await call.hw.queue(call.name).push_many(
+        [value_of(message) for message in given],
+        delay_ms=query.delay_ms,
+        priority=query.priority,
+        ttl_ms=query.ttl_ms,
+        dedupe=keys or None,
+        producer=query.producer,
+        sequence=query.sequence,
+        headers=headers if any(headers) else None,
+    )
+    return QueuePushedView(queue=call.name, ids=ids)
+
+
+async def pop_messages(call: ApiCall) -> PoppedView:
+    """Take messages that no other consumer has.
+
+    Each has a receipt, by which it is acknowledged; else it is redelivered after ack_ms. With
+    block_ms the request waits for a first message. A repeat after a lost answer takes other
+    messages; those of the first time are redelivered.
+    """
+    body = call.body
+    found = await call.hw.queue(call.name).pop(
+        body.count, ack_ms=body.ack_ms, block_ms=body.block_ms
+    )
+    return PoppedView(queue=call.name, deliveries=[DeliveryView.of(one) for one in found])
+
+
+async def ack_deliveries(call: ApiCall) -> QueueAckedView:
+    """Acknowledge deliveries: their messages are done."""
+    acked = await call.hw.queue(call.name).ack(*call.body.receipts)
+    return QueueAckedView(queue=call.name, acked=acked)
+
+
+async def nack_deliveries(call: ApiCall) -> QueueNackedView:
+    """Reject deliveries: their messages are redelivered, after delay_ms."""
+    body = call.body
+    nacked = await call.hw.queue(call.name).nack(*body.receipts, delay_ms=body.delay_ms)
+    return QueueNackedView(queue=call.name, nacked=nacked)
+
+
+async def extend_deliveries(call: ApiCall) -> QueueExtendedView:
+    """Take more time for deliveries: their messages are redelivered ack_ms from now."""
+    body = call.body
+    extended = await call.hw.queue(call.name).extend(*body.receipts, ack_ms=body.ack_ms)
+    return QueueExtendedView(queue=call.name, extended=extended)
+
+
+async def peek_queue(call: ApiCall) -> QueueMessagesView:
+    """Show messages as they lie in a queue, without taking them; dead ones are dead letters."""
+    query = call.query
+    queue = call.hw.queue(call.name)
+    if query.state == "dead":
+        found = await queue.dead(query.count)
+    else:
+        found = await queue.peek(query.count, state=query.state)
+    return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
+
+
+async def redrive_queue(call: ApiCall) -> QueueRedrivenView:
+    """Put dead letters back into a queue, from the oldest on."""
+    returned = await call.hw.queue(call.name).redrive(count=call.body.count)
+    return QueueRedrivenView(queue=call.name, returned=returned)
+
+
+async def discard_letters(call: ApiCall) -> DiscardedView:
+    """Remove dead letters of a queue, from the oldest on."""
+    discarded = await call.hw.queue(call.name).discard(count=call.body.count)
+    return DiscardedView(queue=call.name, discarded=discarded)
+
+
+async def purge_queue(call: ApiCall) -> PurgedView:
+    """Remove all messages of a queue that nobody holds."""
+    return PurgedView(queue=call.name, purged=await call.hw.queue(call.name).purge())
+
+
+async def set_queue_state(call: ApiCall) -> QueueStateView:
+    """Pause a queue, so that it hands out nothing, or let it run again."""
+    queue = call.hw.queue(call.name)
+    paused = call.body.paused
+    changed = await (queue.pause() if paused else queue.resume())
+    return QueueStateView(queue=call.name, state="paused" if paused else "runs", changed=changed)
+
+
+async def delete_queue(call: ApiCall) -> QueueDeletedView:
+    """Delete a queue with all its messages."""
+    if not await call.hw.queue(call.name).delete():
+        raise UnknownQueue(call.name)
+    return QueueDeletedView(queue=call.name)
+
+
+_ONE: Final = "/v1/queues/{queue}"
+
+
+def _admin(method: str, path: str, run: Any, body: Any, answer: Any) -> Route:
+    return Route(method, path, run, Scope.ADMIN, body=body, answer=answer, look=get_queue)
+
+
+QUEUE_ROUTES: Final = (
+    Route("GET", "/v1/queues", list_queues, Scope.READ, query=ListQuery, answer=QueuesView),
+    Route("GET", _ONE, get_queue, Scope.READ, answer=QueueView),
+    Route(
+        "POST",
+        f"{_ONE}/messages",
+        push_messages,
+        Scope.WRITE,
+        query=PushQuery,
+        body=NewQueueMessage | list[NewQueueMessage],
+        answer=QueuePushedView,
+        status=201,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/messages",
+        peek_queue,
+        Scope.READ,
+        query=PeekQuery,
+        answer=QueueMessagesView,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/pop",
+        pop_messages,
+        Scope.WRITE,
+        body=PopBody,
+        answer=PoppedView,
+        waits=True,
+    ),
+    Route(
+        "POST", f"{_ONE}/ack", ack_deliveries, Scope.WRITE, body=ReceiptsBody, answer=QueueAckedView
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/nack",
+        nack_deliveries,
+        Scope.WRITE,
+        body=QueueNackBody,
+        answer=QueueNackedView,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/extend",
+        extend_deliveries,
+        Scope.WRITE,
+        body=QueueExtendBody,
+        answer=QueueExtendedView,
+    ),
+    _admin("POST", f"{_ONE}/redrive", redrive_queue, QueueLettersBody, QueueRedrivenView),
+    _admin("POST", f"{_ONE}/discard", discard_letters, QueueLettersBody, DiscardedView),
+    _admin("POST", f"{_ONE}/purge", purge_queue, None, PurgedView),
+    _admin("PUT", f"{_ONE}/state", set_queue_state, QueueStateBody, QueueStateView),
+    _admin("DELETE", _ONE, delete_queue, None, QueueDeletedView),
+)

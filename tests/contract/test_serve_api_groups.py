@@ -1,0 +1,183 @@
+"""Groups and queues over HTTP: each message to one consumer, again if it dies, never lost."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.api import ApiClient, ApiServer, messages_of
+from tests.support.servers import until
+from tests.support.stores import Stores
+
+
+@pytest.fixture(scope="module")
+def api(stores: Stores) -> Iterator[ApiServer]:
+    with ApiServer(stores.url("plain")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer) -> Iterator[ApiClient]:
+    client = api.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s-{secrets.token_hex(4)}"
+
+
+class Group:
+    """A group of a stream, by its requests."""
+
+    def __init__(self, client: ApiClient, stream: str, group: str = "g") -> None:
+        self._client = client
+        self.path = f"/v1/streams/{stream}/groups/{group}"
+
+    def read(self, count: int = 10, **words: Any) -> list[tuple[int, int]]:
+        answer = self._client.post(f"{self.path}/read", {"count": count, **words})
+        assert answer.status == 200, answer.body
+        return [(message["offset"], message["attempt"]) for message in answer.body["messages"]]
+
+    def settle(self, verb: str, *offsets: Any, **words: Any) -> Any:
+        answer = self._client.post(f"{self.path}/{verb}", {"offsets": list(offsets), **words})
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def info(self) -> Any:
+        return self._client.get(self.path).body
+
+
+def write(client: ApiClient, name: str, count: int) -> None:
+    batch = [{"value": str(n)} for n in range(count)]
+    assert client.post(messages_of(name), batch).status == 201
+
+
+def test_a_message_is_acked_rejected_or_held_longer(client: ApiClient, name: str) -> None:
+    write(client, name, 6)
+    group = Group(client, name)
+    assert client.get(group.path).body["title"] == "UnknownGroup"
+    assert group.read(4, member="me") == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert group.settle("ack", 1, {"first": 2, "last": 3})["acked"] == 3
+    assert group.settle("ack", 1)["acked"] == 0
+    assert group.settle("nack", 4)["nacked"] == 1
+    assert group.read(1) == [(4, 2)]
+    assert group.settle("extend", 4, ack_ms=60_000)["extended"] == 1
+    shown = group.info()
+    assert (shown["group"], shown["next"], shown["pending"], shown["lag"]) == ("g", 5, 1, 2)
+    assert "me" in shown["members"]
+    listed = client.get(f"/v1/streams/{name}/groups").body["groups"]
+    assert [one["group"] for one in listed] == ["g"]
+
+
+def test_what_a_dead_client_held_is_redelivered(client: ApiClient, name: str) -> None:
+    write(client, name, 2)
+    group = Group(client, name)
+    assert group.read(2, ack_ms=1) == [(1, 1), (2, 1)]
+    assert group.read(2, block_ms=20_000) == [(1, 2), (2, 2)]
+
+
+def test_a_member_that_waits_is_woken_and_one_that_goes_takes_nothing(
+    api: ApiServer, client: ApiClient, name: str
+) -> None:
+    group = Group(client, name)
+    gone = socket.create_connection(("127.0.0.1", api.port))
+    body = b'{"block_ms": 60000}'
+    head = f"POST {group.path}/read HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    gone.sendall(f"{head}\r\n\r\n".encode() + body)
+    until(lambda: group.info().get("waiting") == 1)
+    gone.close()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(group.read, 1, block_ms=30_000)
+        other = api.client()
+        write(other, name, 1)
+        assert [offset for offset, _ in waiting.result(30)] == [1]
+        other.close()
+
+
+def test_what_expires_is_a_dead_letter_and_comes_back_when_asked(
+    client: ApiClient, name: str
+) -> None:
+    write(client, name, 1)
+    group = Group(client, name)
+    group.read(1, ack_ms=1, expire_ms=1, dead_letters=True)
+    until(lambda: not group.read(1) and group.info()["dead"] == 1)
+    letters = client.get(f"{group.path}/dead").body["letters"]
+    assert [(letter["origin"], letter["value"]) for letter in letters] == [(1, "0")]
+    assert client.post(f"{group.path}/redrive", {}).body["returned"] == 1
+    assert group.read(1) == [(1, 1)]
+    assert client.post(f"{group.path}/discard", {}).body["discarded"] == 0
+
+
+def test_a_group_is_moved_and_removed(client: ApiClient, name: str) -> None:
+    write(client, name, 3)
+    group = Group(client, name)
+    assert group.read(3, ack_ms=None) == [(1, 1), (2, 1), (3, 1)]
+    assert client.post(f"{group.path}/seek", {"to": 2}).body["next"] == 2
+    assert group.read(3) == [(2, 1), (3, 1)]
+    assert client.ask("DELETE", group.path).body["removed"]
+    assert client.ask("DELETE", group.path).status == 404
+    assert Group(client, name).read(1, start="last") == []
+
+
+def test_a_queue_hands_each_message_to_one_consumer(client: ApiClient, name: str) -> None:
+    path = f"/v1/queues/{name}"
+    pushed = client.post(
+        f"{path}/messages",
+        [
+            {"value": "a", "headers": {"k": "v"}},
+            {"data": [1]},
+            {"value": "/w==", "encoding": "base64"},
+        ],
+    )
+    assert (pushed.status, len(pushed.body["ids"])) == (201, 3)
+    found = client.post(f"{path}/pop", {"count": 3}).body["deliveries"]
+    assert [(one["value"], one["attempt"]) for one in found] == [("a", 1), ("[1]", 1), ("/w==", 1)]
+    assert found[0]["headers"] == {"k": "v"}
+    first, second, third = (one["receipt"] for one in found)
+    assert client.post(f"{path}/pop", {}).body["deliveries"] == []
+    assert client.post(f"{path}/ack", {"receipts": [first]}).body["acked"] == 1
+    assert client.post(f"{path}/nack", {"receipts": [second]}).body["nacked"] == 1
+    longer = {"receipts": [third], "ack_ms": 60_000}
+    assert client.post(f"{path}/extend", longer).body["extended"] == 1
+    again = client.post(f"{path}/pop", {"ack_ms": 1}).body["deliveries"]
+    assert [(one["value"], one["attempt"]) for one in again] == [("[1]", 2)]
+    later = client.post(f"{path}/pop", {"block_ms": 20_000}).body["deliveries"]
+    assert [one["attempt"] for one in later] == [3], "its consumer is dead"
+    assert client.get(path).body["unacked"] == 2
+    listed = client.get(f"/v1/queues?prefix={name}").body["queues"]
+    assert [one["name"] for one in listed] == [name]
+
+
+def test_a_push_is_repeated_without_harm(client: ApiClient, name: str) -> None:
+    path = f"/v1/queues/{name}/messages?producer=p&sequence=1"
+    first = client.post(path, {"value": "once"}).body
+    assert client.post(path, {"value": "once"}).body == first
+    keyed = [{"value": "x", "dedupe": "k"}]
+    once = client.post(f"/v1/queues/{name}/messages", keyed).body
+    assert client.post(f"/v1/queues/{name}/messages", keyed).body == once
+    mixed = client.post(f"/v1/queues/{name}/messages", [*keyed, {"value": "y"}])
+    assert mixed.status == 400
+    shown = client.get(f"/v1/queues/{name}/messages").body["messages"]
+    assert [one["value"] for one in shown] == ["once", "x"]
+
+
+def test_an_administrator_pauses_purges_and_deletes_a_queue(client: ApiClient, name: str) -> None:
+    path = f"/v1/queues/{name}"
+    client.post(f"{path}/messages", [{"value": "a"}, {"value": "b"}])
+    paused = client.ask("PUT", f"{path}/state", {"paused": True}).body
+    assert (paused["state"], paused["changed"]) == ("paused", True)
+    assert client.post(f"{path}/pop", {}).body["deliveries"] == []
+    assert client.ask("PUT", f"{path}/state", {"paused": False}).body["state"] == "runs"
+    assert client.post(f"{path}/redrive", {}).body["returned"] == 0
+    assert client.post(f"{path}/discard", {}).body["discarded"] == 0
+    assert client.post(f"{path}/purge", None).body["purged"] == 2
+    assert client.ask("DELETE", path).body["deleted"]
+    assert client.ask("DELETE", path).status == 404
+    assert client.get(path).status == 404
