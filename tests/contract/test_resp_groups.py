@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.resp import RespServer, until_blocked
+from headwater.serve.resp.waiting import AT_THE_STORE
+from tests.support.resp import RespServer, first_answered, until_blocked
 
 
 @pytest.fixture
@@ -92,14 +93,16 @@ def test_blocked_members_are_served_in_turn_and_leave_nothing_behind(
     members.pop(5).close()
     members.pop(0).close()
     until_blocked(door, 6)
-    for number, member in enumerate(members, 1):
+    for number in range(1, 7):
         ask("TWRITE", name, "t", number)
-        assert member.read() == [[number, b"t", b"%d" % number]]
+        # Of those at the store, one that is late to show itself may be passed over once.
+        place = first_answered(members)
+        assert place < AT_THE_STORE
+        with members.pop(place) as member:
+            assert member.read() == [[number, b"t", b"%d" % number]]
     until_blocked(door, 0)
     found = ask("TINFO", name, "GROUP", "g")
     assert (found[b"waiting"], found[b"pending"], found[b"lag"]) == (0, 6, 0)
-    for member in members:
-        member.close()
 
 
 def test_a_blocked_member_returns_with_nothing_in_time(

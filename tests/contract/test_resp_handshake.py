@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -16,7 +13,7 @@ import redis.asyncio
 from hiredis import pack_command
 
 from headwater.serve.resp.table import COMMANDS
-from tests.support.resp import RespServer
+from tests.support.resp import RespServer, redis_cli
 
 HELLO = {
     b"server": b"redis", b"version": b"7.4.0", b"proto": 3, b"mode": b"standalone",
@@ -112,14 +109,10 @@ def test_redis_py_works_unchanged(door: RespServer, name: str, protocol: int) ->
     assert read == [[1, b"t", b"v"], [2, b"t", b"w"]]
 
 
-def _redis_cli() -> str:
-    return shutil.which("redis-cli") or str(Path(sys.executable).with_name("redis-cli"))
-
-
-@pytest.mark.skipif(not Path(_redis_cli()).exists(), reason="there is no redis-cli")
+@pytest.mark.skipif(redis_cli() is None, reason="there is no redis-cli")
 def test_redis_cli_works_unchanged(door: RespServer, name: str) -> None:
     def cli(*words: str, said: str = "") -> str:
-        command = [_redis_cli(), "-p", str(door.port), *words]
+        command = [str(redis_cli()), "-p", str(door.port), *words]
         return subprocess.run(
             command, input=said, capture_output=True, text=True, check=True
         ).stdout

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import hiredis
 import pytest
 
+import headwater
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.table import COMMANDS
 from headwater.serve.token_file import TokenFile, add_token, remove_token
@@ -139,6 +141,41 @@ def test_a_token_that_is_removed_ends_what_it_allowed(
         remove_token(file, "leaver")
         now[0] = 10.0
         assert str(client.ask("TWRITE", name, "t", "v")).startswith("NOAUTH")
+
+
+def test_every_change_by_admin_scope_is_in_the_audit(
+    stores: Stores, guarded: RespServer, tokens: dict[Scope, str], name: str
+) -> None:
+    name = f"orders-{name}"
+    admin = {command.name for command in COMMANDS.values() if command.scope is Scope.ADMIN}
+    assert {command.name for command in COMMANDS.values() if command.look} == admin
+    with guarded.raw() as client, headwater.connect(stores.url("plain")) as hw:
+        client.ask("AUTH", tokens[Scope.ADMIN])
+        client.ask("TWRITE", name, "ENTRIES", "t", "a", "t", "b")
+        before = hw.stream("hw.audit").info().last
+        assert client.ask("TEVICT", name, 1) == 1
+        assert str(client.ask("TSEEK", name, "none", 1)).startswith("NOGROUP")
+        notes = [
+            json.loads(message.value)
+            for message in hw.stream("hw.audit").read(before + 1, 100)
+            if message is not None and message.tag == name
+        ]
+    assert [(note["what"], note["outcome"]) for note in notes] == [
+        ("tevict", "begun"), ("tevict", "done"), ("tseek", "begun"), ("tseek", "failed"),
+    ]  # fmt: skip
+    assert [note["who"] for note in notes] == ["ADMIN"] * 4
+    assert notes[0]["asked"] == ["TEVICT", name, "1"]
+    assert (notes[0]["before"]["first"], notes[1]["after"]["first"]) == (1, 2)
+
+
+def test_a_server_that_only_reads_refuses_every_change(stores: Stores, name: str) -> None:
+    with RespServer(stores.url("plain"), read_only=True) as door, door.raw() as client:
+        for command, lines in WORDS.items():
+            for line in lines:
+                reply = client.ask(*line.replace("NAME", name).split())
+                refused = isinstance(reply, hiredis.ReplyError)
+                denied = refused and str(reply).startswith("READONLY")
+                assert denied == (NEEDED[command] != Scope.READ), line
 
 
 def test_a_client_without_a_token_gives_its_place_to_newer_ones(guarded: RespServer) -> None:

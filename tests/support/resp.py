@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import select
+import shutil
 import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -11,14 +16,22 @@ from hiredis import pack_command
 
 import headwater.aio
 from headwater.serve.processes import ServerProcess
+from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.server import serve_resp
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
+from tests.support.servers import until
 from tests.support.serving import ServerThread
 
 WIDE = RespLimits()
 _NOTHING = object()
+
+
+def redis_cli() -> str | None:
+    """Return the path of redis-cli, if there is one."""
+    beside = Path(sys.executable).with_name("redis-cli")
+    return shutil.which("redis-cli") or (str(beside) if beside.exists() else None)
 
 
 class RespServer(ServerThread):
@@ -30,14 +43,15 @@ class RespServer(ServerThread):
         tokens: Tokens | None = None,
         limits: RespLimits = WIDE,
         farm: str | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         async def serve(process: ServerProcess) -> None:
-            async with headwater.aio.connect(url) as client:
-                if farm is None:
-                    await serve_resp(process, client, tokens or Tokens(), limits)
-                    return
-                async with AsyncFarm.open(farm) as opened:
-                    await serve_resp(process, client, tokens or Tokens(), limits, opened)
+            async with AsyncExitStack() as opened:
+                client = await opened.enter_async_context(headwater.aio.connect(url))
+                farmed = await opened.enter_async_context(AsyncFarm.open(farm)) if farm else None
+                door = Door(client, tokens or Tokens(), limits, farmed, read_only=read_only)
+                await serve_resp(process, door)
 
         super().__init__(serve)
 
@@ -87,5 +101,10 @@ class RawClient:
 def until_blocked(door: RespServer, count: int) -> None:
     """Wait until so many readers are blocked."""
     with door.raw() as client:
-        while f"blocked_clients:{count}\r" not in client.ask("INFO", "clients").decode():
-            pass
+        until(lambda: f"blocked_clients:{count}\r" in client.ask("INFO", "clients").decode())
+
+
+def first_answered(clients: list[RawClient]) -> int:
+    """Return the place of a client for which a reply is there, waiting for one if needed."""
+    ready, _, _ = select.select([client.sock for client in clients], [], [], 20)
+    return [client.sock for client in clients].index(ready[0])

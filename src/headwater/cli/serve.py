@@ -1,4 +1,4 @@
-"""``headwater serve``: a store over HTTP."""
+"""``headwater serve``: a store over HTTP, and for clients of Redis."""
 
 from __future__ import annotations
 
@@ -11,15 +11,31 @@ from headwater.cli import output
 from headwater.cli.http_options import HttpFlags
 from headwater.cli.option_groups import grouped
 from headwater.cli.options import StoreUrl
+from headwater.cli.resp_options import RespFlags
 
 
 @grouped
 def serve(
     http_flags: HttpFlags,
+    resp_flags: RespFlags,
     http: Annotated[
         str,
         typer.Option(metavar="ADDR", help="Host and port to listen on; port 0 takes a free one."),
     ] = "127.0.0.1:6300",
+    resp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDR",
+            help="Host and port at which clients of Redis are served, too.",
+            show_default=False,
+        ),
+    ] = None,
+    farm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FARM", help="The timelines that clients of Redis reach.", show_default=False
+        ),
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(
@@ -58,7 +74,7 @@ def serve(
     ] = None,
     store: StoreUrl = None,
 ) -> None:
-    """Serve the store over HTTP, to programs in any language, until Ctrl-C or SIGTERM.
+    """Serve the store over HTTP and RESP, to programs in any language, until Ctrl-C or SIGTERM.
 
     Without tokens it listens on the loopback only. Limits are those of each process. Either signal
     lets requests that have begun end, and the exit code is 0.
@@ -66,7 +82,7 @@ def serve(
     from headwater.lazy_names import extra_needed
 
     with extra_needed("serve"):
-        from headwater.serve.api.server import StoreServer, tls_context
+        from headwater.serve.api.server import RespListening, StoreServer, tls_context
         from headwater.serve.listening import parse_address
     from headwater.profiles import store_of
     from headwater.serve.token_file import TokenFile
@@ -82,5 +98,7 @@ def serve(
         requests_per_s,
         tuple(origin or ()),
         tls_context(tls_cert, tls_key),
+        None if resp is None else RespListening(parse_address(resp), resp_flags.limits(http_flags)),
+        farm,
     )
-    server.run(lambda url: output.say(f"serving on {url}"))
+    server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from headwater.inputs import check_int
@@ -32,16 +32,19 @@ class ServerProcess(NamedTuple):
     """What a process of a server is given.
 
     ``number`` counts from 0 and passes to the process that takes the place of one that died. It
-    calls ``ready`` once it listens, and ends when ``stop`` is set.
+    calls ``ready`` once it listens, and ends when ``stop`` is set. ``also`` are the sockets of a
+    server that listens in several places.
     """
 
     number: int
     bound: socket.socket
     stop: asyncio.Event
     ready: Callable[[], None]
+    also: tuple[socket.socket, ...] = ()
 
 
 Serve: TypeAlias = Callable[[ServerProcess], Coroutine[Any, Any, None]]
+_Sockets: TypeAlias = "tuple[socket.socket, ...]"
 
 
 def check_processes(count: int) -> int:
@@ -50,24 +53,29 @@ def check_processes(count: int) -> int:
 
 
 def run_processes(
-    count: int, bound: socket.socket, serve: Serve, ready: Callable[[], None]
+    count: int,
+    bound: socket.socket,
+    serve: Serve,
+    ready: Callable[[], None],
+    also: Sequence[socket.socket] = (),
 ) -> None:
     """Run ``serve`` in so many processes until SIGTERM or SIGINT; with one, in this process.
 
-    ``ready`` is called once all of them listen.
+    ``ready`` is called once all of them listen, where ``bound`` is bound to and ``also`` are.
     """
     new_loop = _loop_factory()
     # What is here now stays: the garbage collector takes milliseconds to look through it again.
     gc.freeze()
 
-    def live(number: int, own: socket.socket, parent: int | None, tell: Callable[[], None]) -> None:
+    def live(number: int, own: _Sockets, parent: int | None, tell: Callable[[], None]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve_until_stopped(serve, number, own, parent, tell))
 
+    sockets = (bound, *also)
     if count == 1:
-        live(0, bound, None, ready)
+        live(0, sockets, None, ready)
     else:
-        _Parent(bound, count, live).run(ready)
+        _Parent(sockets, count, live).run(ready)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -83,7 +91,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve_until_stopped(
     serve: Serve,
     number: int,
-    bound: socket.socket,
+    sockets: _Sockets,
     parent: int | None,
     ready: Callable[[], None],
 ) -> None:
@@ -92,7 +100,7 @@ async def _serve_until_stopped(
         # Becomes readable when the parent is gone.
         asyncio.get_running_loop().add_reader(parent, stop.set)
     with stop_on_signals(stop.set):
-        await serve(ServerProcess(number, bound, stop, ready))
+        await serve(ServerProcess(number, sockets[0], stop, ready, sockets[1:]))
 
 
 class _Parent:
@@ -100,12 +108,12 @@ class _Parent:
 
     def __init__(
         self,
-        bound: socket.socket,
+        sockets: _Sockets,
         count: int,
-        live: Callable[[int, socket.socket, int | None, Callable[[], None]], None],
+        live: Callable[[int, _Sockets, int | None, Callable[[], None]], None],
     ) -> None:
-        # Bound and never listening: it holds the port, and receives no connections.
-        self._bound = bound
+        # Bound and never listening: they hold their ports, and receive no connections.
+        self._sockets = sockets
         self._count = count
         self._live = live
         self._numbers: dict[int, int] = {}
@@ -161,8 +169,9 @@ class _Parent:
             for stop_signal in STOP_SIGNALS:
                 signal.signal(stop_signal, signal.SIG_DFL)
             os.close(self._hold)
-            own = bound_address(self._bound).bind()
-            self._bound.close()
+            own = tuple(bound_address(one).bind() for one in self._sockets)
+            for one in self._sockets:
+                one.close()
             self._live(number, own, self._alive, ready)
             code = 0
         except Exception:  # noqa: BLE001  nobody else would tell of it

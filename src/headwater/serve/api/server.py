@@ -1,12 +1,16 @@
-"""Runs the server of a store: a client of the store for each process, and the HTTP API on it."""
+"""Runs the server of a store: a client of it for each process, and on that HTTP and RESP."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
@@ -26,7 +30,18 @@ from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
+from headwater.serve.resp.door import Door
+from headwater.serve.resp.limits import RespLimits
+from headwater.serve.resp.server import serve_resp
 from headwater.serve.tokens import Tokens
+from headwater.timeline.farm.aio_farm import AsyncFarm
+
+
+class RespListening(NamedTuple):
+    """Where clients of Redis are served, and what is accepted of them."""
+
+    address: ListenAddress
+    limits: RespLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,8 @@ class StoreServer:
     """A server of a store: where it listens, by how many processes, and what it accepts.
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
-    pages of the ``origins`` ask.
+    pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too; they reach
+    the timelines of the ``farm``.
     """
 
     store_url: str | None
@@ -46,9 +62,11 @@ class StoreServer:
     requests_per_s: int = 0
     origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
+    resp: RespListening | None = None
+    farm: str | None = None
 
-    def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until SIGTERM or SIGINT; ``ready`` is called with the URL once it listens.
+    def run(self, ready: Callable[..., None]) -> None:
+        """Serve until SIGTERM or SIGINT; ``ready`` is called with the URLs once it listens.
 
         Raises InvalidInput before anything listens.
         """
@@ -57,19 +75,41 @@ class StoreServer:
         # A mistake is reported once, before there are processes.
         if self.origins:
             Cors(self.origins)
+        if self.farm is not None:
+            AsyncFarm.open(self.farm)
+        also: tuple[socket.socket, ...] = ()
+        if self.resp is not None:
+            self.resp.address.check(self.tokens)
+            also = (self.resp.address.bind(),)
         bound = self.address.bind()
-        url = url_of(bound, "https" if self.tls else "http")
+        urls = [url_of(bound, "https" if self.tls else "http")]
+        urls += [url_of(one, "rediss" if self.tls else "redis") for one in also]
         serve = partial(self.serve, counts=shared_counts(self.workers))
-        run_processes(self.workers, bound, serve, lambda: ready(url))
+        run_processes(self.workers, bound, serve, lambda: ready(*urls), also)
 
     async def serve(self, process: ServerProcess, *, counts: memoryview[int] | None = None) -> None:
         """Serve in one process, until it is told to stop; all processes share their counts."""
         metrics = OperationMetrics(counts, process.number)
         with installed(metrics):
-            async with connect(self.store_url) as hw:
-                await self._serve_store(process, hw, metrics)
+            async with connect(self.store_url) as hw, asyncio.TaskGroup() as serving:
+                if self.resp is not None:
+                    resp_listens = asyncio.Event()
+                    door = process._replace(bound=process.also[0], ready=resp_listens.set)
+                    serving.create_task(self._serve_resp(door, hw, self.resp.limits))
+                    await resp_listens.wait()
+                await self._serve_http(process, hw, metrics)
 
-    async def _serve_store(
+    async def _serve_resp(
+        self, process: ServerProcess, hw: AsyncHeadwater, limits: RespLimits
+    ) -> None:
+        async with AsyncExitStack() as opened:
+            farm = None
+            if self.farm is not None:
+                farm = await opened.enter_async_context(AsyncFarm.open(self.farm))
+            door = Door(hw, self.tokens, limits, farm, read_only=self.read_only)
+            await serve_resp(process, door, self.tls)
+
+    async def _serve_http(
         self, process: ServerProcess, hw: AsyncHeadwater, metrics: OperationMetrics
     ) -> None:
         tails = Tails(hw)

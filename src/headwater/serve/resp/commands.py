@@ -36,7 +36,8 @@ class RespCommand:
     ``arity`` counts the name, too; a negative one is the least number. ``scope`` None needs no
     token. ``keys`` is the step from one name of an object to the next, beginning behind the name
     of the command; 0 is none, -1 only the first argument. ``blocking`` ones may wait. ``wider``
-    returns the scope that some words need instead.
+    returns the scope that some words need instead. ``look`` returns what the audit shows of the
+    object that a command changes.
     """
 
     name: str
@@ -49,6 +50,7 @@ class RespCommand:
     handler: CommandHandler
     blocking: bool = False
     wider: Callable[[Words], Scope | None] | None = None
+    look: Callable[[RespSession, Words], Awaitable[Any]] | None = None
 
     def accepts(self, count: int) -> bool:
         """Return whether the command may have so many words."""

@@ -23,7 +23,7 @@ _MOST_QUEUES = 1000
 
 
 class Door:
-    """The door of one process."""
+    """The door of one process; one that is ``read_only`` refuses whatever changes something."""
 
     def __init__(
         self,
@@ -31,10 +31,13 @@ class Door:
         tokens: Tokens,
         limits: RespLimits,
         farm: AsyncFarm | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         self.client = client
         self.tokens = tokens
         self.limits = limits
+        self.read_only = read_only
         self.streams = Streams(client)
         self.waiting = Waiting()
         self.sessions: dict[int, RespSession] = {}

@@ -4,6 +4,7 @@ ERR              the command is refused: unknown, wrong arguments, or against a 
 NOAUTH           the client has shown no token
 WRONGPASS        there is no such token
 NOPERM           the token does not allow that, or not for this name
+READONLY         the server was started to read only
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
 NOGROUP          the group has never read
 NOTFOUND         there is no such stream, queue, dirty list or timeline farm
@@ -44,7 +45,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.FarmUnreachable, "TRYAGAIN"),
 )
 ERROR_CODES: Final = (
-    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "NOGROUP", "NOTFOUND", "STALE",
+    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "NOPROTO", "NOGROUP", "NOTFOUND", "STALE",
     "REUSED", "WRONGTYPE",
     "TRYAGAIN", "OUTCOME-UNKNOWN", "LOSTFUTURE", "DAMAGED",
 )  # fmt: skip

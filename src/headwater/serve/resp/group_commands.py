@@ -172,6 +172,15 @@ async def _group_info(group: AsyncGroup) -> dict[str, Any]:
     }
 
 
+def look_at_stream(session: RespSession, words: Words) -> Awaitable[dict[str, Any]]:
+    """Return where the stream of a command stands."""
+    return tinfo(session, [b"TINFO", words[1]])
+
+
+def _look_at_group(session: RespSession, words: Words) -> Awaitable[dict[str, Any]]:
+    return tinfo(session, [b"TINFO", words[1], b"GROUP", words[2]])
+
+
 _T = "stream"
 _OFFSETS = "offset|start-end [offset|start-end ...]"
 GROUP_COMMANDS: Final = (
@@ -182,12 +191,13 @@ GROUP_COMMANDS: Final = (
     RespCommand("TEXTEND", -5, Scope.WRITE, -1, _T, f"key group retry-ms {_OFFSETS}",
                 "Has messages redelivered so much later from now; returns how many.", textend),
     RespCommand("TSEEK", 4, Scope.ADMIN, -1, _T, "key group FIRST|LAST|offset",
-                "Sets where a group stands, and returns it.", tseek),
+                "Sets where a group stands, and returns it.", tseek, look=_look_at_group),
     RespCommand("TDEAD", -3, Scope.READ, -1, _T, "key group [COUNT count]",
                 "Returns the oldest dead letters: [[offset, tag, entry, attempts, buried-ms, "
                 "cause], ...].", tdead),
     RespCommand("TREDRIVE", -3, Scope.ADMIN, -1, _T, "key group [COUNT count]",
-                "Has dead letters redelivered; returns how many, and how many are gone.", tredrive),
+                "Has dead letters redelivered; returns how many, and how many are gone.", tredrive,
+                look=_look_at_group),
     RespCommand("TINFO", -2, Scope.READ, -1, _T, "key [GROUP group]",
                 "Returns where a stream stands, or a group of it.", tinfo),
 )  # fmt: skip

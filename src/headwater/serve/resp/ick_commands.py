@@ -83,5 +83,6 @@ ICK_COMMANDS: Final = (
                 "Returns how large the sets are, and between which scores; null without any.",
                 ickstats),
     RespCommand("ICKDEL", 2, Scope.ADMIN, -1, _I, "key",
-                "Removes a dirty list; returns how many keys there were.", ickdel),
+                "Removes a dirty list; returns how many keys there were.", ickdel,
+                look=ickstats),
 )  # fmt: skip

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from headwater.aio_client import AsyncHeadwater
 from headwater.serve.connections import OpenConnections, allowed_connections
 from headwater.serve.processes import ServerProcess
 from headwater.serve.resp.connection import RespConnection
 from headwater.serve.resp.door import Door
-from headwater.serve.resp.limits import RespLimits
-from headwater.serve.tokens import Tokens
-
-if TYPE_CHECKING:
-    from headwater.timeline.farm.aio_farm import AsyncFarm
 
 _BACKLOG: Final = 2048
 
 
-async def serve_resp(
-    process: ServerProcess,
-    client: AsyncHeadwater,
-    tokens: Tokens,
-    limits: RespLimits,
-    farm: AsyncFarm | None = None,
-    tls: ssl.SSLContext | None = None,
-) -> None:
+async def serve_resp(process: ServerProcess, door: Door, tls: ssl.SSLContext | None = None) -> None:
     """Answer commands until the process is told to stop.
 
-    A command that has begun by then is still answered, if that takes no longer than
-    ``limits.drain_ms``; blocked readers are disconnected at once.
+    A command that has begun by then is still answered, if that takes no longer than ``drain_ms`` of
+    the limits; blocked readers are disconnected at once.
     """
     loop = asyncio.get_running_loop()
-    limits = replace(limits, max_connections=allowed_connections(limits.max_connections))
-    door = Door(client, tokens, limits, farm)
-    connections = OpenConnections(limits.max_connections, limits.max_anonymous, limits.max_buffered)
+    limits = door.limits
+    connections = OpenConnections(
+        allowed_connections(limits.max_connections), limits.max_anonymous, limits.max_buffered
+    )
     server = await loop.create_server(
-        lambda: RespConnection(connections, door), sock=process.bound, backlog=_BACKLOG, ssl=tls
+        lambda: RespConnection(connections, door),
+        sock=process.bound,
+        backlog=_BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=limits.hello_ms / 1000 if tls else None,
     )
     sweeping = loop.create_task(connections.sweep())
     process.ready()

@@ -48,6 +48,8 @@ class RespSession:
         if grant is None or not self.door.tokens.still(grant):
             self.grant = None
             raise CommandRefused("Authentication required.", "NOAUTH")
+        if needed > Scope.READ and command.keys and self.door.read_only:
+            raise CommandRefused("this server only reads; ask one that writes, too", "READONLY")
         if not command.keys and needed > Scope.READ and not grant.everywhere(needed):
             raise self._denied(needed, command.name, "everything")
         for name in command.names(words):

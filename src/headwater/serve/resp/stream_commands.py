@@ -13,7 +13,7 @@ from headwater.log.types import Message
 from headwater.serve.resp.arguments import Arguments, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, Write, wrong_arity
 from headwater.serve.resp.faults import syntax_error
-from headwater.serve.resp.group_commands import read_group
+from headwater.serve.resp.group_commands import look_at_stream, read_group
 from headwater.serve.resp.read_options import ReadOptions, read_options
 from headwater.serve.resp.replies import EncodedReply, encode_messages
 from headwater.serve.resp.session import RespSession
@@ -146,5 +146,6 @@ STREAM_COMMANDS: Final = (
                 "Returns messages from an offset on, or those that a group hands out.", tread,
                 blocking=True, wider=_scope_of_read),
     RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",
-                "Removes messages up to an offset, or all but the newest -offset.", tevict),
+                "Removes messages up to an offset, or all but the newest -offset.", tevict,
+                look=look_at_stream),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headwater.serve.resp.audit import audited
 from headwater.serve.resp.commands import (
     RespCommand,
     Words,
@@ -47,4 +48,5 @@ def call_command(command: RespCommand, session: RespSession, words: Words) -> An
     """Call a command if its client may; raises what its handler raises, and CommandRefused."""
     session.authorize(command, words)
     session.last_command = command.name.lower()
-    return command.handler(session, words)
+    found = command.handler(session, words)
+    return audited(session, command, words, found) if command.look is not None else found
