@@ -41,6 +41,8 @@ def test_a_spark_gives_the_same_rows_in_every_session(
     wanted = (f"{wheel}[spark]", f"pyspark[connect]=={version}")
     subprocess.run([python, "-m", "pip", "install", "-qq", *wanted], check=True, cwd=tmp_path)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
+    # What a Connect server starts; our own session finds it itself.
+    kept["PYSPARK_PYTHON"] = str(python)
     for kind in ("session", "connect"):
         done = subprocess.run(
             [python, PROGRAMS / "any_version.py", kind, embedded_url, stream.name],

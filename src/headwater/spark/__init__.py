@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark.engine.processes import is_spark_process, quiet_and_freeze
-from headwater.spark.engine.session import is_found_by_spark, make_session, require_spark
+from headwater.spark.engine.session import make_session, require_spark, unknown_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,9 +98,9 @@ def register(spark: SparkSession) -> None:
     require_spark()
     from headwater.spark.engine.optimizer_rule import install_rule
 
-    for name, (module, source) in _FORMATS.items():
-        if not is_found_by_spark(spark, name):
-            spark.dataSource.register(getattr(import_module(module), source))
+    for name in unknown_formats(spark, [*_FORMATS]):
+        module, source = _FORMATS[name]
+        spark.dataSource.register(getattr(import_module(module), source))
     install_rule(spark)
     hidden = spark.conf.get(_REDACTED) or ""
     if _SECRET_OPTIONS not in hidden:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
 from importlib.resources import files
@@ -63,19 +63,31 @@ def require_streaming() -> None:
         )
 
 
-def is_found_by_spark(spark: SparkSession, name: str) -> bool:
-    """Return whether a session finds a format by itself, by a module ``pyspark_...``.
+def unknown_formats(spark: SparkSession, names: Sequence[str]) -> list[str]:
+    """Return the formats that a session does not find by itself, by a module ``pyspark_...``.
 
-    To register such a one again would make Spark warn that it is replaced. Of a Connect server this
-    is not known. A session that starts this very Python finds what this one finds; others are
-    asked, for which Spark starts a process and imports all such modules.
+    To register another one again would make Spark warn that it is replaced. A session that starts
+    this very Python finds what this one finds; others are asked, for which Spark starts a process
+    and imports all such modules. A Connect server finds all of them or none, and is asked for the
+    first.
     """
     if getattr(spark, "_jvm", None) is None:
-        return False
+        return [] if _is_found_by_server(spark, names[0]) else [*names]
     if starts_this_python(spark.sparkContext):
-        return find_spec(f"pyspark_{name}") is not None
+        return [name for name in names if find_spec(f"pyspark_{name}") is None]
     known = spark._jsparkSession.sessionState().dataSourceManager()
-    return bool(known.dataSourceExists(name))
+    return [name for name in names if not known.dataSourceExists(name)]
+
+
+def _is_found_by_server(spark: SparkSession, name: str) -> bool:
+    from pyspark.errors import PySparkException
+
+    try:
+        # It lacks every option, so a server that knows the format refuses it, too.
+        _ = spark.read.format(name).load().schema
+    except PySparkException as error:
+        return error.getCondition() != "DATA_SOURCE_NOT_FOUND"
+    return True
 
 
 def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) -> SparkSession:

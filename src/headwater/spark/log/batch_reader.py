@@ -65,7 +65,7 @@ class BatchReader(DataSourceReader):
 
     def _counted(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges whose rows are known without a look at any message."""
-        if not counted_ranges.are_enough(self.reading.schema):
+        if not counted_ranges.are_enough(self.reading.names):
             return []
         dense = counted_ranges.dense_spans(self.reading.target, [span.stream for span in ranges])
         return [

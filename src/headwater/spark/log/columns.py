@@ -37,6 +37,8 @@ from headwater.log.header_columns import STRUCTS
 from headwater.log.node import FLAGS_AT, HAS_OFFSET, HAS_TIME, HEADER_BYTES
 from headwater.log.reading import UnopenedNode
 from headwater.spark.engine.arrow_rows import TIME
+from headwater.spark.engine.ddl import arrow_type
+from headwater.spark.log.decoding import ValueColumns
 
 _COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
     "stream": (StringType(), pa.string()),
@@ -47,6 +49,8 @@ _COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
     "time": (TimestampType(), TIME),
 }
 ALL = tuple(_COLUMNS)
+# All, where values are decoded.
+WITHOUT_VALUE = tuple(name for name in ALL if name != "value")
 # As Kafka's source has them; not among all columns unless asked for.
 HEADERS = "headers"
 _COLUMNS[HEADERS] = (
@@ -80,36 +84,49 @@ def spark_schema(names: Sequence[str]) -> StructType:
     return StructType([StructField(name, _COLUMNS[name][0], nullable=False) for name in names])
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType, decoded: ValueColumns | None = None) -> pa.Schema:
     """Return the schema of the record batches that tasks return.
 
-    ``schema`` is ours, or what a user gave instead: some of our columns, in their own types.
-    Raises InvalidInput for others.
+    ``schema`` is ours, or what a user gave instead: some of our columns, in their own types, and of
+    those that values are ``decoded`` into. Raises InvalidInput for others.
     """
+    of_values = decoded.types() if decoded else {}
     nodes = schema.names[-1:] == [NODE.name]
     named = schema.fields[:-1] if nodes else schema.fields
     fields = []
     # No column at all is asked for where rows are only counted.
-    names = check_columns([field.name for field in named]) if named else ()
-    for name, field in zip(names, named, strict=True):
-        kind, arrow = _COLUMNS[name]
+    if ours := [field.name for field in named if field.name not in of_values]:
+        check_columns(ours)
+    for field in named:
+        name = field.name if field.name in of_values else field.name.lower()
+        kind = of_values.get(name) or _COLUMNS[name][0]
         if field.name != name or field.dataType != kind:
             raise InvalidInput(
                 f"the schema has {field.name} {field.dataType.simpleString()} where the source has "
                 f"{name} {kind.simpleString()}; leave the schema out and cast what comes"
             )
+        arrow = arrow_type(kind) if name in of_values else _COLUMNS[name][1]
         fields.append(pa.field(name, arrow, nullable=field.nullable))
     return pa.schema([*fields, NODE] if nodes else fields)
 
 
 def batches_for_spark(
-    table: pa.Table, stream: str, partition: int, schema: pa.Schema
+    table: pa.Table,
+    stream: str,
+    partition: int,
+    schema: pa.Schema,
+    decoded: ValueColumns | None = None,
 ) -> list[pa.RecordBatch]:
     """Return rows of the log (offset, tag, value, time, maybe headers) as batches for Spark."""
+    of_values = {}
+    if decoded is not None and not decoded.names.isdisjoint(schema.names):
+        of_values = decoded.decode(table.column("value").combine_chunks())
     rows = table.num_rows
     columns = []
     for name in schema.names:
-        if name == "stream":
+        if name in of_values:
+            columns.append(pa.chunked_array([of_values[name]]))
+        elif name == "stream":
             columns.append(pa.chunked_array([pa.repeat(pa.scalar(stream), rows)]))
         elif name == "partition":
             columns.append(pa.chunked_array([pa.repeat(pa.scalar(partition, pa.int32()), rows)]))

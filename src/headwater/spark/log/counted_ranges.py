@@ -7,10 +7,9 @@ batch read knows all rows of such a range, as they are at that moment (``jvm/Cou
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headwater.log import reading
@@ -41,9 +40,9 @@ class CountedRange(InputPartition):
         return cls(_MARK + facts + name)
 
 
-def are_enough(schema: pa.Schema) -> bool:
+def are_enough(names: Collection[str]) -> bool:
     """Return whether the JVM asks for no column that lies in messages."""
-    return columns.NODE in schema and columns.COUNTED.issuperset(schema.names)
+    return columns.NODE.name in names and columns.COUNTED.issuperset(names)
 
 
 def dense_spans(target: StreamOrTopic, streams: Sequence[str]) -> list[range]:

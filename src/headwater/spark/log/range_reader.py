@@ -26,6 +26,7 @@ from headwater.spark.archives.parquet import Wanted
 from headwater.spark.archives.reading import ALL, WITH_HEADERS, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, counted_ranges, filters
+from headwater.spark.log.decoding import ValueColumns
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
@@ -48,9 +49,20 @@ class RangeReader:
     schema: pa.Schema
     fail_on_loss: bool
     conditions: tuple[Condition, ...] = ()
+    # What values are decoded into.
+    decoded: ValueColumns | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns of the log that are needed for those that Spark asked for."""
+        of_values = self.decoded.names if self.decoded else frozenset()
+        found = frozenset(self.schema.names)
+        return found if found.isdisjoint(of_values) else found - of_values | {"value"}
 
     def spares(self, condition: Condition) -> bool:
         """Return whether less is read because of a condition: of tags, only an archive knows."""
+        if self.decoded is not None and condition.column in self.decoded.names:
+            return False
         return condition.column != "tag" or self.target.archive is not None
 
     def lost(self, stream: str, first: int, last: int) -> None:
@@ -110,7 +122,7 @@ class RangeReader:
     def _scan(self, part: OffsetRange) -> Iterator[pa.RecordBatch | list[UnopenedNode]]:
         """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
-            needed = {"offset", *self.schema.names}
+            needed = {"offset", *self.names}
             names = [name for name in WITH_HEADERS if name in needed]
             yield from self._archived(part, part.files, part.start, part.stop - 1, names)
             return
@@ -121,9 +133,9 @@ class RangeReader:
             ]
             return
         run, handle = self.target.hw.store.run, StreamHandle(part.stream, set())
-        headers = columns.HEADERS in self.schema.names
-        # The JVM knows no headers.
-        unopened = columns.NODE in self.schema and not headers
+        headers = columns.HEADERS in self.names
+        # The JVM knows no headers, and decodes no values.
+        unopened = columns.NODE in self.schema and not headers and self._is_plain()
         at = part.start
         while at and at < part.stop:
             if unopened:
@@ -145,7 +157,7 @@ class RangeReader:
 
         What was evicted or replaced since the task was planned is for the scan to report.
         """
-        if not counted_ranges.are_enough(self.schema):
+        if not counted_ranges.are_enough(self.names):
             return False
         [dense] = counted_ranges.dense_spans(self.target, [part.stream])
         created = self.target.hw.store.run(extent(part.stream)).created
@@ -173,7 +185,7 @@ class RangeReader:
         if manifest is not None and manifest.created == part.created and manifest.last >= first:
             end = min(last, manifest.last)
             self.report_gaps(part.stream, first, end + 1)
-            names = WITH_HEADERS if columns.HEADERS in self.schema.names else ALL
+            names = WITH_HEADERS if columns.HEADERS in self.names else ALL
             yield from self._archived(part, manifest.between(first, end), first, end, names)
             first = end + 1
         if first <= last:
@@ -187,4 +199,9 @@ class RangeReader:
 
     def _shape(self, held: list[pa.RecordBatch], part: OffsetRange) -> list[pa.RecordBatch]:
         table = pa.Table.from_batches(held)
-        return columns.batches_for_spark(table, part.stream, part.partition, self.schema)
+        return columns.batches_for_spark(
+            table, part.stream, part.partition, self.schema, self.decoded
+        )
+
+    def _is_plain(self) -> bool:
+        return self.decoded is None or self.decoded.names.isdisjoint(self.schema.names)

@@ -42,6 +42,8 @@ from headwater.spark.engine.write_identity import (
     query_of_task,
     refuse_producer,
 )
+from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
+from headwater.spark.log.encoding import encode_values, encoded_schema
 from headwater.spark.log.staging import (
     LogSink,
     new_staging,
@@ -51,7 +53,7 @@ from headwater.spark.log.staging import (
 )
 from headwater.spark.log.target import target_of
 
-WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence")
+WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence", *VALUE_OPTIONS)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": (BinaryType, StringType),
     "tag": (StringType,),
@@ -106,26 +108,50 @@ def _without_places(schema: StructType, is_topic: bool) -> StructType:
 
 def batch_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogWriter:
     """Plan a batch write."""
-    return LogWriter(sink_of(given, schema, overwrite), producer_of(given))
+    columns, schema = _encoding(given, schema)
+    return LogWriter(sink_of(given, schema, overwrite), producer_of(given), columns)
 
 
 def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogStreamWriter:
     """Plan the writes of a streaming query."""
     refuse_producer(given)
-    return LogStreamWriter(sink_of(given, schema, overwrite))
+    columns, schema = _encoding(given, schema)
+    return LogStreamWriter(sink_of(given, schema, overwrite), columns)
 
 
-class LogWriter(DataSourceArrowWriter):
+def _encoding(given: SourceOptions, schema: StructType) -> tuple[ValueColumns | None, StructType]:
+    """Return the columns that the value is made of, if any, and those of the write with it."""
+    columns = value_columns(given)
+    return columns, schema if columns is None else encoded_schema(schema, columns)
+
+
+class _EncodingWriter:
+    """Makes the values of a write, where they are made of columns."""
+
+    def __init__(self, sink: LogSink, columns: ValueColumns | None = None) -> None:
+        self._sink = sink
+        self._columns = columns
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches if self._columns is None else encode_values(batches, self._columns)
+
+
+class LogWriter(_EncodingWriter, DataSourceArrowWriter):
     """A batch write: all rows are in the log when it succeeds, and none when a task fails."""
 
-    def __init__(self, sink: LogSink, producer: tuple[str, int] | None) -> None:
-        self._sink = sink
+    def __init__(
+        self,
+        sink: LogSink,
+        producer: tuple[str, int] | None,
+        columns: ValueColumns | None = None,
+    ) -> None:
+        super().__init__(sink, columns)
         self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, iterator, new_staging())
+        return stage_rows(self._sink, self._rows(iterator), new_staging())
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -138,16 +164,13 @@ class LogWriter(DataSourceArrowWriter):
         unstage_rows(self._sink, messages)
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
+class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
     """The writes of a streaming query: each epoch is in the log once."""
-
-    def __init__(self, sink: LogSink) -> None:
-        self._sink = sink
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, iterator, new_staging(), query_of_task())
+        return stage_rows(self._sink, self._rows(iterator), new_staging(), query_of_task())
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -20,6 +20,7 @@ from headwater.spark.engine.session import require_streaming
 from headwater.spark.engine.table_options import LostReader, are_lost
 from headwater.spark.log import columns, sink
 from headwater.spark.log.batch_reader import BatchReader, FilteringReader
+from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.positions import position_option
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.target import target_of
@@ -36,6 +37,7 @@ READ_OPTIONS = (
     "archive",
     "columns",
     "includeHeaders",
+    *VALUE_OPTIONS,
     "startingOffsets",
     "startingTimestamp",
     "startingOffsetsByTimestamp",
@@ -57,13 +59,14 @@ class HeadwaterSource(DataSource):
 
     @one_line()
     def schema(self) -> StructType:
-        """Return the columns that the option ``columns`` asks for."""
+        """Return the columns that the options ``columns`` and ``schema`` ask for."""
         options = self._options()
         target_of(options)
+        decoded = value_columns(options)
+        named = options.words("columns") or (columns.WITHOUT_VALUE if decoded else columns.ALL)
         headers = options.flag("includeHeaders", False)
-        return columns.spark_schema(
-            columns.check_columns(options.words("columns"), headers=headers)
-        )
+        ours = columns.spark_schema(columns.check_columns(named, headers=headers))
+        return ours if decoded is None else _joined(ours, decoded)
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -115,9 +118,27 @@ class HeadwaterSource(DataSource):
         return SourceOptions(self.options, READ_OPTIONS, "stream", ["topic"])
 
     def _reading(self, options: SourceOptions, schema: StructType) -> RangeReader:
+        decoded = value_columns(options)
         return RangeReader(
-            target_of(options), columns.arrow_schema(schema), options.flag("failOnDataLoss", True)
+            target_of(options),
+            columns.arrow_schema(schema, decoded),
+            options.flag("failOnDataLoss", True),
+            decoded=decoded,
         )
+
+
+def _joined(ours: StructType, decoded: ValueColumns) -> StructType:
+    """Return our columns with those of the values behind them. Raises InvalidInput."""
+    schema = StructType([*ours.fields, *decoded.schema.fields])
+    lower = [name.lower() for name in schema.names]
+    for name in ours.names:
+        if lower.count(name) > 1:
+            others = ",".join(one for one in ours.names if lower.count(one) == 1)
+            raise InvalidInput(
+                f"column {name!r} is in the option 'schema' and one of the source's own; choose "
+                f"those with .option('columns', {others!r})"
+            )
+    return schema
 
 
 def _refuse(options: SourceOptions, names: tuple[str, ...], where: str) -> None:
