@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -289,3 +290,25 @@ def test_a_ledger_moves_only_from_where_it_was(engine: sa.Engine) -> None:
     assert (ledger.load(), told(engine, "all", "job")) == (after, {"": (1, 5)})
     ledger.remove()
     assert (ledger.load(), told(engine, "all", "job")) == (None, {})
+
+
+@on_sqlite
+def test_a_dry_run_counts_what_waits_and_changes_nothing(
+    add: Add, hw: headwater.Headwater, engine: sa.Engine, name: str, tmp_path: Path
+) -> None:
+    write(hw.stream(name), range(30))
+    fresh = tmp_path / "fresh.db"
+    planned = add(dry_run=True, db=f"sqlite:///{fresh}")
+    assert (planned.added, planned.records, planned.next) == (30, 30, {name: 1})
+    assert not fresh.exists()
+    assert hw.stream(name).info().readers == {}
+    add()
+    write(hw.stream(name), range(30, 37))
+    before = told(engine, "all")
+    planned = add(dry_run=True)
+    assert (planned.added, planned.records, planned.next) == (7, 37, {name: 31})
+    assert planned.headline().startswith("dry run: would add up 7 records, 37 in all")
+    assert told(engine, "all") == before
+    assert add(dry_run=True, anew=True).added == 37
+    with pytest.raises(JobNameTaken):
+        add(dry_run=True, stream="another")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import DatabaseUrl, duration_ms
+from headwater.cli.options import DatabaseUrl, DryRun, duration_ms
 from headwater.cli.spark.running import LogJobFlags
 
 
@@ -58,6 +58,7 @@ def totals(
     anew: Annotated[
         bool, typer.Option("--anew", help="Remove the sums, and begin at the first message.")
     ] = False,
+    dry_run: DryRun = False,
     job: LogJobFlags,
 ) -> None:
     """Add up a stream or topic into the table headwater_totals, each record once.
@@ -85,6 +86,7 @@ def totals(
                 batch=batch,
                 on_gap=on_gap.value,
                 anew=anew,
+                dry_run=dry_run,
                 report=job.report(),
                 stop=stop,
             )

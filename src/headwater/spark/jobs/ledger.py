@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from headwater.errors import JobOvertaken
 from headwater.sql.driver_errors import translating_errors
+from headwater.sql.engines import sqlite_file
 from headwater.sql.schemas import Schema
 
 _CHUNK = 10_000
@@ -70,6 +71,11 @@ class Ledger:
     def __init__(self, engine: Engine, job: str) -> None:
         self.job = job
         self._engine = engine
+
+    def is_new(self) -> bool:
+        """Return whether the database is a file that a first use will make."""
+        file = sqlite_file(self._engine.url)
+        return file is not None and not file.exists()
 
     def create(self) -> None:
         """Create the tables unless they exist."""

@@ -22,7 +22,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -37,12 +37,13 @@ from headwater.errors import (
     StreamReplaced,
 )
 from headwater.inputs import Duration, check_ms, check_name
+from headwater.log.extents import Extent
 from headwater.outages import PATIENCE_S, Outage, store_may_recover
 from headwater.spark.engine.failures import translated
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.jobs.folding import ALL, READ, UNREADABLE, Shape, fold
 from headwater.spark.jobs.ledger import Ledger, TotalsExtent, TotalsState
-from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted
+from headwater.spark.jobs.progress import JobReport, JobStep, Summary, counted, deed
 from headwater.spark.log.target import StreamOrTopic, target_of
 from headwater.sql.engines import open_engine
 from headwater.stopping import StopSignal
@@ -76,7 +77,8 @@ class Totaled(Summary):
 
     def sentence(self) -> str:
         """See Summary."""
-        return f"added up {counted(self.added, 'record')}, {self.records:,} in all"
+        verb = deed(self.dry_run, "add up", "added up")
+        return f"{verb} {counted(self.added, 'record')}, {self.records:,} in all"
 
 
 def totals(
@@ -93,6 +95,7 @@ def totals(
     batch: int = 200_000,
     on_gap: OnGap = "stop",
     anew: bool = False,
+    dry_run: bool = False,
     report: JobReport | None = None,
     stop: StopSignal | None = None,
     steps: Callable[[str], None] | None = None,
@@ -105,7 +108,8 @@ def totals(
     when it has added up what is there now, or raises when the store or the database cannot be
     reached at first, or for a minute. A batch has at most ``batch`` messages. Retention waits for
     the job. ``on_gap`` says what happens when messages were evicted all the same: "stop" raises
-    DataLost. ``steps`` is called with the name of every step, for tests that stop it there.
+    DataLost. ``dry_run`` counts the messages that wait to be added up, and changes nothing.
+    ``steps`` is called with the name of every step, for tests that stop it there.
 
     Raises JobOvertaken when another process adds to the same job, JobNameTaken when the job adds up
     another stream, StreamReplaced, InvalidInput, and errors of the store or the database that do
@@ -125,7 +129,7 @@ def totals(
         stop or StopSignal(),
         steps or (lambda _: None),
     )
-    return query.run(anew=anew)
+    return query.plan(anew=anew) if dry_run else query.run(anew=anew)
 
 
 class TotalsQuery:
@@ -183,15 +187,32 @@ class TotalsQuery:
                     if not _may_pass(why, tries) or self._gives_up(why):
                         raise why from error
                     self._stop.wait(self._outage.meet(why))
-        extent = self._state.extent
+        return self._totaled(self._state.extent, self._added, time.monotonic() - began)
+
+    def plan(self, *, anew: bool) -> Totaled:
+        """Return what a run would do; ``added`` counts the offsets that wait."""
+        extents = self._extents()
+        state = None if anew or self._ledger.is_new() else self._ledger.load()
+        state = state or _beginning(extents)
+        self._check(state, extents)
+        next_ = state.extent.next
+        waiting = (
+            extent.last + 1 - max(next_.get(name, 1), extent.first)
+            for name, extent in extents.items()
+        )
+        added = sum(max(count, 0) for count in waiting)
+        done = self._totaled(state.extent, added, 0.0)
+        return replace(done, records=done.records + added, dry_run=True)
+
+    def _totaled(self, extent: TotalsExtent, added: int, seconds: float) -> Totaled:
         return Totaled(
             job=self._ledger.job,
-            added=self._added,
+            added=added,
             records=extent.records,
             unreadable=extent.unreadable,
             first_unreadable=extent.first_unreadable,
             next=extent.next,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
         )
 
     def _open(self, *, anew: bool) -> None:
@@ -200,18 +221,24 @@ class TotalsQuery:
         if anew:
             self._ledger.remove()
         state = self._ledger.load()
-        streams = list(self._target.streams().values())
-        extents = dict(zip(streams, self._target.extents(streams), strict=True))
+        extents = self._extents()
         if state is None:
-            first = {name: extent.first for name, extent in extents.items()}
-            state = self._ledger.begin(TotalsExtent(first, {}))
+            state = self._ledger.begin(_beginning(extents).extent)
+        self._check(state, extents)
+        self._state = state
+        self._reached = True
+
+    def _extents(self) -> dict[str, Extent]:
+        streams = list(self._target.streams().values())
+        return dict(zip(streams, self._target.extents(streams), strict=True))
+
+    def _check(self, state: TotalsState, extents: Mapping[str, Extent]) -> None:
+        """Raise JobNameTaken or StreamReplaced when the sums are those of other streams."""
         if extents and state.extent.next and not extents.keys() & state.extent.next.keys():
             raise JobNameTaken(self._ledger.job, sorted(state.extent.next))
         for name, created in state.extent.created.items():
             if name not in extents or extents[name].created != created:
                 raise StreamReplaced(name)
-        self._state = state
-        self._reached = True
 
     def _gives_up(self, why: HeadwaterError) -> bool:
         """Return whether a run that is to end by itself waits no longer for an outage to pass."""
@@ -302,6 +329,11 @@ class TotalsQuery:
             },
             run=self._run,
         )
+
+
+def _beginning(extents: Mapping[str, Extent]) -> TotalsState:
+    """Return the state of a job that has added up nothing yet."""
+    return TotalsState(0, TotalsExtent({name: one.first for name, one in extents.items()}, {}))
 
 
 def _may_pass(error: HeadwaterError, tries: int) -> bool:
