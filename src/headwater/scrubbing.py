@@ -81,7 +81,7 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
 
 _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
-    **dict.fromkeys(("store", "timelines", "scrub"), "hash"),
+    **dict.fromkeys(("store", "timelines", "scrub", "queries"), "hash"),
 }
 _KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] = {
     "": _check_global,

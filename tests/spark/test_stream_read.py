@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+import headwater
 from headwater import Stream, Topic
+from headwater.spark.queries.status import QueryStatus, ReadPosition, query_statuses
 from tests.spark.conftest import STORES
 from tests.support.entries import entries
 from tests.support.servers import until
@@ -35,6 +38,43 @@ def test_available_now_reads_what_is_there_and_a_restart_goes_on(
     rows = harvest.rows()
     assert [(row.tag, bytes(row.value)) for row in rows] == entries(1750)
     assert [row.offset for row in rows] == list(range(1, 1751))
+
+
+def test_a_query_is_noted_in_its_store_with_what_waits_for_it(
+    spark: SparkSession,
+    embedded_url: str,
+    make_embedded_stream: Callable[[int], Stream],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    stream = make_embedded_stream(100)
+
+    def status() -> QueryStatus:
+        with headwater.connect(embedded_url) as hw:
+            found = hw.store.run(query_statuses())
+        (one,) = [one for one in found if one.name == f"copy {name}"]
+        return one
+
+    query = (
+        spark.readStream.format("headwater")
+        .options(url=embedded_url, stream=name, maxOffsetsPerTrigger=60)
+        .load()
+        .writeStream.format("headwater")
+        .options(url=embedded_url, stream=f"{name}-copy", checkpointLocation=str(tmp_path))
+        .queryName(f"copy {name}")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    until(lambda: status().state == "ended")
+    found = status()
+    assert (found.query, found.epoch, found.writes) == (str(query.id), 1, (f"{name}-copy",))
+    assert (found.checkpoint, found.lag) == (str(tmp_path), 0)
+    assert found.reads == (ReadPosition(name, 101, 0, 0),)
+    ends = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
+    assert [(json.loads(end) if isinstance(end, str) else end)["behind"] for end in ends] == [40, 0]
+    stream.write_many(entries(5, 101))
+    assert status().lag == 5
 
 
 @pytest.mark.parametrize("store_url", [STORES[-1]], indirect=True)

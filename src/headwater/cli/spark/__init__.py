@@ -9,6 +9,7 @@ import headwater.cli.spark.backfill as backfill
 import headwater.cli.spark.compact as compact
 import headwater.cli.spark.reconcile as reconcile
 import headwater.cli.spark.running as running
+import headwater.cli.spark.status as status
 import headwater.cli.spark.totals as totals
 import headwater.cli.spark.walk as walk
 
@@ -21,4 +22,6 @@ app.command("archive")(archive.archive)
 app.command("restore")(archive.restore)
 app.command("archives")(archive.archives)
 app.command("walk")(walk.walk)
+app.command("status")(status.status)
+app.command("forget")(status.forget)
 app.command("entry")(running.entry)

@@ -11,6 +11,7 @@ task and every step of planning, which goes through all objects of all modules a
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import traceback
 from typing import Any
@@ -20,12 +21,25 @@ _print_exc = traceback.print_exc
 # modules are imported, the others by the first tasks. A cycle that is frozen and dies later is
 # never freed, so there is an end to it.
 _FREEZES = 10
+_SOURCE_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def is_spark_process() -> bool:
     """Return whether Spark started this process, or the one that it was forked from."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == "pyspark.daemon"
+
+
+def stop_on_signal() -> None:
+    """Let the process of a streaming source stop its reader when Spark ends it, by SIGTERM."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == _SOURCE_PROCESS:
+        signal.signal(signal.SIGTERM, _end_of_stream)
+
+
+def _end_of_stream(*_: object) -> None:
+    # As if Spark had closed the socket.
+    raise EOFError
 
 
 def quiet_and_freeze() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -44,6 +45,7 @@ from headwater.spark.engine.write_identity import (
 )
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.encoding import encode_values, encoded_schema
+from headwater.spark.log.noting import note_query
 from headwater.spark.log.staging import (
     LogSink,
     new_staging,
@@ -52,6 +54,7 @@ from headwater.spark.log.staging import (
     unstage_rows,
 )
 from headwater.spark.log.target import target_of
+from headwater.spark.queries.notes import NotedQuery
 
 WRITE_OPTIONS = ("url", "stream", "topic", "partitions", "producer", "sequence", *VALUE_OPTIONS)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
@@ -116,7 +119,10 @@ def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> 
     """Plan the writes of a streaming query."""
     refuse_producer(given)
     columns, schema = _encoding(given, schema)
-    return LogStreamWriter(sink_of(given, schema, overwrite), columns)
+    about = NotedQuery(
+        given.text("queryName") or "", 0, {}, "", given.text("checkpointLocation") or ""
+    )
+    return LogStreamWriter(sink_of(given, schema, overwrite), columns, about)
 
 
 def _encoding(given: SourceOptions, schema: StructType) -> tuple[ValueColumns | None, StructType]:
@@ -165,7 +171,19 @@ class LogWriter(_EncodingWriter, DataSourceArrowWriter):
 
 
 class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
-    """The writes of a streaming query: each epoch is in the log once."""
+    """The writes of a streaming query: each epoch is in the log once.
+
+    ``about`` is what is known of the query, to be noted in the store.
+    """
+
+    def __init__(
+        self,
+        sink: LogSink,
+        columns: ValueColumns | None = None,
+        about: NotedQuery | None = None,
+    ) -> None:
+        super().__init__(sink, columns)
+        self._about = about or NotedQuery()
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -177,6 +195,8 @@ class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
         """Publish an epoch; a repeat of one that was published changes nothing."""
         for query in queries_of(messages):
             publish_rows(self._sink, messages, query, batchId)
+            about = msgspec.structs.replace(self._about, epoch=batchId)
+            note_query(self._sink.target, query.removeprefix("spark-"), "write", about)
 
     @one_line()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
 from headwater.log.history import first_lost
 from headwater.spark.engine.failures import one_line
+from headwater.spark.engine.processes import stop_on_signal
+from headwater.spark.log.noting import QueryBeat, ReadNote
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
 from headwater.spark.log.task_ranges import OffsetRange, split
@@ -104,6 +107,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: dict[int, int] | None = None
         self._registered: dict[int, int] = {}
         self._triggered = time.monotonic()
+        self._beat = QueryBeat(reading.target)
+        self._planned: dict[int, int] = {}
+        stop_on_signal()
 
     # ── Positions ────────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents = self._look()
         places = self._settle(self._known(start, extents), extents)
         self._register(places)
+        self._beat.now_and_then()
         ends = {
             place: max(places[place].next, extent.last + 1) for place, extent in extents.items()
         }
@@ -143,6 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {place: places[place].next for place in ends}
         if isinstance(limit, ReadMaxRows):
             ends = _share(places, extents, ends, limit.max_rows)
+        self._planned = ends
         return _dump({p: _moved(places[p], end, extents[p]) for p, end in ends.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -151,10 +159,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the log as it was last seen, for the progress of the query."""
-        return _dump(
-            {p: PartitionPosition(seen.last + 1, seen.created) for p, seen in self._seen.items()}
-        )
+        """Return the end of the log as it was last seen, for the progress of the query.
+
+        ``behind`` counts the offsets that wait behind the micro-batch, in all and by partition.
+        """
+        ends = {p: PartitionPosition(one.last + 1, one.created) for p, one in self._seen.items()}
+        behind = {p: max(end.next - self._planned.get(p, 1), 0) for p, end in ends.items()}
+        shown = {p: {**place, "behind": behind[int(p)]} for p, place in _dump(ends).items()}
+        return {**shown, "behind": sum(behind.values())}
 
     @one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -163,11 +175,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line()
     def commit(self, end: dict[str, Any]) -> None:
-        """Release what is done to retention; does nothing without a ``groupId``."""
-        self._register(_load(end))
+        """Release what is done to retention, if there is a ``groupId``, and remember it."""
+        places = _load(end)
+        self._register(places)
+        self._beat.reached({self._stream(place).name: one.next for place, one in places.items()})
 
     def stop(self) -> None:
-        """End this process silently when the query has ended: nobody listens any more."""
+        """Note that the query has ended, and end this process silently: nobody listens any more."""
+        self._beat.write(ended=True)
         if isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)
 
@@ -197,11 +212,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = min(stop, seen.first)
             self.reading.report_gaps(name, begin, stop)
             ranges.append(OffsetRange(name, place, begin, stop, created))
-        return [*split(self.reading.target, ranges, self.min_partitions)]
+        tasks = split(self.reading.target, ranges, self.min_partitions)
+        starts = {span.stream: span.start for span in ranges}
+        note = ReadNote(self._beat.run, starts, {span.stream: span.stop for span in ranges})
+        return [replace(task, note=note) if task is tasks[0] else task for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, OffsetRange):
+            if partition.note is not None:
+                partition.note.write(self.reading.target)
             yield from self.reading.read(partition)
 
     # ── What is known ────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from headwater.log.extents import borders
 from headwater.log.limits import NODE_MESSAGES
 from headwater.spark.archives.history import divide
 from headwater.spark.archives.manifest import File
+from headwater.spark.log.noting import ReadNote
 from headwater.spark.log.target import StreamOrTopic
 from headwater.store.many import together
 
@@ -35,6 +36,8 @@ class OffsetRange(InputPartition):
     created: int
     # The files that hold it, when it is read from an archive.
     files: tuple[File, ...] = ()
+    # What the first task of a micro-batch notes of its query.
+    note: ReadNote | None = None
 
     @property
     def size(self) -> int:

@@ -1,0 +1,86 @@
+"""How a query notes itself in the store that it reads or writes; see ``queries/notes.py``.
+
+Nothing depends on the notes, so a query does not fail because of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark import TaskContext
+
+from headwater.errors import HeadwaterError
+from headwater.spark.log.target import StreamOrTopic
+from headwater.spark.queries.notes import NotedQuery, Part, all_notes, note
+
+_BEAT_S = 10.0
+
+logger = logging.getLogger("headwater.spark")
+
+
+@dataclass(frozen=True)
+class ReadNote:
+    """What the first task of a micro-batch notes."""
+
+    run: str
+    next: dict[str, int]
+    end: dict[str, int]
+
+    def write(self, target: StreamOrTopic) -> None:
+        """Note the query that this task belongs to."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        if context is None or not query:
+            return
+        epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
+        about = context.getLocalProperty("spark.job.description") or ""
+        named, found, _ = about.partition("<br/>id = ")
+        facts = NotedQuery(named if found else "", int(epoch), self.next, self.run, end=self.end)
+        note_query(target, query, "read", facts)
+
+
+def note_query(target: StreamOrTopic, query: str, part: Part, facts: NotedQuery) -> None:
+    """Note facts of a query; logs it when the store does not take them."""
+    try:
+        target.hw.store.run(note(query, part, target.name, facts), patience_s=0.0)
+    except HeadwaterError as error:
+        logger.warning("query %s is not noted in the store: %s", query, error)
+
+
+@dataclass
+class QueryBeat:
+    """The reader of a query on the driver, which notes how far the query has come."""
+
+    target: StreamOrTopic
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    _query: str = ""
+    _next: dict[str, int] = field(default_factory=dict)
+    _noted: float = field(default_factory=time.monotonic)
+
+    def reached(self, next_: Mapping[str, int]) -> None:
+        """Remember what is done, for the next note."""
+        self._next = dict(next_)
+
+    def now_and_then(self) -> None:
+        """Note the query, at most every ten seconds."""
+        if time.monotonic() - self._noted >= _BEAT_S:
+            self.write()
+
+    def write(self, *, ended: bool = False) -> None:
+        """Note the query at once, if it is known yet which one it is."""
+        self._noted = time.monotonic()
+        if query := self._query or self._find():
+            note_query(self.target, query, "beat", NotedQuery(next=self._next, ended=ended))
+
+    def _find(self) -> str:
+        """Return the query whose tasks have noted this run; empty before the first of them."""
+        try:
+            notes = self.target.hw.store.run(all_notes(), patience_s=0.0).notes
+        except HeadwaterError:
+            return ""
+        self._query = next((one.query for one in notes if one.facts.run == self.run), "")
+        return self._query

@@ -1,0 +1,51 @@
+"""What `headwater spark status` and `headwater spark forget` promise; neither needs Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import headwater
+from headwater.spark.queries.notes import NotedQuery, Part, note
+from tests.support.commands import StreamCommands, run
+from tests.support.entries import entries
+
+
+def test_queries_are_shown_with_what_waits_for_them_and_forgotten(
+    hw_stream: StreamCommands, tmp_path: Path
+) -> None:
+    stream, url = hw_stream.stream, hw_stream.url
+    query, name = f"id-{stream.name}", f"nightly-{stream.name}"
+    stream.write_many(entries(10))
+    here = tmp_path / "checkpoint"
+    here.mkdir()
+
+    def shown() -> dict[str, Any]:
+        rows = run(url, "spark", "status", "--json").rows
+        row: dict[str, Any] = next(row for row in rows if row["query"] == query)
+        return row
+
+    def noted(part: Part, facts: NotedQuery) -> None:
+        with headwater.connect(url) as hw:
+            hw.store.run(note(query, part, stream.name, facts))
+
+    noted("read", NotedQuery(name, 3, {stream.name: 2}, "run"))
+    noted("write", NotedQuery(name, 3, checkpoint=here.as_uri()))
+    row = shown()
+    assert (row["name"], row["state"], row["epoch"]) == (name, "running", 3)
+    assert (row["lag"], row["writes"]) == (9, [stream.name])
+    noted("beat", NotedQuery(next={stream.name: 8}))
+    row = shown()
+    (position,) = row["reads"]
+    assert (position["stream"], position["next"], position["lag"]) == (stream.name, 8, 3)
+    assert row["lag_ms"] == position["lag_ms"] >= 0
+    stream.evict(9)
+    assert shown()["lag"] == 1
+    noted("beat", NotedQuery(next={stream.name: 11}, ended=True))
+    assert (shown()["state"], shown()["lag"], shown()["lag_ms"]) == ("ended", 0, 0)
+    here.rmdir()
+    line = next(line for line in run(url, "spark", "status").out.splitlines() if name in line)
+    assert "checkpoint gone" in line
+    assert run(url, "spark", "forget", name).out == f"forgot {name}\n"
+    answer = run(url, "spark", "forget", name)
+    assert (answer.code, f"there is no query {name!r}" in answer.err) == (1, True)
