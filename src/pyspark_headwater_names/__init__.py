@@ -1,5 +1,5 @@
 """Where Spark finds ``format("headwater_names")`` by itself: it looks into modules pyspark_*."""
 
-from headwater.spark.engine.catalog_names import NamesSource as DefaultSource
+from headwater.spark.log.catalog_names import NamesSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import headwater
 from headwater import Headwater, UnknownStream
+from headwater.spark import register
 from headwater.spark.engine.failures import translating_errors
+from headwater.timeline import Farm
 from tests.support.entries import entries
 from tests.support.servers import Server
+from tests.support.spark.archiving import run_archiver
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,63 @@ def test_each_kind_is_read_by_its_name(spark: SparkSession) -> None:
     assert narrow.count() == 500
     with pytest.raises(UnknownStream), translating_errors():
         spark.table("hw.streams.nowhere").count()
+
+
+def test_a_query_reads_and_writes_tables(
+    spark: SparkSession, hw: Headwater, tmp_path: Path
+) -> None:
+    query = (
+        spark.readStream.option("startingOffsets", 1001)
+        .table("hw.streams.rides")
+        .select("tag", "value")
+        .writeStream.option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .toTable("hw.streams.copied")
+    )
+    query.awaitTermination()
+    assert hw.stream("copied").info().last == 500
+    assert query.lastProgress["sink"]["description"] == "hw.streams.copied"  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("hw")
+def test_a_table_has_options_of_its_own(spark: SparkSession) -> None:
+    fresh = spark.newSession()
+    register(fresh)
+    for setting in ("spark.sql.catalog.hw", "spark.sql.catalog.hw.url"):
+        fresh.conf.set(setting, spark.conf.get(setting) or "")
+    fresh.conf.set("spark.sql.catalog.hw.streams.json.schema", "id bigint, name string")
+    fresh.sql("INSERT INTO hw.streams.json SELECT 7L AS id, 'seven' AS name")
+    assert fresh.sql("SELECT id, name FROM hw.streams.json").collect() == [(7, "seven")]
+    fresh.conf.set("spark.sql.catalog.typo", "headwater.StoreCatalog")
+    fresh.conf.set("spark.sql.catalog.typo.stream", "x")
+    with pytest.raises(Exception, match="unknown setting stream; known are url"):
+        fresh.sql("SHOW NAMESPACES IN typo")
+
+
+@pytest.mark.usefixtures("hw")
+def test_archives_and_timelines_are_tables_too(spark: SparkSession, tmp_path: Path) -> None:
+    url = spark.conf.get("spark.sql.catalog.hw.url")
+    assert url
+    run_archiver(url, "rides", str(tmp_path))
+    fresh = spark.newSession()
+    register(fresh)
+    with Server() as farm:
+        with Farm.open(farm.url) as timelines:
+            timelines.insert([("k", 1.0, "m")])
+        fresh.conf.set("spark.sql.catalog.all", "headwater.StoreCatalog")
+        for name, value in {
+            "url": url,
+            "archive": tmp_path,
+            "instances": farm.url,
+        }.items():
+            fresh.conf.set(f"spark.sql.catalog.all.{name}", str(value))
+        found = {
+            kind: [row.tableName for row in fresh.sql(f"SHOW TABLES IN all.{kind}").collect()]
+            for kind in ("archives", "timelines")
+        }
+        assert found == {"archives": ["rides"], "timelines": ["elements"]}
+        assert fresh.table("all.archives.rides").count() == 1500
+        assert fresh.table("all.timelines.elements").count() == 1
 
 
 def test_a_stream_is_written_by_its_name(spark: SparkSession, hw: Headwater) -> None:

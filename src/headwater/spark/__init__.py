@@ -51,7 +51,7 @@ _FORMATS = {
     "headwater_queue": ("headwater.spark.queues.source", "QueueSource"),
     "headwater_ick": ("headwater.spark.icks.source", "IckSource"),
     "headwater_timeline": ("headwater.spark.timelines.source", "TimelineSource"),
-    "headwater_names": ("headwater.spark.engine.catalog_names", "NamesSource"),
+    "headwater_names": ("headwater.spark.log.catalog_names", "NamesSource"),
 }
 
 # Spark hides the values of options with such names in the plans that it prints; by itself it does

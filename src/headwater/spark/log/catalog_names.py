@@ -8,11 +8,12 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headwater.spark.archives.place import absolute_place, archived_streams
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 
-_KINDS = ("streams", "topics", "queues", "channels")
+_KINDS = ("streams", "topics", "queues", "channels", "archives")
 
 
 class NamesSource(DataSource):
@@ -26,13 +27,18 @@ class NamesSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return a column for each name."""
-        options = SourceOptions(self.options, ("url", "kind"))
-        hw = client(absolute_url(options.text("url")))
-        kind = options.choice("kind", _KINDS, "streams")
-        names = {
-            "streams": hw.streams,
-            "topics": hw.topics,
-            "queues": hw.queues,
-            "channels": hw.ick_channels,
-        }[kind]()
+        options = SourceOptions(self.options, ("url", "archive", "kind"))
+        names = _names(options, options.choice("kind", _KINDS, "streams"))
         return StructType([StructField(name, StringType()) for name in names])
+
+
+def _names(options: SourceOptions, kind: str) -> list[str]:
+    if kind == "archives":
+        return archived_streams(absolute_place(options.required("archive")))
+    hw = client(absolute_url(options.text("url")))
+    return {
+        "streams": hw.streams,
+        "topics": hw.topics,
+        "queues": hw.queues,
+        "channels": hw.ick_channels,
+    }[kind]()
