@@ -13,7 +13,8 @@ from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 
-_KINDS = ("streams", "topics", "queues", "channels", "archives")
+# The names of kinds can be asked for where there is no store.
+_KINDS = ("streams", "topics", "queues", "channels", "archives", "kinds")
 
 
 class NamesSource(DataSource):
@@ -33,6 +34,8 @@ class NamesSource(DataSource):
 
 
 def _names(options: SourceOptions, kind: str) -> list[str]:
+    if kind == "kinds":
+        return [*_KINDS]
     if kind == "archives":
         return archived_streams(absolute_place(options.required("archive")))
     hw = client(absolute_url(options.text("url")))
