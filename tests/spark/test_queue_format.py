@@ -66,6 +66,28 @@ def test_priority_delay_and_life_go_by_the_row(
     assert sorted(popped(embedded.queue(name))) == sorted(wanted)
 
 
+def test_headers_are_written_and_are_a_column_when_asked_for(
+    spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
+) -> None:
+    rows = spark.sql(
+        "SELECT CAST(id AS string) AS value, CAST(id % 2 AS int) AS priority,"
+        " IF(id % 3 = 0, NULL, array(named_struct('key', 'n', 'value', CAST(CAST(id AS string)"
+        " AS binary)))) AS headers"
+        " FROM range(0, 30, 1, 2)"
+    )
+    save(rows, embedded_url, name)
+    wanted = {n: {"n": b"%d" % n} if n % 3 else {} for n in range(30)}
+    assert {int(i.value): dict(i.headers) for i in embedded.queue(name).scan()} == wanted
+    assert "headers" not in look(spark, embedded_url, name).columns
+    found = look(spark, embedded_url, name, includeHeaders=True)
+    kind = found.schema["headers"].dataType.simpleString()
+    assert kind == "array<struct<key:string,value:binary>>"
+    assert {
+        int(row.value): {one.key: bytes(one.value) for one in row.headers}
+        for row in found.collect()
+    } == wanted
+
+
 def test_every_state_can_be_looked_at(
     spark: SparkSession, embedded_url: str, embedded: Headwater, name: str
 ) -> None:

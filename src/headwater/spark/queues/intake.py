@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headwater.errors import InvalidInput, StaleSequence
+from headwater.headers import NO_HEADERS, Headers
 from headwater.inputs import MAX_MS, MAX_NAME_BYTES
 from headwater.log.extents import extent
+from headwater.log.header_columns import encoded_column
 from headwater.log.reading import newest_sequence
 from headwater.log.retention import PRODUCER_MS
 from headwater.log.stream import Stream
@@ -94,7 +96,10 @@ def to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
         for name in _BOUNDS
     ]
     tags = pc.binary_join_element_wise(*words, ":")
-    return pa.RecordBatch.from_arrays([tags, batch.column("value")], names=["tag", "value"])
+    messages = pa.RecordBatch.from_arrays([tags, batch.column("value")], names=["tag", "value"])
+    if "headers" not in batch.schema.names:
+        return messages
+    return messages.append_column("headers", batch.column("headers"))
 
 
 def _check_bounds(values: pa.Array, name: str) -> None:
@@ -113,6 +118,7 @@ class Push(NamedTuple):
 
     tag: str
     values: list[bytes]
+    headers: list[Headers]
     last: int
 
 
@@ -154,7 +160,7 @@ def bring_over(address: QueueAddress, intake: Stream, stop: int) -> None:
     # An intake that was deleted and made anew counts its offsets anew: it is another producer.
     producer = f"{intake.name}:{run(extent(intake.name)).created}"
     newest = run(newest_sequence(queue_key(address.queue), producer)) or 0
-    for push in pushes(intake.scan(newest + 1, stop)):
+    for push in pushes(intake.scan(newest + 1, stop, headers=True)):
         priority, delay_ms, ttl_ms = push.tag.split(":")
         # What is older than the remembered answers is in the queue: an intake is pushed in order.
         with contextlib.suppress(StaleSequence):
@@ -163,6 +169,7 @@ def bring_over(address: QueueAddress, intake: Stream, stop: int) -> None:
                 priority=int(priority or 0),
                 delay_ms=int(delay_ms or 0),
                 ttl_ms=int(ttl_ms) if ttl_ms else None,
+                headers=push.headers if any(push.headers) else None,
                 producer=producer,
                 sequence=push.last,
             )
@@ -170,15 +177,26 @@ def bring_over(address: QueueAddress, intake: Stream, stop: int) -> None:
 
 def pushes(batches: Iterable[pa.RecordBatch]) -> Iterator[Push]:
     """Cut rows into pushes, in order; rows from one offset on are always cut in the same way."""
-    tag, values, size, last = "", list[bytes](), 0, 0
+    tag, values, all_headers, size, last = "", list[bytes](), list[Headers](), 0, 0
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("offset", "tag", "value"))
-        for offset, its_tag, value in zip(*columns, strict=True):
-            full = len(values) >= PUSH_ROWS or size + len(value) > PUSH_BYTES
+        for offset, its_tag, value, headers in zip(*columns, _headers(batch), strict=True):
+            its_size = len(value) + len(headers.encoded)
+            full = len(values) >= PUSH_ROWS or size + its_size > PUSH_BYTES
             if values and (full or its_tag != tag):
-                yield Push(tag, values, last)
-                values, size = [], 0
+                yield Push(tag, values, all_headers, last)
+                values, all_headers, size = [], [], 0
             values.append(value)
-            tag, size, last = its_tag, size + len(value), offset
+            all_headers.append(headers)
+            tag, size, last = its_tag, size + its_size, offset
     if values:
-        yield Push(tag, values, last)
+        yield Push(tag, values, all_headers, last)
+
+
+def _headers(batch: pa.RecordBatch) -> list[Headers]:
+    """Return the headers of each row of an intake."""
+    column = batch.column("headers")
+    encoded = encoded_column(column) if len(column.keys) else None
+    if encoded is None:
+        return [NO_HEADERS] * batch.num_rows
+    return [Headers.stored(one) if one else NO_HEADERS for one in encoded.to_pylist()]

@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from headwater.errors import UnknownQueue
+from headwater.headers import Headers
+from headwater.log.header_columns import STRUCTS
 from headwater.queue.handles import QueueHandle
 from headwater.queue.inspecting import Spot, page, read_stats, spots_of
 from headwater.queue.types import QueueItem, State
@@ -41,7 +45,13 @@ _COLUMNS = pa.schema(
         pa.field("expires", TIME),
     ]
 )
-COLUMNS = spark_schema(_COLUMNS)
+# As the log's source has them; when they are asked for.
+_WITH_HEADERS = _COLUMNS.append(pa.field("headers", STRUCTS))
+
+
+def columns_of(headers: bool) -> StructType:
+    """Return the columns of the source, with headers or without."""
+    return spark_schema(_WITH_HEADERS if headers else _COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,10 @@ class QueuePart(InputPartition):
 class QueueReader(DataSourceReader):
     """Plans a read of a queue, and is sent to every task of it."""
 
-    def __init__(self, address: QueueAddress, states: tuple[State, ...], least: int) -> None:
+    def __init__(
+        self, address: QueueAddress, states: tuple[State, ...], least: int, headers: bool
+    ) -> None:
+        self._headers = headers
         self._address = address
         self._states = states
         self._least = least
@@ -75,12 +88,12 @@ class QueueReader(DataSourceReader):
                 if self._states and item.state not in self._states:
                     continue
                 held.append(item)
-                size += len(item.value)
+                size += len(item.value) + len(item.headers.encoded)
                 if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield batch_of(held)
+                    yield batch_of(held, self._headers)
                     held, size = [], 0
             if held:
-                yield batch_of(held)
+                yield batch_of(held, self._headers)
 
     def _items(self, part: QueuePart) -> Iterator[QueueItem]:
         run, handle = self._address.hw.store.run, self._handle()
@@ -124,9 +137,9 @@ def parts_of(
     return parts
 
 
-def batch_of(items: list[QueueItem]) -> pa.RecordBatch:
+def batch_of(items: list[QueueItem], headers: bool) -> pa.RecordBatch:
     """Return messages as the columns of the source; of a damaged one only the value is known."""
-    columns = [
+    columns: list[Any] = [
         [item.id for item in items],
         [item.value for item in items],
         [item.state for item in items],
@@ -136,7 +149,14 @@ def batch_of(items: list[QueueItem]) -> pa.RecordBatch:
         [_us(item.due_ms) for item in items],
         [_us(item.expires_ms) for item in items],
     ]
-    return to_batch(columns, _COLUMNS)
+    if not headers:
+        return to_batch(columns, _COLUMNS)
+    columns.append([_structs(item.headers) for item in items])
+    return to_batch(columns, _WITH_HEADERS)
+
+
+def _structs(headers: Headers) -> list[dict[str, str | bytes]]:
+    return [{"key": name, "value": value} for name, value in headers.items()]
 
 
 def _us(ms: int | None) -> int | None:

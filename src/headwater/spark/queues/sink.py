@@ -1,8 +1,9 @@
 """A queue as a sink: each row is one message in it, once, whoever dies and is repeated.
 
 How rows get there is in ``intake``. The columns are ``value`` (binary or string) and, if they are
-there, ``priority``, ``delay_ms`` and ``ttl_ms``. Rows of a task are ordered by these three, and
-otherwise stay as they are, which no consumer can see: a queue has an order within a priority only.
+there, ``priority``, ``delay_ms``, ``ttl_ms`` and ``headers``. Rows of a task are ordered by
+priority, delay and life, and otherwise stay as they are, which no consumer can see: a queue has an
+order within a priority only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapType, StringType
 
 from headwater.spark.engine.accepted_columns import AcceptedColumns
 from headwater.spark.engine.failures import one_line
@@ -32,6 +33,7 @@ ACCEPTED = AcceptedColumns(
         "priority": (IntegerType, LongType),
         "delay_ms": (IntegerType, LongType),
         "ttl_ms": (IntegerType, LongType),
+        "headers": (ArrayType, MapType),
     },
     ["value"],
 )

@@ -26,11 +26,11 @@ from headwater.spark.engine.write_identity import (
     refuse_producer,
 )
 from headwater.spark.queues.intake import intake_name
-from headwater.spark.queues.reader import COLUMNS, QueueReader
+from headwater.spark.queues.reader import QueueReader, columns_of
 from headwater.spark.queues.sink import ACCEPTED, QueueStreamWriter, QueueWriter
 from headwater.spark.queues.target import QueueAddress
 
-READ_OPTIONS = ("url", "queue", "state", "minPartitions")
+READ_OPTIONS = ("url", "queue", "state", "minPartitions", "includeHeaders")
 WRITE_OPTIONS = ("url", "queue", "producer", "sequence")
 
 
@@ -45,8 +45,9 @@ class QueueSource(DataSource):
     @one_line()
     def schema(self) -> StructType:
         """Return the columns of the messages."""
-        _address(SourceOptions(self.options, READ_OPTIONS, "queue"))
-        return COLUMNS
+        options = SourceOptions(self.options, READ_OPTIONS, "queue")
+        _address(options)
+        return columns_of(options.flag("includeHeaders", False))
 
     @one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,10 +55,10 @@ class QueueSource(DataSource):
         if are_lost(self.options):
             return LostReader()
         options = SourceOptions(self.options, READ_OPTIONS, "queue")
-        refuse_other_schema(schema, COLUMNS, "a queue")
-        return QueueReader(
-            _address(options), _states(options), options.number("minPartitions") or 1
-        )
+        headers = options.flag("includeHeaders", False)
+        refuse_other_schema(schema, columns_of(headers), "a queue")
+        least = options.number("minPartitions") or 1
+        return QueueReader(_address(options), _states(options), least, headers)
 
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
