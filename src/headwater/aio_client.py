@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
@@ -184,6 +184,12 @@ class AsyncHeadwater:
         await self.store.close()
 
 
+_NOT_CONNECTED = (
+    "headwater.aio.connect() is not connected yet; write `hw = await headwater.aio.connect()` or "
+    "`async with headwater.aio.connect() as hw:`"
+)
+
+
 class _Connecting:
     """A connection in the making: await it, or use it in ``async with``."""
 
@@ -205,6 +211,17 @@ class _Connecting:
     async def __aexit__(self, *_: object) -> None:
         if self._made is not None:
             await self._made.close()
+
+    if not TYPE_CHECKING:  # type checkers find these mistakes by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{_NOT_CONNECTED}, before you use its {name!r}")
+
+        def __enter__(self) -> Any:
+            raise TypeError(_NOT_CONNECTED)
+
+        def __exit__(self, *_: object) -> None:
+            """Be there, so that ``with`` comes as far as ``__enter__``."""
 
 
 def connect(

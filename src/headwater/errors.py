@@ -379,7 +379,7 @@ class PartitionMismatch(LogError):
     def __init__(self, topic: str, asked: int, has: int) -> None:
         super().__init__(
             f"topic {topic!r} has {has} partitions, not {asked}; "
-            f"open it with partitions={has} or leave partitions out"
+            f"ask for {has}, or leave the number of partitions out"
         )
         self.topic = topic
         self.asked = asked
@@ -769,10 +769,13 @@ class DatabaseUnreachable(OutboxError, ConnectionError):
     """
 
     def __init__(self, where: str, why: str, *, answered: bool = False) -> None:
-        super().__init__(
-            f"cannot reach the database at {where}: {why}; "
-            "check that it runs and that the URL names its place"
-        )
+        if not where.startswith("sqlite"):
+            cure = "check that it runs and that the URL names its place"
+        elif "locked" in why:
+            cure = "wait until the other program that writes it has ended, and repeat"
+        else:
+            cure = "check that the URL names the file, and that you may write it and its folder"
+        super().__init__(f"cannot reach the database at {where}: {why}; {cure}")
         self.where = where
         self.answered = answered
 
@@ -793,8 +796,8 @@ class NotCreated(OutboxError):
 
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"the database has no table {table}; call Outbox(engine).create_all() once, or run the "
-            "files in headwater/outbox/sql"
+            f"the database has no table {table}; call Outbox(engine).create_all() once, or run "
+            "`headwater outbox create --db URL` or the files in headwater/outbox/sql"
         )
         self.table = table
 

@@ -28,12 +28,21 @@ def delay_s(failures: int, first_s: float, longest_s: float) -> float:
 
 
 class Outage:
-    """One outage after another, each logged when it begins and when it is over."""
+    """One outage after another, each logged when it begins and when it is over.
+
+    ``most_s`` is how long the caller retries, when it does not retry for ever.
+    """
 
     def __init__(
-        self, who: str, log: logging.Logger, clock: Callable[[], float] = time.monotonic
+        self,
+        who: str,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        most_s: float | None = None,
     ) -> None:
         self._who = who
+        self._how_long = "until it works" if most_s is None else f"for up to {most_s:g} s"
         self._log = log
         self._clock = clock
         self._failures = 0
@@ -48,7 +57,7 @@ class Outage:
         if not self._logged and self._is_worth_logging(error, self._failures):
             self._logged = True
             why = self._reason(error)
-            self._log.warning("%s is held up, and retries until it works: %s", self._who, why)
+            self._log.warning("%s is held up, and retries %s: %s", self._who, self._how_long, why)
         return delay_s(self._failures, FIRST_DELAY_S, LONGEST_DELAY_S)
 
     @property

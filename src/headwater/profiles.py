@@ -57,22 +57,25 @@ class Profile(NamedTuple):
         return f"profile {self.name!r} of {self.file}"
 
 
-def load(name: str | None, config: str | None = None) -> Profile | None:
+def load(
+    name: str | None, config: str | None = None, *, named_by: str = f"${CONFIG_VARIABLE}"
+) -> Profile | None:
     """Return a profile by name, else the default one of the file; None when there is neither.
 
-    ``config`` is the file, else ``$HEADWATER_CONFIG``, else the nearest headwater.toml. Raises
-    InvalidInput for a profile or a file that is not there, and for what cannot be meant in it.
+    ``config`` is the file, else ``$HEADWATER_CONFIG``, else the nearest headwater.toml; an error
+    names ``named_by`` as the way to name it. Raises InvalidInput for a profile or a file that is
+    not there, and for what cannot be meant in it.
     """
     config = config or os.environ.get(CONFIG_VARIABLE)
-    file = Path(config).absolute() if config else _nearest()
+    file = Path(config).absolute() if config else _nearest(named_by)
     if file is None:
         if name is None:
             return None
         raise InvalidInput(
             f"there is no {FILE_NAME} in {Path.cwd()} or above it, so no profile {name!r}; "
-            "write one, or name the file by --config"
+            f"write one, or name the file by {named_by}"
         )
-    content = _parse(file)
+    content = _parse(file, named_by)
     name = name if name is not None else content.get("default")
     if name is None:
         return None
@@ -138,7 +141,7 @@ def applied(profile: Profile | None) -> Iterator[None]:
             os.environ.pop(variable, None)
 
 
-def _nearest() -> Path | None:
+def _nearest(named_by: str) -> Path | None:
     folder = Path.cwd()
     for place in (folder, *folder.parents):
         file = place / FILE_NAME
@@ -149,19 +152,19 @@ def _nearest() -> Path | None:
         if owner not in (0, os.geteuid()):
             # In /tmp, say, where anybody could lead us to a store of theirs.
             raise InvalidInput(
-                f"{file} belongs to another user; name it by --config if you trust it"
+                f"{file} belongs to another user; name it by {named_by} if you trust it"
             )
         return file
     return None
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def _parse(file: Path, named_by: str) -> dict[str, Any]:
     import tomllib
 
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}; correct --config") from None
+        raise InvalidInput(f"cannot read {file}: {error.strerror}; correct {named_by}") from None
     except ValueError as error:
         raise InvalidInput(f"{file} is not TOML: {error}; correct it") from None
     _refuse_unknown(content, ("default", "profiles"), str(file))
@@ -172,6 +175,9 @@ def _parse(file: Path) -> dict[str, Any]:
         if not isinstance(settings, dict):
             raise InvalidInput(f"{file}: profiles.{name} must be a table [profiles.{name}]")
         _refuse_unknown(settings, VARIABLES, f"profile {name!r} of {file}")
+        for key, value in settings.items():
+            if not isinstance(value, str) or not value:
+                raise InvalidInput(f"{key} of profile {name!r} of {file} must be a text in quotes")
     return content
 
 
@@ -192,9 +198,7 @@ def _already_set(keys: Iterable[str]) -> Iterator[str]:
     return (VARIABLES[key] for key in keys if os.environ.get(VARIABLES[key]))
 
 
-def _value(what: str, value: object, folder: Path) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{what} must be a text in quotes")
+def _value(what: str, value: str, folder: Path) -> str:
     if value.startswith(_REFERENCE):
         variable = value.removeprefix(_REFERENCE)
         value = os.environ.get(variable, "")

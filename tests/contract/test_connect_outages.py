@@ -37,7 +37,7 @@ def test_a_server_that_restarts_is_waited_for(
         server.restart()
         assert works(connecting.result(20))
     begin, end = (record.getMessage() for record in caplog.records)
-    assert begin.startswith(f"connecting to {server.url} is held up, and retries until it works: ")
+    assert begin.startswith(f"connecting to {server.url} is held up, and retries for up to 30 s: ")
     assert end.startswith(f"connecting to {server.url} works again, after ")
 
 

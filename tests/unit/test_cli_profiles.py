@@ -83,6 +83,7 @@ def test_a_secret_may_stay_in_a_variable_of_any_name(
         ("[profiles.dev]\nstor = 'x'", "unknown key 'stor'; did you mean 'store'"),
         ("[profile.dev]\nstore = 'x'", "unknown key 'profile'; did you mean 'profiles'"),
         ("[profiles.dev]\nstore = 5", "must be a text in quotes"),
+        ("[profiles.dev]\nstore = 'x'\n[profiles.other]\nstore = 5", "'other' .* in quotes"),
         ("[profiles]\ndev = 'embedded:'", "must be a table"),
         ("default = 5", "default ="),
         ("[profiles.div]", "has no profile 'dev'; did you mean 'div'"),
@@ -128,6 +129,15 @@ def test_a_program_that_opens_another_store_than_commands_do_logs_it(
     caplog.clear()
     profiles.store_of("redis://named", None)
     assert not caplog.text
+
+
+def test_the_file_is_named_as_its_reader_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"name the file by \$HEADWATER_CONFIG"):
+        headwater.connect(profile="x")
+    assert "name the file by --config" in run(None, "--profile", "x", "stream", "list").err
 
 
 def test_a_file_of_another_user_is_not_trusted_unless_it_is_named(

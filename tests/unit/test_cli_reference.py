@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
+from headwater.cli.help_text import spelled
 from headwater.cli.main import app
 from headwater.timeline.farm.reading import READ_STRATEGIES
 from headwater.timeline.farm.repairing import REPAIR_STRATEGIES
@@ -50,13 +52,6 @@ def usages(command: Any, name: str = "headwater") -> Iterator[tuple[str, Usage]]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     yield name, Usage(" ".join(map(spelled, arguments)), [flag_of(option) for option in options])
-
-
-def spelled(argument: Any) -> str:
-    name, dots = argument.metavar.removesuffix("..."), argument.metavar.endswith("...")
-    if not argument.required and not name.startswith("["):
-        name = f"[{name}]"
-    return f"{name}..." if dots else str(name)
 
 
 def flag_of(option: Any) -> Flag:
@@ -161,6 +156,23 @@ def test_a_page_that_is_wrong_is_found(before: str, after: str, fault: str) -> N
     page = PAGE.read_text()
     assert before in page
     assert any(fault in found for found in faults(page.replace(before, after)))
+
+
+def shown_help(*words: str) -> str:
+    return CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "120"}).stdout
+
+
+def test_help_shows_words_that_a_person_may_type() -> None:
+    shown = shown_help("stream", "ack")
+    assert "headwater stream ack [OPTIONS] STREAM GROUP OFFSET...\n" in plain(shown)
+    for words in (("queue", "configure"), ("stream", "write"), ("timeline", "serve"), ()):
+        text = shown_help(*words).partition("─ Options ")[2]
+        assert text
+        assert not re.search(r"<\w+( range)?>", text), words
+
+
+def plain(shown: str) -> str:
+    return re.sub(r" +\n", "\n", shown).replace("root ", "headwater ")
 
 
 def test_the_page_names_the_commands_without_json() -> None:

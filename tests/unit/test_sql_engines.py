@@ -27,10 +27,15 @@ def test_a_url_is_of_a_database_that_is_known(text: str, driver: str) -> None:
     assert parse_url(text).drivername == driver
 
 
-@pytest.mark.parametrize("text", ["", "app.db", "mysql://h/db", "postgresql://h:port/db"])
+@pytest.mark.parametrize("text", ["", "mysql://h/db", "postgresql://h:port/db"])
 def test_a_url_of_another_database_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="use sqlite:///file or postgresql://"):
         parse_url(text)
+
+
+def test_a_file_that_is_given_without_a_scheme_is_named_with_its_url() -> None:
+    with pytest.raises(InvalidInput, match=r"'app.db' is not .* did you mean sqlite:///app\.db\?"):
+        parse_url("app.db")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,7 @@ def test_the_file_of_a_database_is_known(text: str, file: str | None) -> None:
 
 def test_a_file_must_exist_unless_it_may_be_new(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'app.db'}"
-    with pytest.raises(DatabaseUnreachable, match="no such file"):
+    with pytest.raises(DatabaseUnreachable, match="no such file; check that the URL names"):
         open_engine(url)
     engine = open_engine(url, new=True)
     engine.connect().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,28 @@ def test_every_form_of_url_names_its_store(url: str, address: Address) -> None:
 def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
         resolve(url, HOME)
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("localhost:6379", "did you mean redis://localhost:6379?"),
+        ("redis//localhost:6379", "did you mean redis://localhost:6379?"),
+        ("redis://localhost:99999", "use one from 1 to 65535"),
+        ("localhost", "it begins with one of"),
+    ],
+)
+def test_a_url_that_is_nearly_one_is_refused_with_its_cure(url: str, cure: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(cure)):
+        resolve(url, Path("d"))
+
+
+def test_a_url_of_the_environment_is_said_to_come_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADWATER_URL", "nonsense")
+    with pytest.raises(InvalidInput, match=r"what \$HEADWATER_URL or a profile says is not"):
+        resolve(None, Path("d"))
 
 
 @pytest.mark.parametrize(

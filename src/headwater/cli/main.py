@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from headwater import profiles
 from headwater.cli import (
@@ -30,12 +28,13 @@ from headwater.cli import (
     upgrade,
 )
 from headwater.cli.demo.command import demo
+from headwater.cli.help_text import PlainGroup, make_plain
 from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
 from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 
-class _OneLineErrors(TyperGroup):
+class _OneLineErrors(PlainGroup):
     """Prints what Headwater refuses as one line, and exits with 1."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -78,17 +77,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(token.app, name="token")
 
 
-def _let_help_flow(group: typer.Typer) -> None:
-    """Join the lines of each paragraph of help: the terminal decides where they break."""
-    for command in group.registered_commands:
-        paragraphs = inspect.cleandoc(getattr(command.callback, "__doc__", "")).split("\n\n")
-        command.help = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
-    for inner in group.registered_groups:
-        if inner.typer_instance is not None:
-            _let_help_flow(inner.typer_instance)
-
-
-_let_help_flow(app)
+make_plain(app)
 
 
 def _version(wanted: bool) -> None:
@@ -145,5 +134,5 @@ def main(
         # Data may hold characters that the terminal's encoding has not.
         if isinstance(stream_out, io.TextIOWrapper):
             stream_out.reconfigure(errors="backslashreplace")
-    context.obj = profiles.load(profile, config)
+    context.obj = profiles.load(profile, config, named_by="--config")
     context.with_resource(profiles.applied(context.obj))

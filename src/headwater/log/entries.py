@@ -6,7 +6,7 @@ with its headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -25,13 +25,15 @@ Entry: TypeAlias = (
 _WHOLE = (Message, TopicMessage, DeadLetter, TopicDeadLetter)
 _FORMS = "entries must be (tag, value) pairs or (tag, value, headers)"
 
+_NOT_STRINGS = f"{_FORMS}, not strings; write one message as [(tag, value)]"
+
 
 def batch_of_entries(entries: Iterable[Any]) -> pa.RecordBatch:
     """Turn entries into a batch of a node's shape; raises InvalidInput."""
     given = _listed(entries)
     if given and isinstance(given[0], str):
-        # A str of two characters would pass for a pair; a dict gives its keys.
-        raise InvalidInput(f"{_FORMS}, not strings; use dict.items()")
+        # A str of two characters would pass for a pair.
+        raise InvalidInput(_NOT_STRINGS)
     try:
         tags, values = zip(*given, strict=True) if given else ((), ())
     except (TypeError, ValueError):
@@ -58,6 +60,8 @@ def encoded_entries(coder: Coder[Any], entries: Iterable[Any]) -> Iterable[Any]:
 def _listed(entries: Any) -> list[Any]:
     if not isinstance(entries, Iterable):
         raise InvalidInput(f"{_FORMS}, not {entries!r}")
+    if isinstance(entries, Mapping):
+        raise InvalidInput(f"{_FORMS}, not a dict, which yields its keys; use dict.items()")
     return entries if isinstance(entries, list) else list(entries)
 
 
@@ -70,7 +74,7 @@ def _triple(entry: Any) -> tuple[Any, Any, Any]:
     if isinstance(entry, _WHOLE):
         return entry.tag, entry.value, entry.headers
     if isinstance(entry, str | bytes):
-        raise InvalidInput(f"{_FORMS}, not strings; use dict.items()")
+        raise InvalidInput(_NOT_STRINGS)
     try:
         tag, value, *rest = entry
         (headers,) = rest or (None,)

@@ -74,7 +74,13 @@ def sqlite_file(url: URL) -> Path | None:
 
 def _unknown(text: str) -> InvalidInput:
     scheme = re.match(r"([a-z][a-z0-9+.-]*)://", text)
+    if not scheme and re.fullmatch(r"[\w./~-]+\.(db|sqlite3?)", text):
+        # The name of a file: it holds no password.
+        return InvalidInput(
+            f"{text!r} is not the URL of a database; did you mean sqlite:///{text}?"
+        )
+    what = f"{scheme[1]}://" if scheme else "this text"
     return InvalidInput(
-        f"{scheme[1] if scheme else 'it'} is not the URL of a database that is known here; "
+        f"{what} is not the URL of a database that is known here; "
         "use sqlite:///file or postgresql://user:password@host/database"
     )

@@ -101,7 +101,8 @@ class StoreSteps:
             return (yield from attempt())
         except (redis.RedisError, OSError) as error:
             fault = error
-        outage = Outage(f"connecting to {self.where}", log, self.clock)
+        most_s = faults.PATIENCE_S if absent_s is None else min(faults.PATIENCE_S, absent_s)
+        outage = Outage(f"connecting to {self.where}", log, self.clock, most_s=most_s)
         version = yield from self._retry(recovery, fault, attempt, outage)
         outage.over()
         return version

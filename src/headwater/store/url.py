@@ -61,6 +61,7 @@ def resolve(url: str | None, default_directory: Path) -> Address:
 
     Raises InvalidInput for a URL that cannot be meant.
     """
+    source = "this" if url is not None else f"what ${URL_VARIABLE} or a profile says"
     url = url if url is not None else os.environ.get(URL_VARIABLE) or "embedded:"
     if not isinstance(url, str):
         raise InvalidInput(f"a store URL must be a str, not {type(url).__name__}")
@@ -72,7 +73,13 @@ def resolve(url: str | None, default_directory: Path) -> Address:
     if scheme in _SERVERS and rest.startswith("//"):
         parts = _split(url)
         return _socket(parts) if scheme == "unix" else _network(parts)
-    raise InvalidInput(f"this is not a store URL; it begins with one of {_SCHEMES}")
+    raise InvalidInput(f"{source} is not a store URL; {_meant(url)}")
+
+
+def _meant(url: str) -> str:
+    """Return what was most likely meant by a text; it is not shown if it might hold a password."""
+    host = re.fullmatch(r"(?:rediss?:?/{0,2})?([\w.-]+:[0-9]{1,5})", url)
+    return f"did you mean redis://{host[1]}?" if host else f"it begins with one of {_SCHEMES}"
 
 
 class _Parts(NamedTuple):
@@ -171,7 +178,9 @@ def node_name(host: str, port: int) -> str:
 def _node(text: str, default_port: int) -> tuple[str, int]:
     found = _NODE.fullmatch(text)
     port = int(found["port"] or default_port) if found else 0
-    if not found or not _is_host(found["host"]) or not 0 < port < 65536:
+    if found and not 0 < port < 65536:
+        raise InvalidInput("the port in the store URL is too large or 0; use one from 1 to 65535")
+    if not found or not _is_host(found["host"]):
         raise InvalidInput(
             "after the user name and password a store URL names host:port, for example "
             "redis://user:password@localhost:6379"

@@ -105,7 +105,10 @@ def configure(
     ] = None,
     backoff: Annotated[
         Literal["none", "fixed", "exponential"] | None,
-        typer.Option(help="How the delay between attempts grows."),
+        typer.Option(
+            metavar="HOW",
+            help="How the delay between attempts grows: none, fixed or exponential.",
+        ),
     ] = None,
     backoff_ms: Annotated[
         int | None, typer.Option(min=0, help="Milliseconds before the second attempt.")

@@ -73,7 +73,9 @@ class SourceOptions:
             self._given[stands_for.lower()] = path
 
     def _unknown(self, name: str) -> InvalidInput:
-        near = difflib.get_close_matches(name.lower(), self._spelling, n=1)
+        # The command line and headwater.toml call it the store.
+        alike = "url" if name.lower() == "store" else name.lower()
+        near = difflib.get_close_matches(alike, self._spelling, n=1)
         hint = f"; did you mean {self._spelling[near[0]]!r}?" if near else ""
         known = ", ".join(sorted(self._spelling.values(), key=str.lower))
         return InvalidInput(f"unknown option {name!r}{hint} (known are {known})")

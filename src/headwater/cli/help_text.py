@@ -1,0 +1,99 @@
+"""Help that reads well with every release of Typer: usage, flags, and paragraphs.
+
+What releases of Typer make of a parameter by themselves differs: a flag may look as if it took a
+value (``--json <bool>``), a required argument like a choice (``{STREAM}``). Here both are spelled
+out: nothing behind a flag, ``STREAM [TAG] OFFSET...`` in the usage.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# What stands behind an option that says it nowhere else: the same word in every command.
+_METAVARS = {
+    "--batch": "N",
+    "--channel": "NAME",
+    "--consumer": "NAME",
+    "--dedupe": "KEY",
+    "--every": "SECONDS",
+    "--group": "GROUP",
+    "--hash": "NAME",
+    "--host": "ADDRESS",
+    "--interval": "SECONDS",
+    "--job": "NAME",
+    "--key": "COLUMN",
+    "--offset": "N",
+    "--per": "COLUMN",
+    "--port": "PORT",
+    "--priority": "N",
+    "--producer": "NAME",
+    "--queue": "NAME",
+    "--quorum": "N",
+    "--read-strategy": "NAME",
+    "--read-token": "TOKEN",
+    "--repair-strategy": "NAME",
+    "--score": "SCORE",
+    "--seconds": "SECONDS",
+    "--seed": "N",
+    "--separator": "TEXT",
+    "--sequence": "N",
+    "--stream": "NAME",
+    "--table": "TABLE",
+    "--tag": "TAG",
+    "--token": "TOKEN",
+    "--topic": "NAME",
+    "--value": "COLUMN",
+}
+
+
+class _PlainFlags:
+    """Shows nothing behind a flag, and one word behind other options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters; each says by itself what stands behind it."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+            elif parameter.metavar is None:
+                name = parameter.opts[0]
+                parameter.metavar = "MS" if name.endswith("-ms") else _METAVARS.get(name)
+        return found
+
+
+class PlainCommand(_PlainFlags, TyperCommand):
+    """A command whose usage names its arguments as pages do."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage behind the name of the command."""
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(spelled, arguments)]
+
+
+class PlainGroup(_PlainFlags, TyperGroup):
+    """A group of commands."""
+
+
+def spelled(argument: Any) -> str:
+    """Return an argument as a usage shows it: NAME, [NAME] if optional, NAME... if many."""
+    name = str(argument.metavar)
+    bare, dots = name.removesuffix("..."), "..." if argument.nargs != 1 else ""
+    if not argument.required and not bare.startswith("["):
+        bare = f"[{bare}]"
+    return bare + dots
+
+
+def make_plain(group: typer.Typer) -> None:
+    """Give all commands plain help: the terminal decides where the lines of a paragraph break."""
+    for command in group.registered_commands:
+        command.cls = PlainCommand
+        paragraphs = inspect.cleandoc(getattr(command.callback, "__doc__", "")).split("\n\n")
+        command.help = "\n\n".join(part.replace("\n", " ") for part in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            inner.cls = PlainGroup
+            make_plain(inner.typer_instance)
