@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from tests.support.group_model import (
     StreamMachine,
 )
 from tests.support.groups import FAR
+from tests.support.spellings import DEADLINES, FORMS, Deadline, meant, span_of
 
 
 class GroupMachine(StreamMachine):
@@ -42,9 +44,9 @@ class GroupMachine(StreamMachine):
         """Hypothesis leaves out some rules in every run; an idle group proves little."""
         self.set_terms(None, letters)
         for size in sizes:
-            self.write(size, tags)
+            self.write(size, tags, headed=letters)
         for count, retry_ms, expire_ms in reads:
-            self.read(0, count, retry_ms, expire_ms)
+            self.read(0, count, retry_ms, expire_ms, ("ack_ms", int))
 
     # ── Reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -53,8 +55,16 @@ class GroupMachine(StreamMachine):
         count=st.sampled_from([0, 1, 2, 7, 100, ALL, ALL]),
         retry_ms=st.sampled_from([None, 1, FAR, FAR]),
         expire_ms=st.sampled_from([None, None, 1, FAR]),
+        deadline=DEADLINES,
     )
-    def read(self, member: int, count: int, retry_ms: int | None, expire_ms: int | None) -> None:
+    def read(
+        self,
+        member: int,
+        count: int,
+        retry_ms: int | None,
+        expire_ms: int | None,
+        deadline: Deadline,
+    ) -> None:
         if retry_ms is None:
             expire_ms = None
         if count and any(
@@ -62,10 +72,13 @@ class GroupMachine(StreamMachine):
         ):
             # A read that stops early need not have met all that expired or is gone.
             count = ALL
-        got = self.members[member].read(count, retry_ms=retry_ms, expire_ms=expire_ms)
+        name, kind = deadline
+        terms: Any = {name: span_of(retry_ms, kind), "expire_ms": span_of(expire_ms, kind)}
+        got = self.members[member].read(count, **terms)
         assert len(got) <= count
         for message in got:
-            assert (message.tag, message.value) == self.rows[message.offset]
+            assert (message.tag, message.value, dict(message.headers)) == self.rows[message.offset]
+        self.seen |= {message.offset: message for message in got}
         again = [m for m in got if m.offset < self.next]
         self.check_again(again, count)
         least, most = self.room(count - len(again), retry_ms)
@@ -149,20 +162,33 @@ class GroupMachine(StreamMachine):
 
     # ── Everything else a member may do ──────────────────────────────────────────────────────
 
-    @rule(ranges=RANGES)
-    def ack(self, ranges: list[tuple[float, int]]) -> None:
+    @rule(ranges=RANGES, form=FORMS)
+    def ack(self, ranges: list[tuple[float, int]], form: str) -> None:
         spans, offsets = self.spans(ranges)
-        assert self.group.ack(*spans) == len(offsets & self.pending.keys())
+        count = len(offsets & self.pending.keys())
+        assert self.group.ack(*meant(spans, form, self.seen)) == count
         for offset in offsets:
             self.pending.pop(offset, None)
 
-    @rule(ranges=RANGES, delay_ms=st.sampled_from([0, 1, FAR]))
-    def nack(self, ranges: list[tuple[float, int]], delay_ms: int) -> None:
-        self.postpone(ranges, lambda spans: self.group.nack(*spans, delay_ms=delay_ms), delay_ms)
+    @rule(ranges=RANGES, form=FORMS, delay_ms=st.sampled_from([0, 1, FAR]), deadline=DEADLINES)
+    def nack(
+        self, ranges: list[tuple[float, int]], form: str, delay_ms: int, deadline: Deadline
+    ) -> None:
+        def act(spans: list[tuple[int, int]]) -> int:
+            delay = span_of(delay_ms, deadline[1])
+            return self.group.nack(*meant(spans, form, self.seen), delay_ms=delay)
 
-    @rule(ranges=RANGES, retry_ms=SPANS)
-    def extend(self, ranges: list[tuple[float, int]], retry_ms: int) -> None:
-        self.postpone(ranges, lambda spans: self.group.extend(*spans, retry_ms=retry_ms), retry_ms)
+        self.postpone(ranges, act, delay_ms)
+
+    @rule(ranges=RANGES, form=FORMS, retry_ms=SPANS, deadline=DEADLINES)
+    def extend(
+        self, ranges: list[tuple[float, int]], form: str, retry_ms: int, deadline: Deadline
+    ) -> None:
+        def act(spans: list[tuple[int, int]]) -> int:
+            terms: Any = {deadline[0]: span_of(retry_ms, deadline[1])}
+            return self.group.extend(*meant(spans, form, self.seen), **terms)
+
+        self.postpone(ranges, act, retry_ms)
 
     def postpone(
         self,
@@ -259,7 +285,11 @@ class GroupMachine(StreamMachine):
             gone = Counter(letter.origin for letter in letters[: len(picks)])
             assert self.group.discard(count=len(picks)) == sum(gone.values())
         self.dead -= gone
-        assert Counter(letter.origin for letter in self.group.dead(ALL)) == self.dead
+        left = self.group.dead(ALL)
+        assert Counter(letter.origin for letter in left) == self.dead
+        for letter in left:
+            if letter.origin in self.rows:
+                assert (letter.tag, letter.value, dict(letter.headers)) == self.rows[letter.origin]
 
     @rule(
         max_pending=st.sampled_from([None, 0, 5, 50]), letters=st.sampled_from([None, True, False])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from zlib import crc32
 
 import pyarrow as pa
@@ -21,13 +21,14 @@ from headwater import Headwater, TopicMessage
 from headwater.log.handles import Start
 from tests.support.examples import MODEL_SETTINGS, everywhere, patient
 from tests.support.groups import FAR
+from tests.support.spellings import DEADLINES, FORMS, Deadline, meant, span_of
 from tests.support.watch import let_pass
 
 PARTITIONS = 3
 SIZES = st.sampled_from([1, 5, 30, 400])
 TAGS = st.sampled_from([1, 4, 60])
 
-Row = tuple[str, bytes]
+Row = tuple[str, bytes, dict[str, bytes]]
 
 
 class TopicMachine(RuleBasedStateMachine):
@@ -43,6 +44,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.next = [1] * PARTITIONS
         self.pending: dict[tuple[int, int], int] = {}
         self.due: set[tuple[int, int]] = set()
+        self.seen: dict[tuple[int, int], TopicMessage] = {}
         self.dead: Counter[tuple[int, int]] = Counter()
         self.answers: dict[tuple[str, int], tuple[list[Row], dict[int, range]]] = {}
         self.count = 0
@@ -55,15 +57,24 @@ class TopicMachine(RuleBasedStateMachine):
         self.topic.delete()
 
     def make(self, size: int, tags: int) -> list[Row]:
+        """Make rows; in every other batch, two of three have headers."""
         self.count += 1
-        return [(f"t{i % tags}", b"%d.%d" % (self.count, i)) for i in range(size)]
+        return [
+            (
+                f"t{i % tags}",
+                b"%d.%d" % (self.count, i),
+                {"n": b"%d" % i} if self.count % 2 and i % 3 < 2 else {},
+            )
+            for i in range(size)
+        ]
 
     def place(self, rows: list[Row]) -> dict[int, range]:
         """Enter rows, each in the partition of its tag; returns the offsets they must get."""
         offsets: dict[int, range] = {}
-        for tag, value in rows:
+        for row in rows:
+            tag = row[0]
             place = crc32(tag.encode()) % PARTITIONS
-            self.rows[place].append((tag, value))
+            self.rows[place].append(row)
             end = len(self.rows[place])
             offsets[place] = range(offsets[place].start if place in offsets else end, end + 1)
         return offsets
@@ -73,21 +84,22 @@ class TopicMachine(RuleBasedStateMachine):
         """Hypothesis leaves out some rules in every run; an empty topic proves little."""
         for size in sizes:
             self.produce("p", size, 60)
-        self.read(count, FAR)
+        self.read(count, FAR, ("ack_ms", int))
 
     @rule(tags=TAGS)
     def write(self, tags: int) -> None:
-        ((tag, value),) = self.make(1, tags)
-        placed = self.topic.write(tag, value)
-        assert {placed.partition: range(placed.offset, placed.offset + 1)} == self.place(
-            [(tag, value)]
-        )
+        (row,) = self.make(1, tags)
+        tag, value, headers = row
+        placed = self.topic.write(tag, value, headers=headers)
+        assert {placed.partition: range(placed.offset, placed.offset + 1)} == self.place([row])
 
     @rule(size=SIZES, tags=TAGS, arrow=st.booleans())
     def write_many(self, size: int, tags: int, arrow: bool) -> None:
         rows = self.make(size, tags)
         if arrow:
-            table = pa.table({"tag": [t for t, _ in rows], "value": [v for _, v in rows]})
+            maps = pa.array([list(h.items()) for _, _, h in rows], pa.map_("string", "binary"))
+            tags_and_values = {"tag": [t for t, *_ in rows], "value": [v for _, v, _ in rows]}
+            table = pa.table(tags_and_values | {"headers": maps})
             assert self.topic.append(table) == self.place(rows)
         else:
             assert self.topic.write_many(rows) == self.place(rows)
@@ -120,13 +132,19 @@ class TopicMachine(RuleBasedStateMachine):
     def seal(self, partition: int) -> None:
         self.topic.partition(partition).seal()
 
-    @rule(count=st.sampled_from([0, 1, 7, 100, 10_000]), retry_ms=st.sampled_from([None, FAR, FAR]))
-    def read(self, count: int, retry_ms: int | None) -> None:
-        got = self.group.read(count, retry_ms=retry_ms)
+    @rule(
+        count=st.sampled_from([0, 1, 7, 100, 10_000]),
+        retry_ms=st.sampled_from([None, FAR, FAR]),
+        deadline=DEADLINES,
+    )
+    def read(self, count: int, retry_ms: int | None, deadline: Deadline) -> None:
+        terms: Any = {deadline[0]: span_of(retry_ms, deadline[1])}
+        got = self.group.read(count, **terms)
         new = sum(len(self.rows[p]) - self.next[p] + 1 for p in range(PARTITIONS))
         assert len(got) == min(count, len(self.due) + new)
         for message in got:
             self.check(message)
+            self.seen[message.partition, message.offset] = message
             key = (message.partition, message.offset)
             if key in self.due:
                 self.due.remove(key)
@@ -140,7 +158,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     def check(self, message: TopicMessage) -> None:
         row = self.rows[message.partition][message.offset - 1]
-        assert (message.tag, message.value) == row
+        assert (message.tag, message.value, dict(message.headers)) == row
         assert message.attempt == self.pending.get((message.partition, message.offset), 0) + 1
 
     def some_pending(self, choice: float, share: float) -> list[tuple[int, int]]:
@@ -148,19 +166,45 @@ class TopicMachine(RuleBasedStateMachine):
         start = round(choice * len(keys))
         return keys[start : start + 1 + round(share * len(keys))]
 
-    @rule(choice=st.floats(0, 1), share=st.floats(0, 1))
-    def ack(self, choice: float, share: float) -> None:
+    def meant(self, keys: list[tuple[int, int]], form: str) -> list[Any]:
+        """Return messages as they were read, as pairs, or as offsets or ranges by partition."""
+        if form == "messages":
+            return [self.seen.get(key, key) for key in keys]
+        if form == "pairs":
+            return keys
+        places = {place: [at for p, at in keys if p == place] for place, _ in keys}
+        spans = {place: [(at, at) for at in some] for place, some in places.items()}
+        return [{place: meant(some, form, {}) for place, some in spans.items()}]
+
+    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), form=FORMS)
+    def ack(self, choice: float, share: float, form: str) -> None:
         keys = self.some_pending(choice, share)
-        assert self.group.ack(*keys, *keys) == len(keys)
+        assert self.group.ack(*self.meant(keys, form), *keys) == len(keys)
         for key in keys:
             del self.pending[key]
             self.due.discard(key)
 
-    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), delay_ms=st.sampled_from([0, FAR]))
-    def nack(self, choice: float, share: float, delay_ms: int) -> None:
+    @rule(
+        choice=st.floats(0, 1),
+        share=st.floats(0, 1),
+        delay_ms=st.sampled_from([0, FAR]),
+        form=FORMS,
+        deadline=DEADLINES,
+    )
+    def nack(
+        self, choice: float, share: float, delay_ms: int, form: str, deadline: Deadline
+    ) -> None:
         keys = self.some_pending(choice, share)
-        assert self.group.nack(*keys, delay_ms=delay_ms) == len(keys)
+        delay = span_of(delay_ms, deadline[1])
+        assert self.group.nack(*self.meant(keys, form), delay_ms=delay) == len(keys)
         self.due = self.due - set(keys) if delay_ms else self.due | set(keys)
+
+    @rule(choice=st.floats(0, 1), share=st.floats(0, 1), form=FORMS, deadline=DEADLINES)
+    def extend(self, choice: float, share: float, form: str, deadline: Deadline) -> None:
+        keys = self.some_pending(choice, share)
+        terms: Any = {deadline[0]: span_of(FAR, deadline[1])}
+        assert self.group.extend(*self.meant(keys, form), **terms) == len(keys)
+        self.due -= set(keys)
 
     @rule(
         places=st.dictionaries(
@@ -236,9 +280,10 @@ class TopicMachine(RuleBasedStateMachine):
     @rule()
     def scan(self) -> None:
         found: list[list[Row]] = [[] for _ in range(PARTITIONS)]
-        for batch in self.topic.scan():
+        for batch in self.topic.scan(headers=True):
             for row in batch.to_pylist():
-                found[row["partition"]].append((row["tag"], row["value"]))
+                entry = (row["tag"], row["value"], dict(row["headers"]))
+                found[row["partition"]].append(entry)
         assert found == [self.rows[p][self.first[p] - 1 :] for p in range(PARTITIONS)]
 
     @invariant()

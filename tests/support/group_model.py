@@ -10,7 +10,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from headwater import Headwater
+from headwater import Headwater, Message
 from tests.support.groups import FAR
 from tests.support.scrubbed import assert_sound
 from tests.support.watch import let_pass
@@ -44,7 +44,8 @@ class StreamMachine(RuleBasedStateMachine):
         self.group = self.stream.group("g", member="m0")
         self.grave = f"{self.stream.name}.grave"
         self.members = [self.stream.group("g", member=f"m{i}") for i in (1, 2)]
-        self.rows: dict[int, tuple[str, bytes]] = {}
+        self.rows: dict[int, tuple[str, bytes, dict[str, bytes]]] = {}
+        self.seen: dict[int, Message] = {}
         self.first, self.last = 1, 0
         self.max_pending, self.letters = 0, False
         self.begin()
@@ -73,9 +74,12 @@ class StreamMachine(RuleBasedStateMachine):
         if 1 in spans:
             let_pass(self.client, 1)
 
-    @rule(size=SIZES, tags=TAGS)
-    def write(self, size: int, tags: int) -> None:
-        rows = [(f"t{i % tags}", b"%d" % (self.last + i)) for i in range(size)]
+    @rule(size=SIZES, tags=TAGS, headed=st.booleans())
+    def write(self, size: int, tags: int, headed: bool) -> None:
+        rows = [
+            (f"t{i % tags}", b"%d" % (self.last + i), {"n": b"%d" % i} if headed and i % 3 else {})
+            for i in range(size)
+        ]
         for offset, row in zip(self.stream.write_many(rows), rows, strict=True):
             self.rows[offset] = row
             self.last = offset
