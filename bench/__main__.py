@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import ick, log, longest_calls, outbox, queue, scale, timeline
+from bench import api, ick, log, longest_calls, outbox, queue, scale, timeline
 from bench.harness import Row, show, show_json
 
 
@@ -15,7 +15,18 @@ def main() -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "log", "outbox", "queue", "ick", "timeline", "calls", "spark", "scale"],
+        choices=[
+            "all",
+            "log",
+            "outbox",
+            "queue",
+            "ick",
+            "timeline",
+            "api",
+            "calls",
+            "spark",
+            "scale",
+        ],
         default="all",
     )
     parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row")
@@ -27,6 +38,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=10_000, help="groups of a stream")
     parser.add_argument("--rows", type=int, default=10_000_000, help="messages that Spark reads")
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
+    parser.add_argument("--tails", type=int, default=1000, help="idle tails over HTTP")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
@@ -57,6 +69,9 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
         yield "dirty lists against sorted sets", ick.run(options.rounds, options.dirty)
     if options.what in ("all", "timeline"):
         yield "timelines against sorted sets", timeline.run(options.rounds, options.seconds)
+    if options.what in ("all", "api"):
+        rows = api.run(options.rounds, options.seconds, options.tails)
+        yield "a store over HTTP against the library and a bare handler", rows
     if options.what in ("all", "calls"):
         sizes = longest_calls.Sizes(
             options.fragments, options.groups, options.waiting, options.dirty // 10

@@ -109,7 +109,7 @@ def row(name: str, ours: float, peer: float, least: float, aim: float, unit: str
 
 
 @contextlib.contextmanager
-def program(words: list[str], port: int) -> Iterator[None]:
+def program(words: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a web server until the end of the block."""
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -121,7 +121,7 @@ def program(words: list[str], port: int) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{words} does not listen")
                 time.sleep(0.05)
-            yield
+            yield process
         finally:
             process.terminate()
 
@@ -153,7 +153,7 @@ class Line:
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
         if not end or length is None or len(body) < int(length[1]):
             return None
-        if not head.startswith(b"HTTP/1.1 200"):
+        if not head.startswith(b"HTTP/1.1 20"):
             raise RuntimeError(f"a request failed: {self._got[:300]!r}")
         return time.perf_counter() - self._begun
 

@@ -23,7 +23,19 @@ def run(*words: str) -> str:
 
 SHORT = (
     *("--rounds", "1", "--long", "5000", "--backlog", "5000", "--dirty", "5000"),
-    *("--waiting", "1000", "--seconds", "0.1", "--fragments", "2000", "--groups", "200", "--json"),
+    *(
+        "--waiting",
+        "1000",
+        "--seconds",
+        "0.1",
+        "--fragments",
+        "2000",
+        "--groups",
+        "200",
+        "--tails",
+        "20",
+        "--json",
+    ),
 )
 
 
@@ -35,6 +47,7 @@ SHORT = (
         ("ick", 8, {"off", "always"}),
         ("queue", 14, {"off"}),
         ("timeline", 8, {"off"}),
+        ("api", 6, {"off"}),
         ("calls", 61, {"off"}),
     ],
 )

@@ -65,6 +65,7 @@ def client(api: ApiServer) -> Iterator[ApiClient]:
         ("POST", PATH, b"{", 400),
         ("POST", PATH, b"\xff", 400),
         ("POST", PATH, b"[" * 200 + b"]" * 200, 400),
+        ("POST", PATH, b'{"data":' + b"[" * 40_000 + b"]" * 40_000 + b"}", 400),
         ("POST", PATH, {"tag": "t"}, 400),
         ("POST", PATH, {"value": "x", "data": 1}, 400),
         ("POST", PATH, {"value": 1}, 400),

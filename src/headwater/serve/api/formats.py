@@ -17,7 +17,6 @@ from msgspec import UNSET, UnsetType
 from headwater.errors import InvalidInput
 from headwater.log.limits import MAX_BATCH_MESSAGES
 from headwater.log.runs import SCHEMA
-from headwater.serve.http.nesting import check_nesting
 from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")
@@ -71,10 +70,9 @@ _read_line: Final = msgspec.json.Decoder(NewMessage)
 
 def entries_of_lines(body: bytes | bytearray) -> list[Any]:
     """Read a body of one JSON document a line; raises InvalidInput."""
-    check_nesting(body)
     try:
         found = _read_line.decode_lines(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"a line is not a message: {error}") from None
     return [message.entry() for message in found]
 

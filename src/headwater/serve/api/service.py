@@ -24,7 +24,6 @@ from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
-from headwater.serve.http.nesting import check_nesting
 from headwater.serve.tokens import Grant, Scope
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
@@ -161,11 +160,10 @@ class ApiService:
         )
 
     def _read_body(self, route: Route, body: bytes | bytearray) -> Any:
-        check_nesting(body)
         try:
             # Without a body: the defaults of all fields.
             return self._decoders[route].decode(body or b"{}")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not what this request takes: {error}") from None
 
     def _done(

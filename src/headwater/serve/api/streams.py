@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
 from headwater.inputs import check_name
@@ -105,7 +105,15 @@ def write_messages(call: ApiCall) -> Any:
     elif isinstance(call.body, NewMessage):
         entries = [call.body.entry()]
     else:
-        entries = [message.entry() for message in call.body]
+        entries = [
+            # Most messages are plain text: for these no function is called.
+            (message.tag, message.value)
+            if message.data is UNSET
+            and not (message.encoding or message.headers)
+            and message.value is not UNSET
+            else message.entry()
+            for message in call.body
+        ]
     plain = query.producer is None and query.sequence is None and query.backlog is None
     if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(entries) <= MAX_BATCH_MESSAGES:
         return call.served.writes.write(call.name, entries)
@@ -114,7 +122,7 @@ def write_messages(call: ApiCall) -> Any:
 
 async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
     query = call.query
-    offsets = await call.hw.stream(call.name).write_many(
+    offsets = await call.served.writes.stream(call.name).write_many(
         entries, backlog=query.backlog, producer=query.producer, sequence=query.sequence
     )
     return written_view(call.name, offsets)
@@ -122,7 +130,7 @@ async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
 
 async def _append(call: ApiCall) -> LinesWrittenView:
     query = call.query
-    offsets = await call.hw.stream(call.name).append(
+    offsets = await call.served.writes.stream(call.name).append(
         formats.table_of_arrow(call.request.body),
         backlog=query.backlog,
         producer=query.producer,

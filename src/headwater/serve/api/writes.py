@@ -15,8 +15,10 @@ from headwater.views.streams import LinesWrittenView
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
+    from headwater.log.aio_stream import AsyncStream
 
-_MOST_STREAMS: Final = 100
+_MOST_BATCHERS: Final = 100
+_MOST_STREAMS: Final = 1000
 
 
 class WriteBatches:
@@ -25,6 +27,19 @@ class WriteBatches:
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._hw = hw
         self._batchers: dict[str, Batcher[Any, range]] = {}
+        self._streams: dict[str, AsyncStream[Any]] = {}
+
+    def stream(self, name: str) -> AsyncStream[Any]:
+        """Return the stream of that name to write to; raises InvalidInput.
+
+        It is the same one for all requests, so that it knows how large the packed part has become.
+        """
+        found = self._streams.get(name)
+        if found is None:
+            if len(self._streams) >= _MOST_STREAMS:
+                self._streams.clear()
+            found = self._streams[name] = self._hw.stream(name)
+        return found
 
     def write(self, stream: str, entries: list[Any]) -> asyncio.Future[LinesWrittenView]:
         """Write entries with those of others; raises InvalidInput for a name that cannot be."""
@@ -45,9 +60,9 @@ class WriteBatches:
         return future
 
     def _new(self, stream: str) -> Batcher[Any, range]:
-        if len(self._batchers) >= _MOST_STREAMS:
+        if len(self._batchers) >= _MOST_BATCHERS:
             self._batchers = {name: one for name, one in self._batchers.items() if not one.idle}
-        batcher = Batcher(self._hw.stream(stream).write_many, _was_not_sent)
+        batcher = Batcher(self.stream(stream).write_many, _was_not_sent)
         self._batchers[stream] = batcher
         return batcher
 
