@@ -42,8 +42,16 @@ def test_the_tables_are_created(store_url: str, database_url: str) -> None:
         before = run(store_url, "outbox", "status", "--db", database_url)
         assert before.code == 1
         assert "no table" in before.err
-    assert run(store_url, "outbox", "create", "--db", database_url) == (0, "", "")
-    assert run(store_url, "outbox", "create", "--db", database_url) == (0, "", "")
+    assert run(store_url, "outbox", "create", "--db", database_url) == (
+        0,
+        "the tables of the outbox are there\n",
+        "",
+    )
+    assert run(store_url, "outbox", "create", "--db", database_url) == (
+        0,
+        "the tables of the outbox are there\n",
+        "",
+    )
     row = run(store_url, "outbox", "status", "--db", database_url, "--json").row
     assert (row["backlog"], row["oldest_ms"], row["streaming"]) == (0, None, False)
 

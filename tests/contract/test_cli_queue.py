@@ -96,7 +96,10 @@ def test_a_queue_is_paused_purged_and_deleted(url: str, name: str) -> None:
     resumed = run(url, "queue", "resume", name, "--json").row
     assert resumed == {"queue": name, "state": "runs", "changed": True}
     assert run(url, "queue", "purge", name, "--yes", "--json").row == {"queue": name, "purged": 1}
-    told = run(url, "queue", "configure", name, "--backoff", "exponential", "--backoff-ms", "5")
+    idle = run(url, "queue", "configure", name, "--backoff-ms", "5s")
+    assert "no limit" in idle.out
+    assert "the back-off is none" in idle.err
+    told = run(url, "queue", "configure", name, "--backoff", "exponential", "--backoff-ms", "5ms")
     assert "exponential" in told.out
     assert "exponential, 5 ms up to" in run(url, "queue", "stats", name).out
     assert run(url, "queue", "delete", name, "--yes").out == "deleted\n"
@@ -113,5 +116,5 @@ def test_the_housekeeper_tells_what_it_did_to_queues(url: str, name: str) -> Non
     run(url, "queue", "push", name, "a", "b")
     run(url, "queue", "pop", name, "-c", "2", "--ack-ms", "1")
     told = run(url, "keep", "--once", "--queue", name)
-    assert told.out == f"{name}: 2 messages were not acknowledged in time and are redelivered\n"
+    assert told.out == f"{name}: redelivers 2 messages, not acknowledged in time\n"
     assert run(url, "keep", "--once", "--queue", name, "--json").out == ""

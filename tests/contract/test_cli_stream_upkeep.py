@@ -102,7 +102,7 @@ def test_a_retention_that_cannot_be_meant_is_bad_usage(
 def test_compaction_is_done_now_or_left_to_the_housekeeper(hw_stream: StreamCommands) -> None:
     stream = hw_stream.stream
     stream.write_many([("a", b"1"), ("a", b"2"), ("b", b"3")])
-    assert hw_stream("compact").out == "removed 1 messages\n"
+    assert hw_stream("compact").out == "removed 1 message\n"
     assert hw_stream("compact", "--json").row == {"stream": stream.name, "removed": 0}
     assert hw_stream("compact", "--auto").out == "the housekeeper compacts it\n"
     assert stream.info().auto_compact
@@ -123,7 +123,7 @@ def test_deletion_asks_first(hw_stream: StreamCommands) -> None:
     stream.write("tag", b"value")
     for answer in (hw_stream("delete", stdin="n\n"), hw_stream("delete", stdin="")):
         assert answer.code == 1
-        assert f"Delete {stream.name} with 1 messages and 0 groups?" in answer.err
+        assert f"Delete {stream.name} with 1 message and 0 groups?" in answer.err
     assert stream.info().exists
     assert hw_stream("delete", stdin="y\n").code == 0
     assert not stream.info().exists

@@ -125,7 +125,7 @@ def test_a_group_is_looked_after_in_all_partitions(command: TopicCommands) -> No
     topic.write_many(entries(60, tags=30))
     taken = command("read", "--group", "g", "--count", "60", "--ack-ms", str(FAR), "--json").rows
     assert {row["attempt"] for row in taken} == {1}
-    assert command("ack", "g", "0:1-3", "1:1").out == "acknowledged 4 that were pending\n"
+    assert command("ack", "g", "0:1-3", "1:1").out == "acknowledged 4 pending messages\n"
     assert command("nack", "g", "2:1", "--json").row == {
         "topic": topic.name,
         "group": "g",

@@ -15,7 +15,7 @@ import typer
 from typer.models import CommandInfo
 
 import headwater
-from headwater.cli import line_input, options, output, spark, timeline
+from headwater.cli import help_text, line_input, options, output, spark, timeline
 from headwater.errors import InvalidInput
 from headwater.timeline import Farm
 
@@ -53,6 +53,26 @@ def test_spans_of_time(word: str, ms: int) -> None:
 )
 def test_sizes(word: str, size: int) -> None:
     assert options.size_bytes(word) == size
+
+
+def test_options_in_milliseconds_take_spans_of_time() -> None:
+    words = "--ack-ms 30s --ttl-ms=2m --ack-ms 5 --tag 7s -- --x-ms 1s"
+    assert " ".join(help_text._in_ms(words.split())) == (
+        "--ack-ms 30000 --ttl-ms=120000 --ack-ms 5 --tag 7s -- --x-ms 1s"
+    )
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    assert [output.counted(n, "message") for n in range(3)] == [
+        "0 messages",
+        "1 message",
+        "2 messages",
+    ]
+
+
+def test_values_that_look_like_numbers_stay_on_the_left(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_table(["offset", "value"], [(9, b"1"), (10, b"100")])
+    assert capsys.readouterr().out.splitlines()[2:] == ["     9   1", "    10   100"]
 
 
 @pytest.mark.parametrize("word", ["", "-1d", "1y", "d", "1.5h"])

@@ -13,6 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from headwater.cli.options import milliseconds
+
 # What stands behind an option that says it nowhere else: the same word in every command.
 _METAVARS = {
     "--batch": "N",
@@ -68,6 +70,17 @@ class _PlainFlags:
 class PlainCommand(_PlainFlags, TyperCommand):
     """A command whose usage names its arguments as pages do."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what was typed; options in milliseconds take spans like 30s too."""
+        try:
+            return super().parse_args(ctx, _in_ms(args))
+        except typer.BadParameter as error:
+            option = getattr(error, "param", None)
+            if not error.message and option is not None and option.param_type_name == "option":
+                # An option that is missing; some give what it wants without its name.
+                error.message = f"Write {option.opts[0]} {option.metavar}."
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage behind the name of the command."""
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
@@ -85,6 +98,24 @@ def spelled(argument: Any) -> str:
     if not argument.required and not bare.startswith("["):
         bare = f"[{bare}]"
     return bare + dots
+
+
+def _in_ms(args: list[str]) -> list[str]:
+    """Return arguments with spans of time behind options like --ack-ms as milliseconds."""
+    found: list[str] = []
+    for word in args:
+        name, equals, value = word.partition("=")
+        if "--" not in found and equals and _is_in_ms(name):
+            found.append(f"{name}={milliseconds(value)}")
+        elif "--" not in found and found and _is_in_ms(found[-1]):
+            found.append(milliseconds(word))
+        else:
+            found.append(word)
+    return found
+
+
+def _is_in_ms(name: str) -> bool:
+    return name.startswith("--") and name.endswith("-ms")
 
 
 def make_plain(group: typer.Typer) -> None:

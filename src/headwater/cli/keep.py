@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 # What each change says was done.
 _STREAM_DEEDS = {
     "published": "finished {} publishes that were left",
-    "sealed": "sealed {} messages",
-    "cooled": "packed {} messages smaller",
-    "expired": "gave up {} expired messages",
-    "buried": "moved {} expired messages to the dead letters",
+    "sealed": "sealed {messages}",
+    "cooled": "packed {messages} smaller",
+    "expired": "gave up {messages}, expired",
+    "buried": "moved {messages}, expired, to the dead letters",
     "producers": "removed {} producers that no longer write",
     "members": "removed {} members that are gone",
-    "evicted": "evicted {} messages",
-    "compacted": "compacted {} messages away",
+    "evicted": "evicted {messages}",
+    "compacted": "compacted {messages} away",
 }
 _QUEUE_DEEDS = {
-    "returned": "{} messages were not acknowledged in time and are redelivered",
-    "buried": "gave up {} messages after their last attempt",
-    "outlived": "dropped {} messages that outlived their time",
+    "returned": "redelivers {messages}, not acknowledged in time",
+    "buried": "gave up {messages} after the last attempt",
+    "outlived": "dropped {messages} at the end of --ttl-ms",
     "producers": "removed {} producers that no longer push",
 }
 _CHANNEL_DEEDS = {"resharded": "finished {} change of the number of shards"}
@@ -163,5 +163,6 @@ def _show(
     name: str, changes: Iterable[ChangeView], deeds: Mapping[str, str], as_json: bool
 ) -> None:
     for change in changes:
-        sentence = f"{name}: {deeds[change.change].format(change.count)}"
+        messages = output.counted(change.count, "message")
+        sentence = f"{name}: {deeds[change.change].format(change.count, messages=messages)}"
         output.answer(change, sentence, as_json)

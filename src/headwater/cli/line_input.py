@@ -179,12 +179,12 @@ def _write_lines(target: Stream | Topic, given: Given, where: Any, as_json: bool
                 progress.step(len(batch), sum(map(len, batch)) + len(batch))
     except (HeadwaterError, KeyboardInterrupt):
         if written:
-            output.warn(f"written before that: {written} messages, {where}")
+            output.warn(f"written before that: {output.counted(written, 'message')}, {where}")
         raise
     view, told = where.lines(written)
     output.answer(
         view,
-        f"written {written} messages, {told}"
+        f"written {output.counted(written, 'message')}, {told}"
         if written
         else "written 0 messages: there were no lines",
         as_json,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headwater.errors import UnknownStream, UnknownTopic
+from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -171,6 +171,8 @@ def offsets(words: list[str]) -> list[int | tuple[int, int]]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
         if not match:
             raise typer.BadParameter(f"{word!r} is not an offset like 5 or a range like 5-9")
+        if match[2] and int(match[2]) < int(match[1]):
+            raise InvalidInput(f"the range {word} ends before it starts; swap its ends")
         found.append((int(match[1]), int(match[2])) if match[2] else int(match[1]))
     return found
 
@@ -186,6 +188,11 @@ def in_topic(words: list[str]) -> dict[int, list[int | tuple[int, int]]]:
             )
         found.setdefault(int(place), []).extend(offsets([rest]))
     return found
+
+
+def milliseconds(word: str) -> str:
+    """Return a span of time with a unit as bare milliseconds; other words as they are."""
+    return str(duration_ms(word)) if re.fullmatch(r"\d+(ms|[smhdw])", word) else word
 
 
 def duration_ms(word: str) -> int:

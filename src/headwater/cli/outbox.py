@@ -38,6 +38,7 @@ def create(db: DatabaseUrl) -> None:
     from headwater.sql.engines import open_engine
 
     Outbox(open_engine(db, new=True)).create_all()
+    output.say("the tables of the outbox are there")
 
 
 @app.command()

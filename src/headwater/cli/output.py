@@ -28,6 +28,9 @@ T = TypeVar("T")
 # A table that goes to a file or a pipe is as wide as its contents.
 _UNBOUNDED = 1_000_000
 
+# Columns of what users write: a text, also when it is made of digits.
+_TEXTS = {"tag", "value", "member"}
+
 
 class _PlainConsole(Console):
     def on_broken_pipe(self) -> None:
@@ -109,12 +112,13 @@ def show_table(
 ) -> None:
     """Print a table: numbers to the right; the last ``fold`` columns wrap when it is narrow.
 
+    What users write is a text, also when it is made of digits, and stays on the left.
     ``styles`` maps a word to the style of the cells that hold only that word.
     """
     cells = [[readable(cell) for cell in row] for row in rows]
     right = [
-        bool(cells) and all(_is_number(row[place]) for row in cells)
-        for place in range(len(headings))
+        bool(cells) and heading not in _TEXTS and all(_is_number(row[place]) for row in cells)
+        for place, heading in enumerate(headings)
     ]
     out = console()
     if not out.is_terminal:
@@ -214,6 +218,11 @@ def size_text(size: int) -> str:
 def age_text(ms: int | None) -> str | None:
     """Return an age in seconds; None stays None."""
     return None if ms is None else f"{ms / 1000:.1f} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things as text: 1 message, 2 messages."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def range_text(first: int, last: int) -> str:

@@ -79,7 +79,8 @@ def reserve(
     if as_json:
         output.show_json(*([views.icks.BatchView.of(batch)] if batch else []))
     elif batch:
-        output.say(f"shard {batch.shard}, token {batch.token}, {output.time_text(batch.until_ms)}")
+        until = output.time_text(batch.until_ms)
+        output.say(f"shard {batch.shard}, token {batch.token}, leased until {until}")
         output.show_table(["member", "score", "generation"], list(batch), fold=3)
     else:
         output.say("nothing is free: nothing is dirty, or others hold it")

@@ -114,6 +114,6 @@ def delete(
     with known_channel(store, name) as channel:
         facts = channel.stats()
         size = facts.ready + facts.later + facts.reserved if facts else 0
-        confirm(f"Delete {name} with {size} members?", yes)
+        confirm(f"Delete {name} with {output.counted(size, 'member')}?", yes)
         channel.delete()
     output.answer(views.icks.ChannelDeletedView(channel=name), f"deleted {name}", as_json)

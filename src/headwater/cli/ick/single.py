@@ -113,6 +113,6 @@ def delete(key: Key, yes: Yes = False, store: StoreUrl = None, as_json: AsJson =
     """Remove an Ick with all its members, for ever."""
     with _known(store, key) as ick:
         size = (ick.stats() or {}).get("total_size", 0)
-        confirm(f"Delete {key} with {size} members?", yes)
+        confirm(f"Delete {key} with {output.counted(size, 'member')}?", yes)
         ick.delete()
     output.answer(views.icks.IckDeletedView(key=key), f"deleted {key}", as_json)

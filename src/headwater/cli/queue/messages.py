@@ -108,10 +108,10 @@ def _push_lines(
             pushed += len(some)
     except (HeadwaterError, KeyboardInterrupt):
         if pushed:
-            output.warn(f"pushed before that: {pushed} messages")
+            output.warn(f"pushed before that: {output.counted(pushed, 'message')}")
         raise
     done = views.queues.LinesPushedView(queue=queue.name, pushed=pushed)
-    output.answer(done, f"pushed {pushed} messages", as_json)
+    output.answer(done, f"pushed {output.counted(pushed, 'message')}", as_json)
 
 
 def pop(
@@ -127,7 +127,7 @@ def pop(
 ) -> None:
     """Take messages out of a queue; with --ack-ms they are redelivered unless acknowledged.
 
-    Without --ack-ms, a message that was popped counts as acknowledged.
+    Without --ack-ms, a message that was popped is gone at once, and needs no ack.
     """
     with known_queue(store, name) as queue:
         found = queue.pop(count, ack_ms=ack_ms, block_ms=block_ms)

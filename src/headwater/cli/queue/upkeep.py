@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -67,10 +66,16 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("acked", f"{facts.acked}, now {facts.acked_per_s:.1f}/s"),
             ("expired", facts.expired),
             ("waiting consumers", facts.waiting),
-            ("attempts", facts.settings.max_attempts or "no limit"),
-            ("back-off", _backoff(facts.settings)),
+            *_settings(facts.settings),
         ]
     )
+
+
+def _settings(settings: QueueSettings) -> list[tuple[str, object]]:
+    return [
+        ("attempts", settings.max_attempts or "no limit"),
+        ("back-off", _backoff(settings)),
+    ]
 
 
 def _backoff(settings: QueueSettings) -> str:
@@ -130,7 +135,9 @@ def configure(
     if as_json:
         output.show_json(views.queues.QueueSettingsView.of(settings))
     else:
-        output.show_facts(asdict(settings).items())
+        output.show_facts(_settings(settings))
+    if settings.backoff == "none" and (backoff_ms or longest_backoff_ms):
+        output.warn("the back-off is none, so that nothing is delayed; add --backoff fixed")
 
 
 def pause(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -160,7 +167,7 @@ def purge(
         confirm(f"Remove {_size(queue.stats())} of {name}?", yes)
         count = queue.purge()
     done = views.queues.PurgedView(queue=name, purged=count)
-    output.answer(done, f"purged {count} messages", as_json)
+    output.answer(done, f"purged {output.counted(count, 'message')}", as_json)
 
 
 def delete(
@@ -174,4 +181,5 @@ def delete(
 
 
 def _size(facts: QueueStats) -> str:
-    return f"{facts.ready + facts.delayed + facts.unacked} messages and {facts.dead} dead letters"
+    messages = output.counted(facts.ready + facts.delayed + facts.unacked, "message")
+    return f"{messages} and {output.counted(facts.dead, 'dead letter')}"

@@ -111,7 +111,9 @@ def evict(
         gone = stream.evict(offset if offset is not None else -(keep or 0))
         first = stream.info().first
     done = views.streams.EvictedView(stream=name, evicted=gone, first=first)
-    output.answer(done, f"evicted {gone} messages; the first is now {first}", as_json)
+    output.answer(
+        done, f"evicted {output.counted(gone, 'message')}; the first is now {first}", as_json
+    )
 
 
 def retain(
@@ -171,7 +173,7 @@ def retain(
     held = f"; {done.held} held for {done.held_by}" if done.held else ""
     output.answer(
         views.streams.RetainedView.of(policy, done, stream=name),
-        f"{_policy(policy)}: evicted {done.evicted} messages{held}",
+        f"{_policy(policy)}: evicted {output.counted(done.evicted, 'message')}{held}",
         as_json,
     )
 
@@ -206,7 +208,7 @@ def compact(
             return
         gone = stream.compact(marker_ms=marker_ms)
     done = views.streams.CompactedView(stream=name, removed=gone)
-    output.answer(done, f"removed {gone} messages", as_json)
+    output.answer(done, f"removed {output.counted(gone, 'message')}", as_json)
 
 
 def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -214,7 +216,7 @@ def seal(name: StreamName, store: StoreUrl = None, as_json: AsJson = False) -> N
     with known_stream(store, name) as stream:
         sealed = stream.seal()
     done = views.streams.SealedView(stream=name, sealed=sealed)
-    output.answer(done, f"sealed {sealed} messages", as_json)
+    output.answer(done, f"sealed {output.counted(sealed, 'message')}", as_json)
 
 
 def delete(
@@ -223,6 +225,10 @@ def delete(
     """Remove a stream with its groups and readers, for ever."""
     with known_stream(store, name) as stream:
         facts = stream.info()
-        confirm(f"Delete {name} with {facts.length} messages and {len(facts.groups)} groups?", yes)
+        confirm(
+            f"Delete {name} with {output.counted(facts.length, 'message')} and "
+            f"{output.counted(len(facts.groups), 'group')}?",
+            yes,
+        )
         stream.delete()
     output.answer(views.streams.StreamDeletedView(stream=name), f"deleted {name}", as_json)

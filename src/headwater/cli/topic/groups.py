@@ -157,7 +157,7 @@ def ack(
     with _known_group(store, name, group) as found:
         count = found.ack(parsed)
     done = views.streams.TopicAckedView(topic=name, group=group, acked=count)
-    output.answer(done, f"acknowledged {count} that were pending", as_json)
+    output.answer(done, f"acknowledged {output.counted(count, 'pending message')}", as_json)
 
 
 def nack(
@@ -173,7 +173,7 @@ def nack(
     with _known_group(store, name, group) as found:
         count = found.nack(parsed, delay_ms=delay_ms)
     done = views.streams.TopicNackedView(topic=name, group=group, nacked=count)
-    output.answer(done, f"given back {count} that were pending", as_json)
+    output.answer(done, f"given back {output.counted(count, 'pending message')}", as_json)
 
 
 def seek(

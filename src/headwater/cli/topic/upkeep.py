@@ -81,7 +81,11 @@ def delete(
     with known_topic(store, name) as topic:
         partitions = topic.info()
         count = sum(facts.length for facts in partitions)
-        confirm(f"Delete {name} with {count} messages and {len(_groups(partitions))} groups?", yes)
+        confirm(
+            f"Delete {name} with {output.counted(count, 'message')} and "
+            f"{output.counted(len(_groups(partitions)), 'group')}?",
+            yes,
+        )
         topic.delete()
     output.answer(views.streams.TopicDeletedView(topic=name), f"deleted {name}", as_json)
 
