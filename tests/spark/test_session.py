@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from headwater import Stream
-from headwater.spark import register, session
+from headwater.spark import _FORMATS, register, session
+from headwater.spark.engine.python import starts_this_python
+from headwater.spark.engine.session import unknown_formats
 from tests.support.spark.standalone import PROGRAMS, ROOT
 
 
@@ -28,6 +31,25 @@ def test_processes_import_the_installed_pyspark_which_is_compiled(spark: SparkSe
     path = str(one.map(lambda _: sys.modules["pyspark"].__file__).first())
     assert ".zip" not in path
     assert path == sys.modules["pyspark"].__file__
+
+
+def test_spark_finds_by_itself_what_would_be_registered_else() -> None:
+    for name, (module, source) in _FORMATS.items():
+        found = import_module(f"pyspark_{name}").DefaultSource
+        assert (found.name(), found.__module__, found.__name__) == (name, module, source)
+
+
+def test_only_a_local_session_with_this_python_is_known_without_asking(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    assert starts_this_python(context)
+    with monkeypatch.context() as patch:
+        patch.setattr(context, "pythonExec", "/usr/bin/other-python")
+        assert not starts_this_python(context)
+    monkeypatch.setattr(context, "master", "spark://host:7077")
+    assert not starts_this_python(context)
+    assert unknown_formats(spark, [*_FORMATS]) == [], "Spark says so, when it is asked"
 
 
 def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> None:

@@ -41,6 +41,28 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert os.environ["JAVA_HOME"] == str(mine)
 
 
+def note_version(home: Path, version: str) -> Path:
+    """Make a home that notes its version, as each has it; a start of its Java would fail."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+def test_one_that_notes_its_version_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = note_version(tmp_path / "old", "1.8.0_4"), note_version(tmp_path / "new", "21.0.1")
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "java").symlink_to(new / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(links))
+    assert prepare_java() == new
+
+
 def test_one_that_is_too_old_is_passed_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     old, new = make_java(tmp_path / "old", "1.8"), make_java(tmp_path / "new", "17")
     monkeypatch.setenv("JAVA_HOME", str(old))
