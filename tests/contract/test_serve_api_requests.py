@@ -60,6 +60,7 @@ def client(api: ApiServer) -> Iterator[ApiClient]:
         ("GET", f"{PATH}?count=1&count=2", None, 400),
         ("GET", f"{PATH}?count", None, 400),
         ("GET", f"{PATH}?unknown=1", None, 400),
+        ("GET", "/v1/streams/requests/offset", None, 400),
         ("GET", PATH, {}, 400),
         ("POST", PATH, b"", 400),
         ("POST", PATH, b"{", 400),

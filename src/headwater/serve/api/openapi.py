@@ -67,8 +67,15 @@ def _operation(route: Route, by_kind: dict[Any, Any], components: dict[str, Any]
     if route.body is not None:
         content: dict[str, Any] = {JSON: {"schema": by_kind[_key(route.body)]}}
         content |= {media: {"schema": _media_schema(media)} for media in route.bodies}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": _is_needed(route.body), "content": content}
     return operation
+
+
+def _is_needed(body: Any) -> bool:
+    """Return whether a body may not be left out: it has a field without a default."""
+    if not (isinstance(body, type) and issubclass(body, msgspec.Struct)):
+        return True
+    return any(field.required for field in msgspec.structs.fields(body))
 
 
 def _parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:

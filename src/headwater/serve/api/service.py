@@ -145,7 +145,7 @@ class ApiService:
 
     def _call(self, request: Request, request_id: str) -> ApiCall:
         route, names, grant = request.action
-        query = _read_query(request.query, route.query) if request.query else route.query()
+        query = _read_query(request.query, route.query)
         sent = _media_type(request, b"content-type") if request.body else None
         body: Any = None
         if route.body is not None and (sent is None or sent not in route.bodies):
@@ -251,7 +251,11 @@ def _etagged(call: ApiCall, answered: Answered) -> Answered:
 def _read_query(text: str, kind: type[msgspec.Struct]) -> msgspec.Struct:
     given: dict[str, str] = {}
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict")
+        pairs = (
+            []
+            if not text
+            else parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict")
+        )
     except (ValueError, UnicodeDecodeError):
         raise InvalidInput("the query is not spelled as parameters are: a=1&b=2") from None
     for name, value in pairs:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.api.groups import GROUP_ROUTES
+from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
 
-ROUTES: Final = (*STORE_ROUTES, *STREAM_ROUTES, *UPKEEP_ROUTES, *GROUP_ROUTES, *QUEUE_ROUTES)
+ROUTES: Final = (
+    *STORE_ROUTES,
+    *STREAM_ROUTES,
+    *UPKEEP_ROUTES,
+    *GROUP_ROUTES,
+    *QUEUE_ROUTES,
+    *ICK_ROUTES,
+)
