@@ -148,7 +148,8 @@ def test_a_neighbour_that_fails_once_meanwhile_is_not_given_up(desk: Desk, name:
 
 
 def test_dead_letters_can_be_consumed_like_any_stream(desk: Desk, name: str) -> None:
-    desk.hw.stream(name).write_many(entries(20))
+    desk.hw.stream(name).write_many(entries(8))
+    desk.hw.stream(name).write_many([(*entry, {"a": b"1"}) for entry in entries(12, 9)])
     consumer = desk.consumer(
         "c", name, cannot_handle({4, 9}), on_error="skip", attempts=1, backoff_ms=0
     )
@@ -157,6 +158,7 @@ def test_dead_letters_can_be_consumed_like_any_stream(desk: Desk, name: str) -> 
     redriven = desk.consumer("c", f"{name}.c.dead", lambda _, messages: seen.extend(messages))
     assert drain(redriven) == 2
     assert pairs(seen) == [entries(1, 4)[0], entries(1, 9)[0]]
+    assert [dict(message.headers) for message in seen] == [{}, {"a": b"1"}]
     assert drain(redriven) == 0
 
 

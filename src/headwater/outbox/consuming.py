@@ -310,7 +310,7 @@ class Turn:
         the log deduplicates it.
         """
         yield Step("given up")
-        letter, producer = [(message.tag, message.value)], self.position.reader
+        letter, producer = [message], self.position.reader
         try:
             yield Ask(write_many(self._dead_letters, letter, None, producer, message.offset))
         except (StaleSequence, ReusedSequence):
