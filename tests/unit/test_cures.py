@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import headwater.aio
+from headwater import Group, Queue, TopicGroup
+from headwater.aio import AsyncGroup, AsyncQueue, AsyncTopicGroup
 from headwater.errors import DatabaseUnreachable, InvalidInput, NotCreated
 from headwater.log.entries import batch_of_entries
 from headwater.spark.engine.options import SourceOptions
@@ -33,6 +35,14 @@ def test_a_connection_that_was_not_awaited_says_so() -> None:
         connecting.stream("a")
     with pytest.raises(TypeError, match=r"`async with headwater\.aio\.connect"), connecting:
         pass
+
+
+@pytest.mark.parametrize(
+    "kind", [Group, TopicGroup, Queue, AsyncGroup, AsyncTopicGroup, AsyncQueue]
+)
+def test_an_option_that_no_worker_takes_is_refused_where_it_is_written(kind: Any) -> None:
+    with pytest.raises(TypeError, match="'concurency'; did you mean 'concurrency'"):
+        kind.worker(None, concurency=8)
 
 
 def test_a_source_calls_the_store_its_url() -> None:

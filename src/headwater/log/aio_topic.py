@@ -270,5 +270,7 @@ class AsyncTopicGroup(Generic[D]):
         See Group.worker.
         """
         from headwater.workers.aio_worker import AsyncWorker
+        from headwater.workers.checks import check_options
 
+        check_options(AsyncWorker, options)
         return lambda handler: AsyncWorker(self, handler, **options)

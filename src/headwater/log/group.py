@@ -159,6 +159,8 @@ class Group(Generic[D]):
 
         send.run()
         """
+        from headwater.workers.checks import check_options
         from headwater.workers.worker import Worker
 
+        check_options(Worker, options)
         return lambda handler: Worker(self, handler, **options)

@@ -275,6 +275,8 @@ class TopicGroup(Generic[D]):
 
         See Group.worker.
         """
+        from headwater.workers.checks import check_options
         from headwater.workers.worker import Worker
 
+        check_options(Worker, options)
         return lambda handler: Worker(self, handler, **options)
