@@ -96,7 +96,7 @@ lock: ## renew requirements.txt: newest releases that pyproject.toml allows, wit
 	@build/lock/bin/python -m pip install -qq --disable-pip-version-check uv
 	@build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --custom-compile-command "make lock" \
-	  --group dev --extra spark --extra serve pyproject.toml --output-file requirements.txt
+	  --group dev --extra spark --extra serve --extra otel pyproject.toml --output-file requirements.txt
 
 clean: ## remove everything that was made here, except data under .headwater/
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

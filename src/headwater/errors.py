@@ -129,7 +129,8 @@ class ExtraMissing(HeadwaterError, ImportError):
     def __init__(self, extra: str, missing: str) -> None:
         super().__init__(f"{missing} is not installed; run pip install 'headwater[{extra}]'")
         self.extra = extra
-        self.missing = missing
+        # As other import errors say it.
+        self.name = self.missing = missing
 
 
 class FormatTooNew(HeadwaterError):

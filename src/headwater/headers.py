@@ -8,7 +8,7 @@ stores nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -162,3 +162,25 @@ def _value(name: Any, value: Any) -> bytes:
 
 
 NO_HEADERS: Final = Headers()
+
+
+class Carried:
+    """What goes with every message that this process writes: the context of a trace.
+
+    ``context`` is None unless tracing is installed; whoever writes looks at it first, so that it
+    costs nothing then. It returns headers for the moment at which a message is made.
+    """
+
+    context: Callable[[], Mapping[str, str]] | None = None
+
+    @classmethod
+    def beside(cls, given: GivenHeaders | None) -> GivenHeaders | None:
+        """Return headers with what goes with them; what was given wins.
+
+        Headers of a message that was read stay as they are.
+        """
+        # What is no mapping is refused where it is encoded.
+        if cls.context is None or not isinstance(given, dict | None):
+            return given
+        found = cls.context()
+        return {**found, **(given or {})} if found else given

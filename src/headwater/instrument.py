@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -111,10 +111,16 @@ class Observation:
         name: str,
         object: str,
         clock: Callable[[], float] = time.perf_counter,
+        handled: Iterable[Any] = (),
     ) -> None:
         self._instrument, self._clock = instrument, clock
         self.name, self.object, self.messages, self.bytes = name, object, 0, 0
-        self._token = _told(instrument.begin, name, object)
+        begin_handling = getattr(instrument, "begin_handling", None) if handled else None
+        if begin_handling is None:
+            self._token = _told(instrument.begin, name, object)
+        else:
+            headers = [message.headers for message in handled]
+            self._token = _told(begin_handling, name, object, headers)
         self._began = clock()
 
     def end(self, outcome: Outcome = "ok", error: BaseException | None = None) -> None:
@@ -125,9 +131,15 @@ class Observation:
         _told(self._instrument.end, self._token, event)
 
 
-def observe(name: str, object: str) -> Observation | None:
-    """Begin to observe an operation; returns None when no instrument is installed."""
-    return None if _installed is None else Observation(_installed, name, object)
+def observe(name: str, object: str, handled: Iterable[Any] = ()) -> Observation | None:
+    """Begin to observe an operation; returns None when no instrument is installed.
+
+    ``handled`` are the messages that it works on: an instrument that has ``begin_handling`` is
+    given their headers, which may hold the context of a trace, and nothing else of them.
+    """
+    if _installed is None:
+        return None
+    return Observation(_installed, name, object, handled=handled)
 
 
 def count(name: str, object: str, n: int = 1) -> None:

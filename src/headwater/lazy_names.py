@@ -16,7 +16,11 @@ from typing import Any
 from headwater.errors import ExtraMissing
 
 # The modules that an extra of the distribution brings.
-_EXTRAS = {"sql": ("sqlalchemy", "psycopg", "greenlet"), "serve": ("httptools",)}
+_EXTRAS = {
+    "sql": ("sqlalchemy", "psycopg", "greenlet"),
+    "serve": ("httptools",),
+    "otel": ("opentelemetry",),
+}
 
 
 @contextmanager

@@ -41,6 +41,7 @@ print(imported)
 """
 SQL = ("sqlalchemy", "psycopg")
 SERVE = ("httptools", "uvloop")
+OTEL = ("opentelemetry",)
 SPARK = (
     "pyspark",
     "py4j",
@@ -134,7 +135,7 @@ def test_the_wheel_alone_serves_the_first_evening(
 ) -> None:
     programs, work = install("")
     python, headwater = programs / "python", programs / "headwater"
-    assert int(run(python, "-I", "-c", IMPORT_ALL, *SQL, *SERVE, *SPARK, cwd=work)) > 100
+    assert int(run(python, "-I", "-c", IMPORT_ALL, *SQL, *SERVE, *OTEL, *SPARK, cwd=work)) > 100
     for page in (ROOT / "README.md", TUTORIAL / "index.md"):
         own = work / page.stem
         own.mkdir()
@@ -152,7 +153,9 @@ def test_the_extra_for_databases_serves_the_second_tutorial(
     install: Install,
 ) -> None:
     programs, work = install("sql")
-    assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SERVE, *SPARK, cwd=work)) > 100
+    assert (
+        int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SERVE, *OTEL, *SPARK, cwd=work)) > 100
+    )
     page = TUTORIAL / "rocket-rides.md"
     run(programs / "python", "-I", "-c", RUN_PAGE, PAGES, page, cwd=work)
 
@@ -180,7 +183,9 @@ def test_the_extra_for_servers_brings_all_that_they_import(
     install: Install,
 ) -> None:
     programs, work = install("serve")
-    assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SQL, *SPARK, cwd=work)) > 100
+    assert (
+        int(run(programs / "python", "-I", "-c", IMPORT_ALL, *SQL, *OTEL, *SPARK, cwd=work)) > 100
+    )
     assert "--max-body" in run(programs / "headwater", "timeline", "serve", "--help", cwd=work)
 
 
@@ -189,5 +194,5 @@ def test_the_extra_for_servers_brings_all_that_they_import(
 def test_the_extra_for_spark_brings_all_that_every_module_imports(
     install: Install,
 ) -> None:
-    programs, work = install("spark,serve")
+    programs, work = install("spark,serve,otel")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, cwd=work)) > 100

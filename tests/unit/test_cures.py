@@ -26,7 +26,7 @@ def test_what_is_no_list_of_pairs_is_refused_with_the_form_that_fits(
     entries: Any, cure: str
 ) -> None:
     with pytest.raises(InvalidInput, match=cure):
-        batch_of_entries(entries)
+        batch_of_entries(entries, carry=False)
 
 
 def test_a_connection_that_was_not_awaited_says_so() -> None:

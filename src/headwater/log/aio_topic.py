@@ -94,7 +94,8 @@ class AsyncTopic(Generic[D]):
         sequence: int | None = None,
     ) -> dict[int, range]:
         """Append (tag, value) pairs; returns the offsets by partition. See Topic.write_many."""
-        batch = batch_of_entries(self._handle.encoded_entries(entries))
+        encoded = self._handle.encoded_entries(entries)
+        batch = batch_of_entries(encoded, carry=producer is None)
         return await self._store.run(
             topics.append(self._handle, batch, backlog, producer, sequence)
         )

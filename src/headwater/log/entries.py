@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headwater.codecs import Coder
 from headwater.errors import HeadwaterError, InvalidInput
-from headwater.headers import GivenHeaders, encode_headers
+from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.log import node
 from headwater.log.types import DeadLetter, Message, TopicDeadLetter, TopicMessage
 
@@ -28,9 +28,15 @@ _FORMS = "entries must be (tag, value) pairs or (tag, value, headers)"
 _NOT_STRINGS = f"{_FORMS}, not strings; write one message as [(tag, value)]"
 
 
-def batch_of_entries(entries: Iterable[Any]) -> pa.RecordBatch:
-    """Turn entries into a batch of a node's shape; raises InvalidInput."""
+def batch_of_entries(entries: Iterable[Any], *, carry: bool) -> pa.RecordBatch:
+    """Turn entries into a batch of a node's shape; raises InvalidInput.
+
+    carry: with the headers that go with every message, if there are any. Not for a write with a
+    sequence: a repeat must be equal to the first attempt, which may be of another trace.
+    """
     given = _listed(entries)
+    if carry and Carried.context is not None:
+        given = _with_carried(given)
     if given and isinstance(given[0], str):
         # A str of two characters would pass for a pair.
         raise InvalidInput(_NOT_STRINGS)
@@ -40,6 +46,18 @@ def batch_of_entries(entries: Iterable[Any]) -> pa.RecordBatch:
         tags, values, headers = zip(*map(_triple, given), strict=True)
         return node.batch_of(tags, values, headers=list(map(encode_headers, headers)))
     return node.batch_of(tags, values)
+
+
+def _with_carried(entries: list[Any]) -> list[Any]:
+    return [
+        entry if isinstance(entry, (*_WHOLE, str, bytes)) else _carrying(_triple(entry))
+        for entry in entries
+    ]
+
+
+def _carrying(triple: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    tag, value, headers = triple
+    return tag, value, Carried.beside(headers)
 
 
 def encoded_entries(coder: Coder[Any], entries: Iterable[Any]) -> Iterable[Any]:

@@ -102,7 +102,8 @@ class Topic(Generic[D]):
         Atomic within each partition. With ``producer`` and ``sequence`` the whole may be repeated
         after a failure: what was written is deduplicated.
         """
-        batch = batch_of_entries(self._handle.encoded_entries(entries))
+        encoded = self._handle.encoded_entries(entries)
+        batch = batch_of_entries(encoded, carry=producer is None)
         return self._store.run(topics.append(self._handle, batch, backlog, producer, sequence))
 
     def append(

@@ -15,7 +15,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from headwater.errors import InvalidInput, LogError, StoreError
-from headwater.headers import GivenHeaders, encode_headers
+from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.log import history, node
 from headwater.log.entries import batch_of_entries
 from headwater.log.handles import StreamHandle
@@ -72,6 +72,8 @@ def write(
             f"a tag may have {MAX_TAG_BYTES} bytes, not {len(raw_tag)}; make it smaller"
         )
     keep = "" if backlog is None else check_count(backlog, "backlog", MAX_OFFSET)
+    if Carried.context is not None:
+        headers = Carried.beside(headers)
     stored = encode_headers(headers) if headers is not None else b""
     args: tuple[Argument, ...]
     if not stored:
@@ -97,7 +99,7 @@ def write_many(
     sequence: int | None,
 ) -> Operation[range]:
     """Append a batch and return its offsets; see append for producer and sequence."""
-    batch = batch_of_entries(entries)
+    batch = batch_of_entries(entries, carry=producer is None)
     return (yield from append(stream, batch, backlog, producer, sequence))
 
 

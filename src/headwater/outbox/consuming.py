@@ -182,7 +182,7 @@ class Turn:
         return cut_batch(at, passage, self._reset_tag)
 
     def _take(self, batch: ConsumerBatch) -> Work[int | None]:
-        observation = observe("consumer.batch", self._plan.name)
+        observation = observe("consumer.batch", self._plan.name, batch.messages)
         self._committing = False
         try:
             moved = yield Transact(self._apply(batch), alone=True)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
-from headwater.headers import GivenHeaders, encode_headers
+from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.log.stream import Stream
@@ -118,6 +118,7 @@ class Outbox(Generic[E]):
         for what the log would not take, before the insert, and NotCreated when the tables are
         missing. One insert; with headers, two.
         """
+        headers = Carried.beside(headers)
         stored = encode_headers(headers) if headers is not None else b""
         row: tuple[Any, ...] = self._row(stream, tag, value)
         return _write(conn, [(*row, stored) if stored else row])
@@ -156,6 +157,8 @@ class Outbox(Generic[E]):
                 "entries must be (tag, value) pairs or (tag, value, headers); of a dict, pass its "
                 "items()"
             ) from None
+        if Carried.context is not None:
+            headers = {at: Carried.beside(headers.get(at)) for at in range(len(rows))}
         checked: list[tuple[Any, ...]] = [self._row(*row) for row in rows]
         for at, stored in ((at, encode_headers(given)) for at, given in headers.items()):
             if stored:

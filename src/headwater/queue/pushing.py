@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from headwater.errors import InvalidInput, StoreError
-from headwater.headers import GivenHeaders, encode_headers
+from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.inputs import Duration, check_ms
 from headwater.queue.bundles import with_checksums, with_headers
 from headwater.queue.handles import QueueHandle
@@ -69,6 +69,8 @@ def push_many(
     _check_size(words, MAX_PUSH_MESSAGES if dedupe is None else MAX_DEDUPE_MESSAGES)
     size = len(words)
     source = check_source(producer, sequence)
+    if producer is None and Carried.context is not None and not isinstance(headers, Sequence):
+        headers = Carried.beside(headers)
     stored = None if headers is None else _stored_headers(headers, size)
     if source[0]:
         source = (source[0], f"{source[1]}:{_digest(words, stored)}")

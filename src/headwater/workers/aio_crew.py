@@ -128,7 +128,8 @@ class AsyncCrew(Generic[Item]):
 
     async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
-            observation, began = observe("worker.handle", self._source.name), time.monotonic()
+            observation = observe("worker.handle", self._source.name, (item,))
+            began = time.monotonic()
             try:
                 self._source.retries.check(item)
                 outcome = await self._call(item)

@@ -126,7 +126,7 @@ class Crew(Generic[Item]):
         take, report, handle = self._work.get, self._handled.put, self._handler
         source, check, clock = self._source, self._source.retries.check, time.monotonic
         while (item := take()) is not None:
-            observation, began = observe("worker.handle", source.name), clock()
+            observation, began = observe("worker.handle", source.name, (item,)), clock()
             try:
                 check(item)
                 check_done(handle(item))

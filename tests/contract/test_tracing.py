@@ -1,0 +1,204 @@
+"""A trace goes with a message, from where it was made to where it is handled."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    NumberDataPoint,
+)
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import headwater
+from headwater import Headwater, aio, tracing
+from headwater.outbox import Consumer, Outbox, Streamer
+from tests.support.stores import Stores
+
+
+class Traces:
+    """What an application collects."""
+
+    def __init__(self) -> None:
+        self.provider = TracerProvider()
+        self._exporter = InMemorySpanExporter()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self._reader])
+        self.tracer = self.provider.get_tracer("application")
+
+    def span(self, name: str) -> ReadableSpan:
+        """Return the one span of that name."""
+        (found,) = (span for span in self._exporter.get_finished_spans() if span.name == name)
+        return found
+
+    def counted(self, name: str) -> float:
+        """Return the sum of a counter, or how often a histogram was added to."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        points = [
+            point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+            if isinstance(point, NumberDataPoint | HistogramDataPoint)
+        ]
+        return sum(
+            point.value if isinstance(point, NumberDataPoint) else point.count for point in points
+        )
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    collected = Traces()
+    tracing.install(collected.provider, collected.meters)
+    try:
+        yield collected
+    finally:
+        tracing.uninstall()
+
+
+@pytest.fixture
+def hw(stores: Stores) -> Iterator[Headwater]:
+    with headwater.connect(stores.url("plain")) as hw:
+        yield hw
+
+
+@pytest.fixture
+def name() -> str:
+    return f"t-{secrets.token_hex(4)}"
+
+
+def trace_of(span: Any) -> int:
+    return int(span.get_span_context().trace_id)
+
+
+@pytest.mark.parametrize("kind", ["stream", "topic", "queue"])
+def test_a_handler_continues_the_trace_of_its_message(
+    hw: Headwater, name: str, traces: Traces, kind: str
+) -> None:
+    with traces.tracer.start_as_current_span("request") as request:
+        if kind == "stream":
+            hw.stream(name).write("t", b"v")
+        elif kind == "topic":
+            hw.topic(name, partitions=1).write_many([("t", b"v")])
+        else:
+            hw.queue(name).push(b"v")
+    source: Any = hw.queue(name) if kind == "queue" else getattr(hw, kind)(name).group("g")
+    seen: list[int] = []
+
+    def handle(message: Any) -> None:  # noqa: ARG001
+        with traces.tracer.start_as_current_span("inside") as inside:
+            seen.append(trace_of(inside))
+        work.stop()
+
+    work = source.worker(concurrency=1)(handle)
+    work.run()
+    assert seen == [trace_of(request)]
+    span = traces.span(f"process {name}" if kind == "queue" else f"process {name}/g")
+    assert span.parent is not None
+    assert span.parent.span_id == request.get_span_context().span_id
+    assert span.kind is SpanKind.CONSUMER
+    assert span.attributes is not None
+    assert span.attributes["messaging.system"] == "headwater"
+    assert span.attributes["messaging.operation.type"] == "process"
+    assert traces.counted("messaging.client.sent.messages") == 1
+    assert traces.counted("messaging.process.duration") == 1
+
+
+def test_a_trace_goes_from_a_transaction_through_the_outbox_to_a_consumer(
+    hw: Headwater, engine: sa.Engine, name: str, traces: Traces
+) -> None:
+    outbox = Outbox(engine)
+    outbox.create_all()
+    requests = []
+    for n in range(2):
+        with traces.tracer.start_as_current_span(f"request {n}") as request, engine.begin() as conn:
+            outbox.stage(conn, name, "t", b"v")
+            requests.append(request.get_span_context())
+    with engine.begin() as conn:
+        outbox.stage_many(conn, name, [("t", b"of no trace")])
+    assert Streamer(outbox, hw).run_once() == 3
+    consumer = Consumer(f"c-{name}", name, engine, hw, lambda *_: None)
+    assert consumer.run_once() == 3
+    batch = traces.span(f"process c-{name}")
+    assert [link.context.trace_id for link in batch.links] == [one.trace_id for one in requests]
+    assert [link.context.span_id for link in batch.links] == [one.span_id for one in requests]
+
+
+def test_a_failed_handler_is_a_failed_span(hw: Headwater, name: str, traces: Traces) -> None:
+    queue = hw.queue(name)
+    queue.push(b"v")
+
+    @queue.worker(max_attempts=1)
+    def handle(job: headwater.Delivery) -> None:
+        handle.stop()
+        raise LookupError(job.id)
+
+    handle.run()
+    span = traces.span(f"process {name}")
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "LookupError"
+
+
+def test_what_may_be_repeated_and_what_is_given_stays_as_it_is(
+    hw: Headwater, name: str, traces: Traces
+) -> None:
+    stream = hw.stream(name)
+    for _ in range(2):
+        with traces.tracer.start_as_current_span("attempt"):
+            assert stream.write("t", b"v", producer="p", sequence=1) == 1
+            assert hw.queue(name).push(b"v", producer="p", sequence=1)
+    with traces.tracer.start_as_current_span("other"):
+        stream.write("t", b"v", headers={"traceparent": b"mine", "a": b"b"})
+        stream.write_many([m for m in stream.read(1, 1) if m])
+    stream.write("t", b"outside of any span")
+    found = [dict(m.headers) for m in stream.read(1, 10) if m]
+    assert found == [{}, {"traceparent": b"mine", "a": b"b"}, {}, {}]
+
+
+def test_nothing_is_carried_unless_asked(hw: Headwater, name: str, traces: Traces) -> None:
+    stream = hw.stream(name)
+    tracing.install(traces.provider, carry=False)
+    with traces.tracer.start_as_current_span("request"):
+        stream.write("t", b"v")
+    tracing.uninstall()
+    with traces.tracer.start_as_current_span("request"):
+        stream.write("t", b"v")
+    assert [dict(m.headers) for m in stream.read(1, 10) if m] == [{}, {}]
+
+
+def test_an_async_handler_continues_the_trace_too(
+    stores: Stores, name: str, traces: Traces
+) -> None:
+    async def live() -> list[int]:
+        async with aio.connect(stores.url("plain")) as hw:
+            group = hw.stream(name).group("g")
+            with traces.tracer.start_as_current_span("request") as request:
+                await hw.stream(name).write("t", b"v")
+            seen = [trace_of(request)]
+
+            async def handle(message: Any) -> None:  # noqa: ARG001
+                with traces.tracer.start_as_current_span("inside") as inside:
+                    seen.append(trace_of(inside))
+                work.stop()
+
+            work = group.worker(concurrency=2)(handle)
+            await work.run()
+            return seen
+
+    first, second = asyncio.run(live())
+    assert first == second
