@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import api, ick, log, longest_calls, outbox, queue, scale, timeline
+from bench import api, ick, log, longest_calls, outbox, queue, resp, scale, timeline
 from bench.harness import Row, show, show_json
 
 
@@ -23,6 +23,7 @@ def main() -> int:
             "ick",
             "timeline",
             "api",
+            "resp",
             "calls",
             "spark",
             "scale",
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
     parser.add_argument("--tails", type=int, default=1000, help="idle tails over HTTP")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
+    parser.add_argument("--readers", type=int, default=2000, help="blocked readers of RESP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
     options = parser.parse_args()
@@ -72,6 +74,9 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
     if options.what in ("all", "api"):
         rows = api.run(options.rounds, options.seconds, options.tails)
         yield "a store over HTTP against the library and a bare handler", rows
+    if options.what in ("all", "resp"):
+        rows = resp.run(options.rounds, options.seconds, options.readers)
+        yield "the RESP door against FCALL and XREAD", rows
     if options.what in ("all", "calls"):
         sizes = longest_calls.Sizes(
             options.fragments, options.groups, options.waiting, options.dirty // 10

@@ -23,19 +23,8 @@ def run(*words: str) -> str:
 
 SHORT = (
     *("--rounds", "1", "--long", "5000", "--backlog", "5000", "--dirty", "5000"),
-    *(
-        "--waiting",
-        "1000",
-        "--seconds",
-        "0.1",
-        "--fragments",
-        "2000",
-        "--groups",
-        "200",
-        "--tails",
-        "20",
-        "--json",
-    ),
+    *("--waiting", "1000", "--seconds", "0.1", "--fragments", "2000", "--groups", "200", "--json"),
+    *("--tails", "20", "--readers", "20"),
 )
 
 
@@ -48,6 +37,7 @@ SHORT = (
         ("queue", 14, {"off"}),
         ("timeline", 8, {"off"}),
         ("api", 6, {"off"}),
+        ("resp", 5, {"off"}),
         ("calls", 61, {"off"}),
     ],
 )

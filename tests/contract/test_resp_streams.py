@@ -145,11 +145,14 @@ def test_blocked_readers_need_no_connection_to_the_store_each(
     door: RespServer, library: headwater.Headwater, name: str
 ) -> None:
     clients = [door.raw() for _ in range(100)]
-    for client in clients:
-        client.send(b"TREAD %b 1 10 BLOCK 0\r\n" % name.encode())
+    with door.stands_still():
+        for client in clients:
+            client.send(b"TREAD %b 1 10 BLOCK 0\r\n" % name.encode())
     until_blocked(door, 100)
     (info,) = library.store.command("INFO", "clients")
     assert int(info.split(b"blocked_clients:")[1].split()[0]) <= 5
+    # Not even when all of them come at once.
+    assert int(info.split(b"connected_clients:")[1].split()[0]) < 90
     for client in clients[:50]:
         client.close()
     until_blocked(door, 50)

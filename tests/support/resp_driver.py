@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import redis
 
 import headwater
 from headwater import InvalidInput, Message, ReusedSequence, StaleSequence, UnknownGroup
+from headwater.inputs import deadline, needed_deadline, whole_ms
+from headwater.log.ack_arguments import ranges_of
 
 _ERRORS: dict[str, Callable[[], Exception]] = {
     "STALE": lambda: StaleSequence("s", "p", 1, 2),
@@ -80,37 +83,46 @@ class DoorStream(_Driver):
         if args or set(options) - {"member"}:
             # Its first read sets what was asked for.
             return direct
-        return DoorGroup(direct, self._client, self.name)
+        return DoorGroup(direct, self._client, self._direct)
 
 
 class DoorGroup(_Driver):
-    def __init__(self, direct: Any, client: Any, stream: str) -> None:
+    def __init__(self, direct: Any, client: Any, stream: Any) -> None:
         super().__init__(direct, client)
-        self._stream = stream
+        self._stream_directly = stream
+        self._stream = stream.name
 
-    def read(
-        self, count: int, *, retry_ms: int | None = None, expire_ms: int | None = None
-    ) -> list[Message]:
+    def read(self, count: int, **terms: Any) -> list[Message]:
+        retry_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
+        expire_ms = terms.pop("expire_ms", None)
+        assert not terms
         self._client.client_setname(self.member)
-        retry = [] if retry_ms is None else ["RETRY", retry_ms, expire_ms or 0]
+        retry: list[Any] = []
+        if retry_ms is not None:
+            retry = ["RETRY", whole_ms(retry_ms), 0 if expire_ms is None else whole_ms(expire_ms)]
         words = ["TREAD", self._stream, 0, count, "GROUP", self.name, *retry, "WITHATTEMPT"]
-        return [
-            Message(offset, tag.decode(), value, 0, attempt)
-            for offset, tag, value, attempt in self._ask(*words)
-        ]
+        taken = self._ask(*words)
+        if not taken:
+            return []
+        first, last = min(row[0] for row in taken), max(row[0] for row in taken)
+        known = {m.offset: m for m in self._stream_directly.read(first, last - first + 1) if m}
+        messages = [msgspec.structs.replace(known[row[0]], attempt=row[3]) for row in taken]
+        assert taken == [[m.offset, m.tag.encode(), m.value, m.attempt] for m in messages]
+        return messages
 
-    def _settle(self, command: str, before: list[Any], spans: tuple[Any, ...]) -> int:
-        words = [f"{span[0]}-{span[1]}" if isinstance(span, tuple) else span for span in spans]
-        return int(self._ask(command, self._stream, self.name, *before, *words))
+    def _settle(self, command: str, before: list[Any], offsets: tuple[Any, ...]) -> int:
+        words = [f"{first}-{last}" for first, last in ranges_of(offsets)]
+        return int(self._ask(command, self._stream, self.name, *before, *words)) if words else 0
 
-    def ack(self, *spans: Any) -> int:
-        return self._settle("TACK", [], spans) if spans else int(self._direct.ack())
+    def ack(self, *offsets: Any) -> int:
+        return self._settle("TACK", [], offsets)
 
-    def nack(self, *spans: Any, delay_ms: int = 0) -> int:
-        return self._settle("TNACK", ["DELAY", delay_ms], spans)
+    def nack(self, *offsets: Any, delay_ms: Any = 0) -> int:
+        return self._settle("TNACK", ["DELAY", whole_ms(delay_ms)], offsets)
 
-    def extend(self, *spans: Any, retry_ms: int) -> int:
-        return self._settle("TEXTEND", [retry_ms], spans)
+    def extend(self, *offsets: Any, **terms: Any) -> int:
+        retry_ms = needed_deadline(terms.get("ack_ms"), terms.get("retry_ms"))
+        return self._settle("TEXTEND", [whole_ms(retry_ms)], offsets)
 
     def seek(self, to: int | str) -> int:
         return int(self._ask("TSEEK", self._stream, self.name, to))

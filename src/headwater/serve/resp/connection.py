@@ -184,7 +184,9 @@ class RespConnection(asyncio.Protocol):
             self._write(found, words)
             return None
         if isinstance(found, Coroutine):
-            self._task = asyncio.get_running_loop().create_task(self._finish_later(found))
+            self._task = asyncio.get_running_loop().create_task(
+                self._finish_later(found, holds=not command.blocking)
+            )
             return None
         return encode_reply(found, session.protocol)
 
@@ -197,10 +199,16 @@ class RespConnection(asyncio.Protocol):
         else:
             self._parser.limits = ANONYMOUS
 
-    async def _finish_later(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def _finish_later(self, work: Coroutine[Any, Any, Any], *, holds: bool) -> None:
+        """Answer when the work is done; it ``holds`` a connection to the store unless it waits."""
         session = self._session
         try:
-            reply = encode_reply(await work, session.protocol)
+            if holds:
+                async with self._door.at_store:
+                    found = await work
+            else:
+                found = await work
+            reply = encode_reply(found, session.protocol)
         except asyncio.CancelledError:
             self._task = None
             self._answer(b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import count
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # A name costs little; those that are used are many fewer.
 _MOST_QUEUES = 1000
+_MOST_CALLS = 64
 
 
 class Door:
@@ -40,6 +42,8 @@ class Door:
         self.read_only = read_only
         self.streams = Streams(client)
         self.waiting = Waiting()
+        # Held by all that asks the store and does not wait there: each has a connection to it.
+        self.at_store = asyncio.Semaphore(_MOST_CALLS)
         self.sessions: dict[int, RespSession] = {}
         self.numbers = count(1)
         self.since = time.monotonic()

@@ -58,7 +58,8 @@ async def read_group(
             # Its turn did not come in time.
             messages = await read(0)
     else:
-        messages = await read(0)
+        async with session.door.at_store:
+            messages = await read(0)
     info = (bounds[0], bounds[1]) if bounds else None
     return EncodedReply(
         encode_messages(messages, session.protocol, info, with_attempt=options.with_attempt)

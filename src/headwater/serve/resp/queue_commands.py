@@ -74,7 +74,8 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
         with session.may_wait():
             found = await session.door.waiting.in_turn(("queue", queue.name), block_ms, pop)
     else:
-        found = await pop(0)
+        async with session.door.at_store:
+            found = await pop(0)
     return [[one.id, one.value, one.attempt, one.receipt or None] for one in found]
 
 

@@ -84,20 +84,21 @@ async def _read(session: RespSession, stream: AsyncStream, options: ReadOptions)
 
     async def read_now() -> EncodedReply | None:
         """Return what there is; None when that is nothing."""
-        messages, bounds = await _messages(stream, options)
+        async with session.door.at_store:
+            messages, bounds = await _messages(stream, options)
         if not messages and options.count and options.block_ms:
             return None
         info = bounds if options.with_info else None
         return EncodedReply(encode_messages(messages, protocol, info))
 
-    found = await read_now()
-    if found is not None:
-        return found
+    waiting = session.door.waiting
+    if not (options.block_ms and waiting.covers(stream.name, options.offset)):
+        found = await read_now()
+        if found is not None:
+            return found
+    wish = (options.offset, options.count, options.with_info, protocol)
     with session.may_wait():
-        woken = await session.door.waiting.passes(stream, options.offset, options.block_ms)
-    if woken is not None:
-        wish = (options.offset, options.count, options.with_info, protocol)
-        found = await woken.share(wish, read_now)
+        found = await waiting.read(stream, options.offset, wish, read_now, options.block_ms)
     if found is None:
         options = replace(options, block_ms=0)
         found = await read_now()

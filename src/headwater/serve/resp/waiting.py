@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headwater.log.aio_stream import AsyncStream
 
@@ -21,25 +22,12 @@ T = TypeVar("T")
 AT_THE_STORE: Final = 4
 
 
-class Woken:
-    """What woke readers of a stream: one write, after which the stream ends at ``last``.
+class _Reader(NamedTuple):
+    """Who waits for an offset, and what it reads then; equal wishes are read once."""
 
-    They began to wait before it, so that what one of them reads now is new enough for all.
-    """
-
-    __slots__ = ("_shared", "last")
-
-    def __init__(self, last: int) -> None:
-        self.last = last
-        self._shared: dict[Hashable, asyncio.Future[Any]] = {}
-
-    async def share(self, wish: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``make`` makes for the first reader with that wish."""
-        shared = self._shared.get(wish)
-        if shared is None:
-            shared = self._shared[wish] = asyncio.ensure_future(make())
-        found: T = await asyncio.shield(shared)
-        return found
+    offset: int
+    wish: Hashable
+    read: Callable[[], Awaitable[Any]]
 
 
 class StreamEnd:
@@ -49,57 +37,76 @@ class StreamEnd:
 
     def __init__(self, stream: AsyncStream) -> None:
         self._stream = stream
-        self._waiting: dict[asyncio.Future[Woken | None], int] = {}
+        self._waiting: dict[asyncio.Future[Any], _Reader] = {}
         self._task: asyncio.Task[None] | None = None
         self._at = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def passes(self, offset: int, timeout_ms: float) -> Woken | None:
-        """Wait until the stream has something at an offset; returns None when time is up."""
+    async def read(
+        self, offset: int, wish: Hashable, read: Callable[[], Awaitable[T]], timeout_ms: float
+    ) -> T | None:
+        """Read once the stream has something at an offset; returns None when time is up."""
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[Woken | None] = loop.create_future()
-        self._waiting[woken] = offset
+        answer: asyncio.Future[T | None] = loop.create_future()
+        self._waiting[answer] = _Reader(offset, wish, read)
         if self._task is None or offset < self._at:
             self._restart()
         timer = None
         if timeout_ms != math.inf:
-            timer = loop.call_later(timeout_ms / 1000, _set, woken, None)
+            timer = loop.call_later(timeout_ms / 1000, _set, answer, None)
         try:
-            return await woken
+            return await answer
         finally:
             if timer is not None:
                 timer.cancel()
-            self._waiting.pop(woken, None)
+            self._waiting.pop(answer, None)
             if not self._waiting and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
+    def covers(self, offset: int) -> bool:
+        """Return whether a wait is under way that notices whatever comes at an offset."""
+        return self._task is not None and self._at <= offset
+
     def _restart(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._at = min(reader.offset for reader in self._waiting.values())
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
-        me = asyncio.current_task()
         while self._waiting:
-            self._at = min(self._waiting.values())
+            self._at = min(reader.offset for reader in self._waiting.values())
             try:
                 found = await self._stream.read(self._at, 1, block_ms=math.inf, with_info=True)
             except Exception as error:  # noqa: BLE001  whatever it is, clients wait for an answer
-                for waiting in list(self._waiting):
-                    if not waiting.done():
-                        waiting.set_exception(error)
+                for answer in self._waiting:
+                    _fail(answer, error)
                 self._waiting.clear()
                 break
-            woken = Woken(found.last)
-            for waiting, offset in list(self._waiting.items()):
-                if offset <= woken.last:
-                    del self._waiting[waiting]
-                    _set(waiting, woken)
-        if self._task is me:
-            self._task = None
+            woken: dict[Hashable, list[asyncio.Future[Any]]] = {}
+            reads: dict[Hashable, Callable[[], Awaitable[Any]]] = {}
+            for answer, reader in list(self._waiting.items()):
+                if reader.offset <= found.last:
+                    del self._waiting[answer]
+                    woken.setdefault(reader.wish, []).append(answer)
+                    reads.setdefault(reader.wish, reader.read)
+            # Not cancelled with this task: the last of those who still wait may go away meanwhile.
+            for wish, answers in woken.items():
+                reading = asyncio.ensure_future(reads[wish]())
+                reading.add_done_callback(partial(_tell_all, answers))
+        self._task = None
+
+
+def _tell_all(answers: list[asyncio.Future[Any]], reading: asyncio.Future[Any]) -> None:
+    error = asyncio.CancelledError() if reading.cancelled() else reading.exception()
+    for answer in answers:
+        if error is None:
+            _set(answer, reading.result())
+        else:
+            _fail(answer, error)
 
 
 class Line:
@@ -169,16 +176,35 @@ class Waiting:
         """How many readers are blocked."""
         return sum(map(len, self._ends.values())) + sum(map(len, self._lines.values()))
 
-    async def passes(self, stream: AsyncStream, offset: int, timeout_ms: float) -> Woken | None:
-        """Wait until a stream has something at an offset; returns None when time is up."""
+    async def read(
+        self,
+        stream: AsyncStream,
+        offset: int,
+        wish: Hashable,
+        read: Callable[[], Awaitable[T]],
+        timeout_ms: float,
+    ) -> T | None:
+        """Call ``read`` once a stream has something at an offset; returns None when time is up.
+
+        Readers of the same wish, woken by the same write, share what the first of them reads: all
+        of them began to wait before that write.
+        """
         end = self._ends.get(stream.name)
         if end is None:
             end = self._ends[stream.name] = StreamEnd(stream)
         try:
-            return await end.passes(offset, timeout_ms)
+            return await end.read(offset, wish, read, timeout_ms)
         finally:
             if not end and self._ends.get(stream.name) is end:
                 del self._ends[stream.name]
+
+    def covers(self, stream: str, offset: int) -> bool:
+        """Return whether a wait is under way that notices whatever comes at an offset.
+
+        Then whoever wants to wait for it need not look first.
+        """
+        end = self._ends.get(stream)
+        return end is not None and end.covers(offset)
 
     async def in_turn(
         self,
@@ -195,6 +221,11 @@ class Waiting:
         finally:
             if not line and self._lines.get(place) is line:
                 del self._lines[place]
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _set(future: asyncio.Future[Any], result: Any) -> None:
