@@ -110,6 +110,7 @@ def test_a_session_ends_in_silence(
     )
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["done"]), done.stderr
     assert "Traceback" not in done.stderr
+    assert "replaced a statically registered data source" not in done.stderr
 
 
 @pytest.mark.timeout(300)

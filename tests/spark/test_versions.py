@@ -60,6 +60,7 @@ def test_a_spark_gives_the_same_rows_in_every_session(
         assert found["joined"] == 4 * 50
         assert found["written"][1] % 3000 == 0
         assert "Traceback" not in done.stderr
+        assert "replaced a statically registered data source" not in done.stderr
 
 
 def test_an_older_spark_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
