@@ -48,7 +48,8 @@ def keep(hw: Headwater, name: str, _: Path) -> Case:
 
 def outbox(_: Headwater, __: str, directory: Path) -> Case:
     database = f"sqlite:///{directory}/outbox.db"
-    Outbox(open_engine(database, new=True)).create_all()
+    with open_engine(database, new=True) as engine:
+        Outbox(engine).create_all()
     return Case(("outbox", "stream", "--db", database))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -60,14 +61,26 @@ def test_the_file_of_a_database_is_known(text: str, file: str | None) -> None:
 
 def test_a_file_must_exist_unless_it_may_be_new(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'app.db'}"
-    with pytest.raises(DatabaseUnreachable, match="no such file; check that the URL names"):
-        open_engine(url)
-    engine = open_engine(url, new=True)
-    engine.connect().close()
-    engine.dispose()
-    open_engine(url).dispose()
-    with pytest.raises(DatabaseUnreachable, match="no folder"):
-        open_engine(f"sqlite:///{tmp_path / 'none' / 'app.db'}", new=True)
+    missing = "no such file; check that the URL names"
+    with pytest.raises(DatabaseUnreachable, match=missing), open_engine(url):
+        pass
+    with open_engine(url, new=True) as engine:
+        engine.connect().close()
+    with open_engine(url):
+        pass
+    none = f"sqlite:///{tmp_path / 'none' / 'app.db'}"
+    with pytest.raises(DatabaseUnreachable, match="no folder"), open_engine(none, new=True):
+        pass
+
+
+def test_an_engine_closes_its_connections_at_the_end(tmp_path: Path) -> None:
+    with open_engine(f"sqlite:///{tmp_path / 'app.db'}", new=True) as engine:
+        with engine.connect() as connection:
+            kept = connection.connection.driver_connection
+        assert isinstance(kept, sqlite3.Connection)
+        kept.execute("SELECT 1")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        kept.execute("SELECT 1")
 
 
 def test_a_database_in_memory_is_not_shared_between_processes() -> None:

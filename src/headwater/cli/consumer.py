@@ -34,7 +34,8 @@ def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = Fa
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
 
-    found = Outbox(open_engine(db)).status().checkpoints
+    with open_engine(db) as engine:
+        found = Outbox(engine).status().checkpoints
     with connected(store) as hw:
         rows = [(one, _lag(hw, one.stream, one.next_offset)) for one in found]
     output.show_list(
@@ -119,19 +120,20 @@ def _known_consumer(
     from headwater.outbox import Consumer, Outbox
     from headwater.sql.engines import open_engine
 
-    outbox = Outbox(open_engine(db))
-    there = outbox.status().checkpoints
-    held = [one.stream for one in there if one.consumer == name]
-    if not held:
-        raise UnknownConsumer(name, similar(name, {one.consumer for one in there}))
-    if stream is not None and stream not in held:
-        meant = similar(stream, held)
-        raise InvalidInput(
-            f"consumer {name!r} has no position on {stream!r}; "
-            + (f"did you mean {meant!r}?" if meant else f"it has one on {', '.join(held)}")
-        )
-    with connected(store) as hw:
-        yield Consumer(name, [stream] if stream else held, outbox, hw, _handle_nothing), hw
+    with open_engine(db) as engine:
+        outbox = Outbox(engine)
+        there = outbox.status().checkpoints
+        held = [one.stream for one in there if one.consumer == name]
+        if not held:
+            raise UnknownConsumer(name, similar(name, {one.consumer for one in there}))
+        if stream is not None and stream not in held:
+            meant = similar(stream, held)
+            raise InvalidInput(
+                f"consumer {name!r} has no position on {stream!r}; "
+                + (f"did you mean {meant!r}?" if meant else f"it has one on {', '.join(held)}")
+            )
+        with connected(store) as hw:
+            yield Consumer(name, [stream] if stream else held, outbox, hw, _handle_nothing), hw
 
 
 def _handle_nothing(_conn: Any, _messages: Any) -> None:

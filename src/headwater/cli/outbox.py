@@ -37,7 +37,8 @@ def create(db: DatabaseUrl) -> None:
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
 
-    Outbox(open_engine(db, new=True)).create_all()
+    with open_engine(db, new=True) as engine:
+        Outbox(engine).create_all()
     output.say("the tables of the outbox are there")
 
 
@@ -64,10 +65,14 @@ def stream(
     from headwater.sql.engines import open_engine
     from headwater.stopping import stop_on_signals
 
-    outbox = Outbox(open_engine(db))
-    with connected(store) as hw, Streamer(outbox, hw, id_header=id_header) as streamer:
+    with open_engine(db) as engine, connected(store) as hw:
+        outbox = Outbox(engine)
         outbox.status()  # an error that is there from the beginning is shown before anything else
-        with stop_on_signals(streamer.stop), _shown(streamer, outbox, every):
+        with (
+            Streamer(outbox, hw, id_header=id_header) as streamer,
+            stop_on_signals(streamer.stop),
+            _shown(streamer, outbox, every),
+        ):
             streamer.run()
     output.say(f"streamed {streamer.progress.rows} rows")
 
@@ -78,7 +83,8 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
 
-    found = Outbox(open_engine(db)).status()
+    with open_engine(db) as engine:
+        found = Outbox(engine).status()
     if as_json:
         output.show_json(views.outboxes.OutboxView.of(found))
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -35,8 +37,9 @@ def parse_url(text: str) -> URL:
     return url
 
 
-def open_engine(text: str, *, new: bool = False) -> Engine:
-    """Return an engine for a URL.
+@contextmanager
+def open_engine(text: str, *, new: bool = False) -> Iterator[Engine]:
+    """Yield an engine for a URL; its connections are closed at the end.
 
     A SQLite file must exist unless ``new``: a typing error must not make an empty one; its folder
     must exist anyway. Raises InvalidInput and DatabaseUnreachable, which never show a password.
@@ -51,7 +54,10 @@ def open_engine(text: str, *, new: bool = False) -> Engine:
         raise DatabaseUnreachable(safe_name(url), "there is no such file")
     if file is not None and not file.parent.is_dir():
         raise DatabaseUnreachable(safe_name(url), f"there is no folder {file.parent}")
-    return engine
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def is_in_memory(url: URL) -> bool:

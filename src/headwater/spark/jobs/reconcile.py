@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -166,12 +167,15 @@ def reconcile(
     hw = target.hw
     said |= {"url": target.url, "columns": "stream,offset,tag,value"}
     sources = Sources(spark, said, db, streams, canon, partitions)
-    comparison = Reconciliation(hw, sources, open_engine(db), report or JobReport())
-    engine = open_engine(consumers_db) if consumers_db else comparison.database
-    _require(target, db, canon)
-    with translating_errors():
-        accounts = read_accounts(engine, streams, keeping, consumers)
-        found = comparison.of(accounts)
+    with (
+        open_engine(db) as engine,
+        open_engine(consumers_db) if consumers_db else nullcontext(engine) as of_consumers,
+    ):
+        comparison = Reconciliation(hw, sources, engine, report or JobReport())
+        _require(target, db, canon)
+        with translating_errors():
+            accounts = read_accounts(of_consumers, streams, keeping, consumers)
+            found = comparison.of(accounts)
     if fix or dry_run:
         found = _fixed(found, hw.stream(streams[0]), keeping, comparison.right, write=not dry_run)
     return replace(found, dry_run=dry_run, seconds=time.monotonic() - began)

@@ -118,18 +118,21 @@ def totals(
     wait_ms = check_ms(every_ms, "every_ms")
     named = {"url": url, "stream": stream, "topic": topic}
     given = {name: text for name, text in named.items() if text is not None}
-    query = TotalsQuery(
-        spark,
-        target_of(SourceOptions(given, named)),
-        Ledger(open_engine(db, new=True), check_name(job, "job")),
-        shape,
-        {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
-        {"availableNow": True} if available_now else {"processingTime": f"{wait_ms} milliseconds"},
-        report or JobReport(),
-        stop or StopSignal(),
-        steps or (lambda _: None),
-    )
-    return query.plan(anew=anew) if dry_run else query.run(anew=anew)
+    target = target_of(SourceOptions(given, named))
+    every = {"processingTime": f"{wait_ms} milliseconds"}
+    with open_engine(db, new=True) as engine:
+        query = TotalsQuery(
+            spark,
+            target,
+            Ledger(engine, check_name(job, "job")),
+            shape,
+            {"maxOffsetsPerTrigger": str(batch), "failOnDataLoss": str(on_gap == "stop").lower()},
+            {"availableNow": True} if available_now else every,
+            report or JobReport(),
+            stop or StopSignal(),
+            steps or (lambda _: None),
+        )
+        return query.plan(anew=anew) if dry_run else query.run(anew=anew)
 
 
 class TotalsQuery:
