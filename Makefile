@@ -27,7 +27,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside verify check format contracts bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long outside oldest verify check format contracts bench bench-scale docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,18 @@ test-long: setup ## run the models for about an hour, and every other proof at l
 
 outside: setup ## install the wheel, with each extra, into empty environments, and run the first pages there
 	@HEADWATER_LONG=1 $(RUN) pytest -n 2 tests/contract/test_outside.py
+
+# An environment of its own: what is pinned, and then the lowest that pyproject.toml allows.
+oldest: setup ## run tests on the oldest releases of every dependency that are allowed
+	@$(PYTHON) -m venv --clear build/oldest
+	@build/oldest/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.txt
+	@build/oldest/bin/python -m pip install -qq --disable-pip-version-check uv
+	@build/oldest/bin/uv pip compile --quiet --resolution lowest-direct --no-header --no-annotate \
+	  --extra spark --extra serve pyproject.toml --output-file build/oldest.txt
+	@build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python -r build/oldest.txt
+	@build/oldest/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@build/oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not cluster" \
+	  tests/unit tests/contract tests/spark/test_versions.py tests/spark/test_batch_read.py
 
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or duplicated
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600

@@ -239,6 +239,8 @@ def test_outboxes_in_memory_do_not_share_a_leader(hw: Headwater, name: str) -> N
     first = Streamer(outboxes[0], hw, steps=lambda _: answers.append(second.run_once()))
     assert first.run_once() == 1
     assert sum(answers) == 1
+    for outbox in outboxes:
+        outbox.engine.dispose()
 
 
 def test_asking_for_the_status_does_not_take_the_lead_away(

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from headwater import Headwater, Message
 from headwater.outbox import write_reset
+from headwater.sql.engines import open_engine
 from tests.support.blocking import Loop
 from tests.support.consumers import Desk, create_tables, effects, numbers, running, writes
 from tests.support.entries import entries, pairs
@@ -290,7 +291,8 @@ def test_a_file_that_is_locked_for_long_is_waited_for(
             until(lambda: logged(caplog))
             blocker.execute("ROLLBACK")
             # Not by the desk's own engine, which gives up as soon as the consumer writes.
-            until(applied(sa.create_engine(f"sqlite:///{tmp_path / 'app.db'}"), 20))
+            with open_engine(f"sqlite:///{tmp_path / 'app.db'}") as other:
+                until(applied(other, 20))
         blocker.close()
         assert desk.effects("c") == numbers(1, 20)
         assert ["locked" in line for line in logged(caplog)] == [True, False]

@@ -19,6 +19,7 @@ import doctest
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 import redis
 
 import headwater
+from headwater.timeline import AsyncFarm, Farm
 
 ROOT = Path(__file__).parents[2]
 # In a tab of the site, a block is indented.
@@ -100,10 +102,19 @@ def run_page(page: Path, form: str = "Sync") -> None:
                     _run_console(block, where)
         finally:
             for found in namespace.values():
-                if isinstance(found, headwater.Headwater | redis.Redis):
-                    found.close()
-                elif isinstance(found, headwater.aio.AsyncHeadwater):
-                    runner.run(found.close())
+                _close(found, runner)
+
+
+def _close(found: object, runner: asyncio.Runner) -> None:
+    """Close what a page leaves open, as the end of its program would."""
+    if isinstance(found, headwater.Headwater | Farm | redis.Redis | sqlite3.Connection):
+        found.close()
+    elif isinstance(found, headwater.aio.AsyncHeadwater | AsyncFarm):
+        runner.run(found.close())
+    elif type(found).__module__.startswith("sqlalchemy.") and hasattr(found, "dispose"):
+        # An engine, sync or async: this module must not need SQLAlchemy itself.
+        if (disposing := found.dispose()) is not None:
+            runner.run(disposing)
 
 
 def _run_python(
