@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import django.conf
 import django.utils.functional
 import pytest
+import sqlalchemy as sa
 
 from headwater.store import embedded
 from tests.support.pages import ROOT, blocks, forms, pages, run_page
@@ -26,9 +29,21 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delenv(name, raising=False)
     # A page sets Django up as a program of its own does; other tests may have done so before.
     object.__setattr__(django.conf.settings, "_wrapped", django.utils.functional.empty)
+    # A program that ends closes what the pools of its engines hold; a page does not end.
+    pooled: list[object] = []
+    note = partial(_note, pooled)
+    sa.event.listen(sa.Pool, "connect", note)
     yield directory
+    sa.event.remove(sa.Pool, "connect", note)
+    for connection in pooled:
+        if isinstance(connection, sqlite3.Connection):
+            connection.close()
     embedded.stop(directory / ".headwater", now=True)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _note(pooled: list[object], connection: object, _: object) -> None:
+    pooled.append(connection)
 
 
 def name_of(page: Path) -> str:

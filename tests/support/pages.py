@@ -111,10 +111,6 @@ def _close(found: object, runner: asyncio.Runner) -> None:
         found.close()
     elif isinstance(found, headwater.aio.AsyncHeadwater | AsyncFarm):
         runner.run(found.close())
-    elif type(found).__module__.startswith("sqlalchemy.") and hasattr(found, "dispose"):
-        # An engine, sync or async: this module must not need SQLAlchemy itself.
-        if (disposing := found.dispose()) is not None:
-            runner.run(disposing)
 
 
 def _run_python(
