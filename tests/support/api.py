@@ -37,6 +37,7 @@ class ApiServer:
         limits: HttpLimits | None = None,
         **words: Any,
     ) -> None:
+        self._clients: list[ApiClient] = []
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -53,8 +54,10 @@ class ApiServer:
         assert listening.wait(30), self._serving.result(0)
 
     def client(self, token: str | None = None) -> ApiClient:
-        """Return a client on a connection of its own."""
-        return ApiClient(self.port, token)
+        """Return a client on a connection of its own, which is closed with the server."""
+        client = ApiClient(self.port, token)
+        self._clients.append(client)
+        return client
 
     def stop(self) -> None:
         """Tell the server to stop, as SIGTERM does, and wait until it has."""
@@ -69,6 +72,8 @@ class ApiServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for client in self._clients:
+            client.close()
 
 
 class ApiClient:

@@ -20,6 +20,7 @@ class ServerThread:
     """A server on a port of its own."""
 
     def __init__(self, serve: Serve) -> None:
+        self._connected: list[socket.socket] = []
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -32,8 +33,10 @@ class ServerThread:
         assert listening.wait(20)
 
     def connect(self) -> socket.socket:
+        """Return a connection to the server, which is closed with it at the latest."""
         raw = socket.create_connection(("127.0.0.1", self.port))
         raw.settimeout(20)
+        self._connected.append(raw)
         return raw
 
     def call(self, work: Callable[[], object]) -> None:
@@ -76,3 +79,5 @@ class ServerThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for raw in self._connected:
+            raw.close()
