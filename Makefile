@@ -8,6 +8,9 @@ JOBS ?= $(shell expr 2 '*' $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN))
 # A Spark session is large, and works on every core by itself.
 SPARK_JOBS ?= 2
 
+# What was opened and is not closed fails a test.
+STRICT := -W error::ResourceWarning -W error::pytest.PytestUnraisableExceptionWarning
+
 # Where pages can be edited: the address that this clone came from, if it is one of the web.
 REPOSITORY ?= $(shell git remote get-url origin 2>/dev/null \
   | sed -nE 's,^(https://)([^@/]*@)?(.*)$$,\1\3,p; s,^git@([^:]+):(.*)$$,https://\1/\2,p' | sed 's,\.git$$,,')
@@ -56,9 +59,9 @@ test: setup ## run all tests on every core, first without Spark; each part ends 
 	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
 test-long: setup ## run the models for about an hour, and every other proof at length
-	@HEADWATER_LONG=1 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract
+	@HEADWATER_LONG=1 $(RUN) pytest $(STRICT) -n $(JOBS) --dist worksteal tests/contract
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
-	@HEADWATER_LONG=20 $(RUN) pytest -n $(JOBS) --dist worksteal tests/fault
+	@HEADWATER_LONG=20 $(RUN) pytest $(STRICT) -n $(JOBS) --dist worksteal tests/fault
 	@HEADWATER_LONG=20 $(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
 outside: setup ## install the wheel, with each extra, into empty environments, and run the first pages there

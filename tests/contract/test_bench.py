@@ -44,7 +44,8 @@ SHORT = (
 def test_every_row_is_measured_against_its_peer(what: str, rows: int, fsync: set[str]) -> None:
     found = json.loads(run(what, *SHORT))["rows"]
     assert len(found) == rows
-    assert all(row["ratio"] > 0 for row in found)
+    # What a few idle clients take may be memory that the server had already.
+    assert all(row["ratio"] > 0 or "idle" in row["name"] for row in found)
     assert {row["fsync"] for row in found} == fsync
 
 

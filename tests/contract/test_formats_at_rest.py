@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -90,8 +91,8 @@ def test_tables_of_spark_have_a_version_each(engine: sa.Engine, package: str) ->
 
 def test_a_checkpoint_of_a_newer_release_is_refused() -> None:
     nothing: Any = None
-    reader = StreamReader(nothing, nothing, 1, nothing, None)
-    reader.commit({"0": {"next": 5, "created": 1}})
+    reading: Any = SimpleNamespace(target=nothing)
+    reader = StreamReader(reading, nothing, 1, nothing, None)
     with pytest.raises(FormatTooNew, match=r"checkpoint of this query has format 2.*upgrade"):
         reader.commit({"format": 2, "positions": "in another way"})
 

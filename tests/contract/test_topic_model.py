@@ -256,7 +256,7 @@ class TopicMachine(RuleBasedStateMachine):
         for key in back:
             # What a seek made new again is handed out by itself.
             if key[1] < self.next[key[0]]:
-                self.pending.setdefault(key, 0)
+                self.pending[key] = 0
                 self.due.add(key)
 
     @rule(count=st.sampled_from([1, 7, 1000]), named=st.booleans())

@@ -130,7 +130,8 @@ def test_a_trace_goes_from_a_transaction_through_the_outbox_to_a_consumer(
             requests.append(request.get_span_context())
     with engine.begin() as conn:
         outbox.stage_many(conn, name, [("t", b"of no trace")])
-    assert Streamer(outbox, hw).run_once() == 3
+    with Streamer(outbox, hw) as streamer:
+        assert streamer.run_once() == 3
     consumer = Consumer(f"c-{name}", name, engine, hw, lambda *_: None)
     assert consumer.run_once() == 3
     batch = traces.span(f"process c-{name}")

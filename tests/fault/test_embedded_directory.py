@@ -141,6 +141,7 @@ def test_a_directory_moved_at_a_higher_level_ends_the_server(tmp_path: Path) -> 
     lock = supervisor.lock_file(directory / supervisor.SERVER_LOCK)
     move_parent(directory)
     fcntl.flock(lock, fcntl.LOCK_SH)
+    lock.close()
     with pytest.raises(EmbeddedServerFailed, match="removed, moved or replaced"):
         server.ensure_running()
     server.close()

@@ -262,7 +262,8 @@ def test_killed_consumers_lose_nothing_and_share_nothing_in_time(name: str) -> N
         lines: list[bytes] = []
 
         def read(pipe: Any) -> None:
-            lines.extend(pipe)
+            with pipe:
+                lines.extend(pipe)
 
         def start(seed: int) -> tuple[subprocess.Popen[bytes], threading.Thread]:
             words = [sys.executable, "-c", CONSUMER, server.url, name, str(seed)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwater.check.history import HistoryEvent, WriteDone, check_group, check_log
-from headwater.cli.verify.workers import ONCE, RETRYING, STREAM, Notes, roles
+from headwater.cli.verify.workers import ONCE, RETRYING, STREAM, noted, roles
 from headwater.store.library import FORMAT, VERSION
 from headwater.store.record import COUNTS_BY_HAND_MS, KEY
 from tests.support.releases import NEXT, WORKER, Release, both_releases
@@ -76,7 +76,7 @@ class Yard:
 
     def events(self) -> list[HistoryEvent]:
         """Return all that was noted."""
-        return [event for path in self.folder.glob("*.notes") for event in Notes(path).events()]
+        return [event for path in self.folder.glob("*.notes") for event in noted(path)]
 
     def check(self, release: Release) -> None:
         """Drain the groups by a release, and compare the log with what everybody saw."""

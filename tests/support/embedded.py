@@ -102,7 +102,8 @@ class User:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        printed = self.process.stdout.read()
+        with self.process.stdout:
+            printed = self.process.stdout.read()
         self.process.wait()
         return printed
 

@@ -158,9 +158,13 @@ def take_hold(directory: Path) -> io.FileIO:
     path = directory / supervisor.USERS_LOCK
     while True:
         hold = supervisor.lock_file(path)
-        fcntl.flock(hold, fcntl.LOCK_SH)
-        if is_at(hold, path):
-            return hold
+        try:
+            fcntl.flock(hold, fcntl.LOCK_SH)
+            if is_at(hold, path):
+                return hold
+        except BaseException:
+            hold.close()
+            raise
         hold.close()
 
 

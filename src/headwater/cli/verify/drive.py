@@ -35,6 +35,7 @@ from headwater.cli.verify.workers import (
     STREAM,
     Job,
     Notes,
+    noted,
     now_ms,
     roles,
     settle,
@@ -90,7 +91,7 @@ def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
         ]
     if not drained:
         report.anomalies.append(Anomaly("stuck", f"the group was not drained in {DRAIN_S:.0f} s"))
-    events = [event for path in directory.glob("*.notes") for event in Notes(path).events()]
+    events = [event for path in directory.glob("*.notes") for event in noted(path)]
     report.anomalies += check_log(events, log)
     report.anomalies += check_group(events, log, RETRYING, drained=drained)
     # Without retry, what a killed member had taken is gone; without kills, nothing is.

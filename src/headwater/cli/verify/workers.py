@@ -61,12 +61,17 @@ class Notes:
         self._file.write(msgspec.json.encode(event) + b"\n")
 
     def events(self) -> list[HistoryEvent]:
-        """Return all events so far; a line that a kill cut off counts as not written."""
-        events = []
-        for line in self._path.read_bytes().split(b"\n"):
-            with suppress(msgspec.DecodeError):
-                events.append(msgspec.json.decode(line, type=HistoryEvent))
-        return events
+        """Return all events so far."""
+        return noted(self._path)
+
+
+def noted(path: Path) -> list[HistoryEvent]:
+    """Return all events of a file of notes; a line that a kill cut off counts as not written."""
+    events = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(msgspec.DecodeError):
+            events.append(msgspec.json.decode(line, type=HistoryEvent))
+    return events
 
 
 @dataclass(frozen=True, slots=True)
