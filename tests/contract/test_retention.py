@@ -6,9 +6,21 @@ import pyarrow as pa
 import pytest
 
 from headwater import Headwater, Stream
+from headwater.log.keys import stream_key
+from headwater.log.retention import set_reader
 from tests.support.entries import entries, offsets
 from tests.support.groups import FAR
 from tests.support.watch import let_pass, server_ms
+
+
+def test_a_reader_that_reports_late_does_not_fall_back(client: Headwater, name: str) -> None:
+    """Processes of one name report one after the other; only who says so moves it back."""
+    stream = client.stream(name)
+    stream.write_many(entries(10))
+    for position, forward in ((5, True), (3, True), (8, True), (4, False)):
+        client.store.run(set_reader(stream_key(name), "r", position, forward=forward))
+        expected = {5: 5, 3: 5, 8: 8, 4: 4}[position]
+        assert stream.info().readers == {"r": expected}
 
 
 def test_backlog_keeps_at_least_n(stream: Stream) -> None:

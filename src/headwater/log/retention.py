@@ -93,10 +93,15 @@ def _retain(key: str, args: tuple[Argument, ...], force: int) -> Operation[Retai
         args = ("apply", force)
 
 
-def set_reader(key: str, reader: str, offset: int | None) -> Operation[None]:
-    """Note which offset a reader outside the log needs next; None forgets the reader."""
+def set_reader(
+    key: str, reader: str, offset: int | None, *, forward: bool = False
+) -> Operation[None]:
+    """Note which offset a reader outside the log needs next; None forgets the reader.
+
+    forward: unless it is further already, as somebody of the same name may have noted.
+    """
     position: Argument = "" if offset is None else check_count(offset, "offset", MAX_OFFSET)
-    args = (check_name(reader, "reader"), position)
+    args = (check_name(reader, "reader"), position, "1" if forward else "")
     yield Call("hw_stream_reader", key, args, repeatable=True)
 
 

@@ -188,14 +188,15 @@ class ConsumerPosition:
         if self._time.monotonic() - self._reported_at < every_s:
             return
         try:
-            yield from self._report(self.next)
+            # A process of this name that is further may have ended: its position stays.
+            yield from self._report(self.next, forward=True)
         except StoreError as error:
             log.debug("%s could not report its position: %s", self.reader, error)
         else:
             yield Step("reported")
 
-    def _report(self, position: int) -> Work[None]:
-        yield Ask(set_reader(self._stream.key, self.reader, position))
+    def _report(self, position: int, *, forward: bool = False) -> Work[None]:
+        yield Ask(set_reader(self._stream.key, self.reader, position, forward=forward))
         self._reported, self._reported_at = position, self._time.monotonic()
 
     def resolve(self, start: Start) -> Work[int]:

@@ -101,18 +101,19 @@ redis.register_function{
 --[[
   hw_stream_reader: note where a reader outside the log stands, so that retention waits for it.
   KEYS   1 the stream
-  ARGV   1 reader   2 the next offset it needs, or '' to forget it
+  ARGV   1 reader   2 the next offset it needs, or '' to forget it   3 '1' to leave it where it is further, or ''
   Reply  1
 ]]
 redis.register_function{
   function_name = 'hw_stream_reader',
   callback = function(keys, args)
-    local K, reader, position = keys[1], args[1], args[2]
+    local K, reader, position, forward = keys[1], args[1], args[2], args[3]
     if position == '' then
       redis.call('ZREM', K .. ':readers', reader)
       redis.call('ZREM', K .. ':seen', reader)
     else
-      redis.call('ZADD', K .. ':readers', position, reader)
+      local words = forward == '1' and { 'GT', position, reader } or { position, reader }
+      redis.call('ZADD', K .. ':readers', unpack(words))
       redis.call('ZADD', K .. ':seen', digits(server_ms()), reader)
     end
     return 1
