@@ -37,8 +37,15 @@ def stop_on_signal() -> None:
         signal.signal(signal.SIGTERM, _end_of_stream)
 
 
+def end_undisturbed() -> None:
+    """Let a reader that stops finish: Spark closes its socket and sends SIGTERM behind that."""
+    if signal.getsignal(signal.SIGTERM) is _end_of_stream:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _end_of_stream(*_: object) -> None:
     # As if Spark had closed the socket.
+    end_undisturbed()
     raise EOFError
 
 

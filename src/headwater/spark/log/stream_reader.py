@@ -29,7 +29,7 @@ from headwater.errors import FormatTooNew, OffsetOutOfRange, StreamReplaced
 from headwater.log.extents import Extent
 from headwater.log.history import first_lost
 from headwater.spark.engine.failures import one_line
-from headwater.spark.engine.processes import stop_on_signal
+from headwater.spark.engine.processes import end_undisturbed, stop_on_signal
 from headwater.spark.log.noting import QueryBeat, ReadNote
 from headwater.spark.log.positions import PositionOption
 from headwater.spark.log.range_reader import RangeReader
@@ -182,6 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Note that the query has ended, and end this process silently: nobody listens any more."""
+        end_undisturbed()
         self._beat.write(ended=True)
         if isinstance(sys.exc_info()[1], EOFError):
             os._exit(0)
