@@ -89,10 +89,12 @@ def test_tables_of_spark_have_a_version_each(engine: sa.Engine, package: str) ->
 # ── Checkpoints and plans of Spark ───────────────────────────────────────────────────────────
 
 
-def test_a_checkpoint_of_a_newer_release_is_refused() -> None:
+def test_a_checkpoint_of_a_newer_release_is_refused(hw: Headwater, name: str) -> None:
     nothing: Any = None
-    reading: Any = SimpleNamespace(target=nothing)
+    target = SimpleNamespace(hw=hw, name=name, streams=lambda: {0: name})
+    reading: Any = SimpleNamespace(target=target)
     reader = StreamReader(reading, nothing, 1, nothing, None)
+    reader.commit({"0": {"next": 5, "created": 1}})
     with pytest.raises(FormatTooNew, match=r"checkpoint of this query has format 2.*upgrade"):
         reader.commit({"format": 2, "positions": "in another way"})
 
