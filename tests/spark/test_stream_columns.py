@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,21 @@ def two_columns_of_one_type(frame: DataFrame) -> DataFrame:
     return tags.union(frame.selectExpr("'stream' AS kind", "stream AS name").repartition(2))
 
 
+def every_column_of_its_own(frame: DataFrame) -> DataFrame:
+    """Scans that differ, each behind an exchange: Spark plans them at the same time."""
+    parts = [frame.selectExpr(f"string({name}) AS one").repartition(2) for name in frame.columns]
+    return reduce(DataFrame.union, parts)
+
+
 @pytest.mark.parametrize(
     ("query", "columns"),
     [
         (all_columns, "stream, partition, offset, tag, value, time"),
         (some_rows, "offset, tag, value"),
         (two_columns_of_one_type, "tag"),
+        (every_column_of_its_own, "time"),
     ],
-    ids=["all columns", "some", "two of one type"],
+    ids=["all columns", "some", "two of one type", "many scans"],
 )
 def test_micro_batches_have_the_rows_of_a_batch_read(
     spark: SparkSession,

@@ -106,6 +106,21 @@ public class StreamColumns extends SparkStrategy {
       super(output, scan, stream, start, end, partitioning, ordering);
     }
 
+    /**
+     * Returns what the tasks read, planned by the stream's one Python process.
+     *
+     * <p>Several scans of one query may have the same stream, and Spark plans those behind different
+     * exchanges at the same time: their questions and answers would mix on one socket, and the query
+     * would fail or never end. Each scan locks itself first, as Spark does.
+     */
+    public Seq inputPartitions() {
+      synchronized (this) {
+        synchronized (stream()) {
+          return super.inputPartitions();
+        }
+      }
+    }
+
     public PartitionReaderFactory readerFactory() {
       try {
         PythonDataSourceV2 source = (PythonDataSourceV2) Internals.SCAN_SOURCE.get(scan());
