@@ -19,6 +19,7 @@ from headwater.serve.processes import ServerProcess
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.server import serve_resp
+from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.timeline import AsyncFarm
 from tests.support.servers import until
@@ -50,7 +51,14 @@ class RespServer(ServerThread):
             async with AsyncExitStack() as opened:
                 client = await opened.enter_async_context(headwater.aio.connect(url))
                 farmed = await opened.enter_async_context(AsyncFarm.open(farm)) if farm else None
-                door = Door(client, tokens or Tokens(), limits, farmed, read_only=read_only)
+                door = Door(
+                    client,
+                    StreamWrites(client),
+                    tokens or Tokens(),
+                    limits,
+                    farmed,
+                    read_only=read_only,
+                )
                 await serve_resp(process, door)
 
         super().__init__(serve)

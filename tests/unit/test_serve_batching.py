@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headwater.errors import StoreError
-from headwater.serve.batching import MOST_ITEMS, SIDE_BY_SIDE, Batcher, BatchPart
+from headwater.serve.batching import MOST_BYTES, MOST_ITEMS, SIDE_BY_SIDE, Batcher, BatchPart
 
 
 def told_first(future: asyncio.Future[Any], result: Any, _at: int) -> None:
@@ -15,7 +15,7 @@ def told_first(future: asyncio.Future[Any], result: Any, _at: int) -> None:
 
 
 def run_batches(
-    parts: list[list[int]], bad: dict[int, Exception]
+    parts: list[list[int]], bad: dict[int, Exception], size: int = 0
 ) -> tuple[list[list[int]], list[Any]]:
     """Add all at once; returns the calls that were made, and the result of each part."""
     calls: list[list[int]] = []
@@ -32,7 +32,7 @@ def run_batches(
         batcher: Batcher[int, int] = Batcher(serve)
         told = [asyncio.get_running_loop().create_future() for _ in parts]
         for items, future in zip(parts, told, strict=True):
-            batcher.add(BatchPart(items, partial(told_first, future)))
+            batcher.add(BatchPart(items, partial(told_first, future), size))
         return await asyncio.gather(*told)
 
     results = asyncio.run(run())
@@ -47,6 +47,11 @@ def test_a_large_request_goes_alone() -> None:
     large = list(range(MOST_ITEMS))
     calls, _ = run_batches([[1], large, [2]], {})
     assert calls == [[1], large, [2]]
+
+
+def test_a_call_has_no_more_bytes_than_it_may() -> None:
+    calls, _ = run_batches([[1], [2], [3]], {}, MOST_BYTES // 2)
+    assert calls == [[1, 2], [3]]
 
 
 def test_what_does_not_fit_waits_until_a_call_ends() -> None:

@@ -21,17 +21,20 @@ SIDE_BY_SIDE: Final = 4
 # How long a call delays what arrives after it: most calls take less, and the next batch is larger.
 PATIENCE_S: Final = 0.005
 MOST_ITEMS: Final = 2000
+MOST_BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True)
 class BatchPart(Generic[T, R]):
     """What one request adds to a batch; ``done`` is called with the result, or the error.
 
-    It is also told at which place of the batch the items of this part begin.
+    It is also called with the place in the batch at which the items of this part begin. ``size``
+    is in bytes, where these are not bounded otherwise.
     """
 
     items: Sequence[T]
     done: Callable[[R | Exception, int], None]
+    size: int = 0
 
 
 class Batcher(Generic[T, R]):
@@ -76,11 +79,15 @@ class Batcher(Generic[T, R]):
 
     def _next_batch(self) -> list[BatchPart[T, R]]:
         """Take the parts of one call; a large one goes alone."""
-        batch = [self._waiting.popleft()]
-        count = len(batch[0].items)
-        while self._waiting and count + len(self._waiting[0].items) <= MOST_ITEMS:
-            batch.append(self._waiting.popleft())
-            count += len(batch[-1].items)
+        waiting = self._waiting
+        batch = [waiting.popleft()]
+        count, size = len(batch[0].items), batch[0].size
+        while waiting:
+            count += len(waiting[0].items)
+            size += waiting[0].size
+            if count > MOST_ITEMS or size > MOST_BYTES:
+                break
+            batch.append(waiting.popleft())
         return batch
 
     async def _run(self, batch: list[BatchPart[T, R]]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
     from headwater.serve.api.tails import Tails
-    from headwater.serve.api.writes import WriteBatches
+    from headwater.serve.stream_writes import StreamWrites
     from headwater.serve.tokens import Tokens
 
 
@@ -26,7 +26,7 @@ class Served:
     hw: AsyncHeadwater
     store_url: str | None
     tokens: Tokens
-    writes: WriteBatches
+    writes: StreamWrites
     tails: Tails
     openapi: bytes
     metrics: OperationMetrics

@@ -25,7 +25,6 @@ from headwater.serve.api.routes import Router
 from headwater.serve.api.service import ApiService
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
-from headwater.serve.api.writes import WriteBatches
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
@@ -33,6 +32,7 @@ from headwater.serve.processes import ServerProcess, check_processes, run_proces
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.server import serve_resp
+from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
@@ -92,25 +92,35 @@ class StoreServer:
         metrics = OperationMetrics(counts, process.number)
         with installed(metrics):
             async with connect(self.store_url) as hw, asyncio.TaskGroup() as serving:
+                # Both doors add to the same batches.
+                writes = StreamWrites(hw)
                 if self.resp is not None:
                     resp_listens = asyncio.Event()
                     door = process._replace(bound=process.also[0], ready=resp_listens.set)
-                    serving.create_task(self._serve_resp(door, hw, self.resp.limits))
+                    serving.create_task(self._serve_resp(door, hw, writes, self.resp.limits))
                     await resp_listens.wait()
-                await self._serve_http(process, hw, metrics)
+                await self._serve_http(process, hw, writes, metrics)
 
     async def _serve_resp(
-        self, process: ServerProcess, hw: AsyncHeadwater, limits: RespLimits
+        self,
+        process: ServerProcess,
+        hw: AsyncHeadwater,
+        writes: StreamWrites,
+        limits: RespLimits,
     ) -> None:
         async with AsyncExitStack() as opened:
             farm = None
             if self.farm is not None:
                 farm = await opened.enter_async_context(AsyncFarm.open(self.farm))
-            door = Door(hw, self.tokens, limits, farm, read_only=self.read_only)
+            door = Door(hw, writes, self.tokens, limits, farm, read_only=self.read_only)
             await serve_resp(process, door, self.tls)
 
     async def _serve_http(
-        self, process: ServerProcess, hw: AsyncHeadwater, metrics: OperationMetrics
+        self,
+        process: ServerProcess,
+        hw: AsyncHeadwater,
+        writes: StreamWrites,
+        metrics: OperationMetrics,
     ) -> None:
         tails = Tails(hw)
         sampler = Sampler(hw, metrics)
@@ -119,7 +129,7 @@ class StoreServer:
                 hw,
                 self.store_url,
                 self.tokens,
-                WriteBatches(hw),
+                writes,
                 tails,
                 document(ROUTES),
                 metrics,

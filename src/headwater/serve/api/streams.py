@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -15,7 +16,6 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import BlockMs, ListQuery, ReadCount, Start
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
-from headwater.serve.api.writes import written_view
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
 from headwater.views.overview import some_streams
@@ -116,8 +116,25 @@ def write_messages(call: ApiCall) -> Any:
         ]
     plain = query.producer is None and query.sequence is None and query.backlog is None
     if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(entries) <= MAX_BATCH_MESSAGES:
-        return call.served.writes.write(call.name, entries)
+        return _write_with_others(call, entries)
     return _write_many(call, entries)
+
+
+def _write_with_others(call: ApiCall, entries: list[Any]) -> asyncio.Future[LinesWrittenView]:
+    """Write entries with those of other requests; raises InvalidInput for a name that cannot be."""
+    future: asyncio.Future[LinesWrittenView] = asyncio.get_running_loop().create_future()
+
+    def done(first: int | Exception, at: int) -> None:
+        if future.done():
+            return
+        if isinstance(first, Exception):
+            future.set_exception(first)
+        else:
+            first += at
+            future.set_result(_written_view(call.name, range(first, first + len(entries))))
+
+    call.served.writes.add(call.name, entries, len(call.request.body), done)
+    return future
 
 
 async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
@@ -125,7 +142,7 @@ async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
     offsets = await call.served.writes.stream(call.name).write_many(
         entries, backlog=query.backlog, producer=query.producer, sequence=query.sequence
     )
-    return written_view(call.name, offsets)
+    return _written_view(call.name, offsets)
 
 
 async def _append(call: ApiCall) -> LinesWrittenView:
@@ -136,7 +153,12 @@ async def _append(call: ApiCall) -> LinesWrittenView:
         producer=query.producer,
         sequence=query.sequence,
     )
-    return written_view(call.name, offsets)
+    return _written_view(call.name, offsets)
+
+
+def _written_view(stream: str, offsets: range) -> LinesWrittenView:
+    first, last = (offsets[0], offsets[-1]) if offsets else (None, None)
+    return LinesWrittenView(stream=stream, written=len(offsets), first=first, last=last)
 
 
 async def read_messages(call: ApiCall) -> Answered:

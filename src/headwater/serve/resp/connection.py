@@ -224,18 +224,19 @@ class RespConnection(asyncio.Protocol):
         if len(words) == 4:
             write, count, self._ahead = gather_writes(self._session, write, words[1], self._next)
 
-        def done(answer: int | Exception) -> None:
+        def done(answer: int | Exception, at: int) -> None:
             if isinstance(answer, Exception):
                 reply = encode_reply(error_reply(answer), 2) * count
             else:
-                reply = b"".join([b":%d\r\n" % (answer + number) for number in range(count)])
+                first = answer + at
+                reply = b"".join([b":%d\r\n" % (first + number) for number in range(count)])
             self._answer(reply)
 
         self._door.commands += count - 1
         try:
-            self._door.streams.writes(write.stream).add(write.entries, write.size, done)
+            self._door.writes.add(write.stream, write.entries, write.size, done)
         except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
-            asyncio.get_running_loop().call_soon(done, error)
+            asyncio.get_running_loop().call_soon(done, error, 0)
 
     def _answer(self, reply: bytes) -> None:
         """Send the reply to the command that was under way, and go on."""

@@ -12,7 +12,7 @@ from headwater.queue.aio_queue import AsyncQueue
 from headwater.serve.resp.faults import CommandRefused
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.resp.waiting import Waiting
-from headwater.serve.resp.writes import Streams
+from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Door:
     def __init__(
         self,
         client: AsyncHeadwater,
+        writes: StreamWrites,
         tokens: Tokens,
         limits: RespLimits,
         farm: AsyncFarm | None = None,
@@ -40,7 +41,7 @@ class Door:
         self.tokens = tokens
         self.limits = limits
         self.read_only = read_only
-        self.streams = Streams(client)
+        self.writes = writes
         self.waiting = Waiting()
         # Held by all that asks the store and does not wait there: each has a connection to it.
         self.at_store = asyncio.Semaphore(_MOST_CALLS)

@@ -67,7 +67,7 @@ async def read_group(
 
 
 def _group(session: RespSession, arguments: Arguments) -> AsyncGroup:
-    stream = session.door.streams.stream(arguments.text())
+    stream = session.door.writes.stream(arguments.text())
     return stream.group(arguments.text(), member=session.name or None)
 
 
@@ -130,7 +130,7 @@ def _count(arguments: Arguments, otherwise: int) -> int:
 async def tinfo(session: RespSession, words: Words) -> dict[str, Any]:
     """TINFO: return where a stream or a group stands."""
     arguments = Arguments(words)
-    stream = session.door.streams.stream(arguments.text())
+    stream = session.door.writes.stream(arguments.text())
     if not arguments.take_option("GROUP"):
         arguments.end()
         return await _stream_info(stream)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headwater.serve.batching import MOST_BYTES, MOST_ITEMS
 from headwater.serve.resp.commands import Write
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.table import call_command, find_command
-from headwater.serve.resp.writes import MOST_BYTES, MOST_ENTRIES
 
 
 def gather_writes(
@@ -23,7 +23,7 @@ def gather_writes(
     """
     stream, entries, size = write
     words = None
-    while len(entries) < MOST_ENTRIES and size < MOST_BYTES:
+    while len(entries) < MOST_ITEMS and size < MOST_BYTES:
         words = take()
         if words is None or len(words) != 4 or words[1] != key or words[0].upper() != b"TWRITE":
             break

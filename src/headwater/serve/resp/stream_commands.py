@@ -47,7 +47,7 @@ def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
     entries = [(_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)]
     if backlog is None and producer is None:
         return Write(name, entries, sum(map(len, flat)))
-    stream = session.door.streams.stream(name)
+    stream = session.door.writes.stream(name)
     return _write(stream, entries, backlog, producer, sequence)
 
 
@@ -73,7 +73,7 @@ def _tag_of(tag: bytes) -> str:
 def tread(session: RespSession, words: Words) -> Awaitable[EncodedReply]:
     """TREAD: read messages, as a member of a group or without one."""
     options = read_options(words)
-    stream = session.door.streams.stream(options.stream)
+    stream = session.door.writes.stream(options.stream)
     if options.group is not None:
         return read_group(session, stream, options)
     return _read(session, stream, options)
@@ -128,7 +128,7 @@ async def _messages(
 
 async def tevict(session: RespSession, words: Words) -> int:
     """TEVICT: remove old messages."""
-    return await session.door.streams.stream(text_of(words[1])).evict(int_of(words[2]))
+    return await session.door.writes.stream(text_of(words[1])).evict(int_of(words[2]))
 
 
 def _scope_of_read(words: Words) -> Scope | None:
