@@ -39,6 +39,7 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
 def test_log_queue_dirty_list_and_timeline_need_no_extra(tmp_path: Path) -> None:
     program = """
 import headwater, headwater.aio, headwater.outbox, headwater.timeline, headwater.spark
+from headwater.serve import asgi_app
 with headwater.connect() as hw:
     hw.stream("rides").write("ride-1", b"requested")
     hw.queue("jobs").push(b"one")

@@ -11,7 +11,7 @@ import pytest
 from markdown.extensions.toc import slugify
 
 import headwater
-from headwater import errors, instrument, outbox, timeline
+from headwater import errors, instrument, outbox, serve, timeline
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
@@ -73,6 +73,11 @@ def test_the_reference_tells_how_every_method_is_called(kind: type, page: str) -
         assert call in text, f"{call} is not in docs/reference/{page}"
 
 
+def test_the_reference_tells_how_an_asgi_application_is_made() -> None:
+    text = (REFERENCE / "http.md").read_text("utf-8")
+    assert f"`asgi_app{signature(serve.asgi_app)}`" in text
+
+
 @pytest.mark.parametrize("kind", PARTS_OF_THE_OUTBOX, ids=lambda kind: str(kind.__name__))
 def test_the_reference_tells_of_every_property(kind: type) -> None:
     text = (REFERENCE / "outbox.md").read_text("utf-8")
@@ -82,8 +87,13 @@ def test_the_reference_tells_of_every_property(kind: type) -> None:
 
 @pytest.mark.parametrize(
     ("module", "page"),
-    [(headwater, "python.md"), (outbox, "outbox.md"), (timeline, "timeline.md")],
-    ids=["", "outbox", "timeline"],
+    [
+        (headwater, "python.md"),
+        (outbox, "outbox.md"),
+        (timeline, "timeline.md"),
+        (serve, "http.md"),
+    ],
+    ids=["", "outbox", "timeline", "serve"],
 )
 def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> None:
     text = (REFERENCE / page).read_text("utf-8") + (REFERENCE / "errors.md").read_text("utf-8")

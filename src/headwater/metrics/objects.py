@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headwater.ick.types import ChannelStats
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.exposition import Page, label_text
-from headwater.outbox.status import Status
 from headwater.queue.types import QueueStats
+
+if TYPE_CHECKING:
+    # The extra `sql` brings what it needs, and a server does without.
+    from headwater.outbox.status import Status
 
 
 def add_stream(page: Page, store: str, info: StreamInfo) -> None:

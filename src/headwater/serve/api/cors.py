@@ -70,8 +70,18 @@ def check_local(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     if name and not is_loopback(name.strip("[]")):
         raise Refused(403, f"this server is not {name}; ask it by an address of the loopback")
+    check_origin(headers, cors)
+
+
+def check_origin(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
+    """Check that a request is sent by no page, or by one of an allowed origin, or of this server.
+
+    Raises Refused, 403, for a page of a foreign site: a browser lets it send the cookies by which
+    an application knows its user.
+    """
+    given = headers or {}
     origin = given.get(b"origin")
     if origin is None or (cors is not None and cors.allows(origin)):
         return
     if origin.partition(b"://")[2] != given.get(b"host", b""):
-        raise Refused(403, "pages of other origins may not ask; allow their origin by --origin")
+        raise Refused(403, "pages of other origins may not ask; allow their origin (--origin)")

@@ -16,15 +16,7 @@ from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
 from headwater.instrument import installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
-from headwater.metrics.sampler import Sampler
-from headwater.serve.api.calls import Served
-from headwater.serve.api.cors import Cors
-from headwater.serve.api.openapi import document
-from headwater.serve.api.rates import Rates
-from headwater.serve.api.routes import Router
-from headwater.serve.api.service import ApiService
-from headwater.serve.api.table import ROUTES
-from headwater.serve.api.tails import Tails
+from headwater.serve.api.opening import ApiSettings, open_api
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
@@ -65,6 +57,12 @@ class StoreServer:
     resp: RespListening | None = None
     farm: str | None = None
 
+    @property
+    def _settings(self) -> ApiSettings:
+        return ApiSettings(
+            self.store_url, self.tokens, self.read_only, self.requests_per_s, self.origins
+        )
+
     def run(self, ready: Callable[..., None]) -> None:
         """Serve until SIGTERM or SIGINT; ``ready`` is called with the URLs once it listens.
 
@@ -73,8 +71,7 @@ class StoreServer:
         self.address.check(self.tokens)
         check_processes(self.workers)
         # A mistake is reported once, before there are processes.
-        if self.origins:
-            Cors(self.origins)
+        self._settings.check()
         if self.farm is not None:
             AsyncFarm.open(self.farm)
         also: tuple[socket.socket, ...] = ()
@@ -122,30 +119,8 @@ class StoreServer:
         writes: StreamWrites,
         metrics: OperationMetrics,
     ) -> None:
-        tails = Tails(hw)
-        sampler = Sampler(hw, metrics)
-        service = ApiService(
-            Served(
-                hw,
-                self.store_url,
-                self.tokens,
-                writes,
-                tails,
-                document(ROUTES),
-                metrics,
-                sampler,
-            ),
-            Router(ROUTES),
-            read_only=self.read_only,
-            rates=Rates(self.requests_per_s),
-            cors=Cors(self.origins) if self.origins else None,
-        )
-        try:
+        async with open_api(self._settings, hw, writes, metrics) as service:
             await serve_http(process, service, self.limits, self.tls, service.drain)
-        finally:
-            tails.stop()
-            await sampler.close()
-            await service.close()
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

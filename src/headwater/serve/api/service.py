@@ -21,12 +21,13 @@ from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
-from headwater.serve.http.authorization import authorize
+from headwater.serve.http.authorization import check_grant, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
+Guard: TypeAlias = Callable[[dict[bytes, bytes] | None, Cors | None], None]
 
 _ID: Final = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
 _HEADERS: Final = frozenset(
@@ -57,7 +58,8 @@ class _Admission(NamedTuple):
 class ApiService:
     """Answers the requests of one process; a Handler of HTTP.
 
-    A ``read_only`` one refuses whatever changes something, whoever asks.
+    A ``read_only`` one refuses whatever changes something, whoever asks. Without tokens, ``guard``
+    refuses the requests of pages that are not meant.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class ApiService:
         read_only: bool = False,
         rates: Rates | None = None,
         cors: Cors | None = None,
+        guard: Guard = check_local,
     ) -> None:
         self._served = served
         self._router = router
         self._read_only = read_only
         self._rates = rates or Rates(0)
         self._cors = cors
+        self._guard = guard
         self._decoders = {
             route: msgspec.json.Decoder(route.body)
             for route in router.routes
@@ -96,11 +100,14 @@ class ApiService:
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route, its token, its rate; raises Refused."""
+        return self.admit_as(method, path, shown_grant(self._served.tokens, authorization))
+
+    def admit_as(self, method: str, path: str, grant: Grant | None) -> Admitted:
+        """Decide on a request of somebody who may do so much; None is not known; raises Refused."""
         if method == "OPTIONS" and self._cors is not None:
             return Admitted(_PREFLIGHT, known=not self.needs_token)
         route, names = self._router.find(method, path)
-        name = names[0] if names else None
-        grant = authorize(self._served.tokens, authorization, route.scope, name)
+        check_grant(grant, route.scope, names[0] if names else None)
         if route.whole_store and route.scope and not (grant and grant.everywhere(route.scope)):
             raise Refused(403, "this concerns the whole store; send a token for all names (*)")
         if self._read_only and (route.scope or Scope.READ) > Scope.READ:
@@ -119,7 +126,7 @@ class ApiService:
         finish = partial(self._finish, request, request_id, answer)
         try:
             if not self.needs_token:
-                check_local(request.headers, self._cors)
+                self._guard(request.headers, self._cors)
             call = self._call(request, request_id)
             work = self._work(call)
         except (Refused, HeadwaterError) as error:

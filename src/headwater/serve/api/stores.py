@@ -46,7 +46,11 @@ async def get_readiness(call: ApiCall) -> HealthView:
 
 async def get_openapi(call: ApiCall) -> Answered:
     """Return this description of the API, as OpenAPI 3.1."""
-    return Reply(200, call.served.openapi, JSON)
+    told = call.served.openapi
+    if call.request.root:
+        servers = [{"url": call.request.root}]
+        told = b'{"servers":%b,%b' % (msgspec.json.encode(servers), told[1:])
+    return Reply(200, told, JSON)
 
 
 async def get_metrics(call: ApiCall) -> Answered:

@@ -15,17 +15,26 @@ def authorize(
     is None everybody may ask, and a client without a known token stays anonymous: returns None.
     Raises Refused: 401 without a known token, 403 when it does not allow what is asked.
     """
+    grant = shown_grant(tokens, authorization)
+    check_grant(grant, needed, name)
+    return grant
+
+
+def shown_grant(tokens: Tokens, authorization: str) -> Grant | None:
+    """Return what the token of an Authorization header allows; None without a known one."""
     if not tokens.required:
-        grant: Grant | None = EVERYBODY
-    else:
-        scheme, _, token = authorization.partition(" ")
-        grant = tokens.find(token.strip()) if scheme.lower() == "bearer" else None
+        return EVERYBODY
+    scheme, _, token = authorization.partition(" ")
+    return tokens.find(token.strip()) if scheme.lower() == "bearer" else None
+
+
+def check_grant(grant: Grant | None, needed: Scope | None, name: str | None) -> None:
+    """Check what a client may do, None for one that is not known; raises Refused, 401 or 403."""
     if needed is None:
-        return grant
+        return
     if grant is None:
         raise Refused(401, "this needs a token; send it as Authorization: Bearer ...")
     require(grant, needed, name)
-    return grant
 
 
 def require(grant: Grant, needed: Scope, name: str | None) -> None:

@@ -38,7 +38,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """A whole request. ``action`` or ``refused`` is what its handler decided by its head.
 
     ``headers`` are those that its handler asked for, by their names in lower case. ``http11`` says
-    that its client understands a reply in chunks.
+    that its client understands a reply in chunks. ``root`` is the path under which an application
+    has mounted what serves it.
     """
 
     method: str
@@ -50,6 +51,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     refused: Refused | None = None
     headers: dict[bytes, bytes] | None = None
     http11: bool = True
+    root: str = ""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):

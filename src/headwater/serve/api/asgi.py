@@ -1,0 +1,262 @@
+"""The HTTP API as an ASGI application: in a server of yours, alone or mounted in another app.
+
+The same table of routes as `headwater serve` has, with the same checks in the same order: who asks
+is decided before a body is read. Connections, TLS and their limits are those of the server around
+it. Who may ask is always said: by a file of tokens, or by the application around this one, which
+has found out who its client is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Self, TypeAlias
+from urllib.parse import quote, unquote
+
+from headwater.aio_client import connect
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.inputs import check_int
+from headwater.instrument import current, installed
+from headwater.metrics.operations import OperationMetrics
+from headwater.profiles import store_of
+from headwater.serve.api.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
+from headwater.serve.api.cors import check_origin
+from headwater.serve.api.opening import ApiSettings, open_api
+from headwater.serve.api.service import ApiService
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.stream_writes import StreamWrites
+from headwater.serve.token_file import TokenFile
+from headwater.serve.tokens import Grant, Tokens
+
+AsgiScope: TypeAlias = MutableMapping[str, Any]
+# Says what the client of a request may do; None for one that may ask for nothing.
+GrantOf: TypeAlias = Callable[[AsgiScope], Grant | None]
+
+_MAX_BODY: Final = HttpLimits().max_body
+
+
+class _ClientGone(Exception):
+    """The client has closed its connection before its request was complete."""
+
+
+def asgi_app(
+    store: str | None = None,
+    *,
+    tokens: str | Path | None = None,
+    grant: Grant | GrantOf | None = None,
+    read_only: bool = False,
+    requests_per_s: int = 0,
+    origins: tuple[str, ...] = (),
+    max_body: int = _MAX_BODY,
+) -> AsgiApp:
+    """Return the HTTP API of a store as an ASGI application.
+
+    Who may ask is said by one of two: ``tokens`` is the file of ``headwater token``, and clients
+    send theirs as ``Authorization: Bearer``; ``grant`` is what every client may do, or a function
+    that returns it for the ASGI scope of a request, because the application around this one has let
+    the client in. Everything else is as in ``headwater serve``.
+
+    Its lifespan opens and closes the client of the store. Applications do not pass theirs on to
+    what they mount: enter this one in it, ``async with api: yield``.
+
+    Raises InvalidInput if it is not said who may ask.
+    """
+    if (tokens is None) is (grant is None):
+        raise InvalidInput(
+            "it must be said who may ask: give either tokens, a file made by `headwater token`, or "
+            "grant, what the clients that your application lets in may do"
+        )
+    check_int(max_body, "max_body", 1, 1 << 30)
+    settings = ApiSettings(
+        store_of(store, None),
+        Tokens() if tokens is None else TokenFile(Path(tokens)),
+        read_only,
+        requests_per_s,
+        tuple(origins),
+        check_origin,
+    )
+    settings.check()
+    return AsgiApp(settings, grant, max_body)
+
+
+class AsgiApp:
+    """An ASGI 3 application; ``asgi_app`` makes it.
+
+    It serves between the begin and the end of its lifespan, or of an ``async with`` block.
+    """
+
+    def __init__(self, settings: ApiSettings, grant: Grant | GrantOf | None, max_body: int) -> None:
+        self._settings = settings
+        self._grant = grant
+        self._max_body = max_body
+        self._service: ApiService | None = None
+        self._replies = AsgiReplies()
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        if self._service is not None:
+            raise InvalidInput("this application is open already; enter it once")
+        async with AsyncExitStack() as opening:
+            metrics = OperationMetrics()
+            if current() is None:
+                opening.enter_context(installed(metrics))
+            hw = await opening.enter_async_context(connect(self._settings.store_url))
+            self._service = await opening.enter_async_context(
+                open_api(self._settings, hw, StreamWrites(hw), metrics)
+            )
+            self._opened = opening.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._service = None
+        await self._replies.end()
+        await self._opened.aclose()
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Serve one connection or request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        elif self._service is None:
+            raise InvalidInput(
+                "the API is not open, because what mounts it does not pass its lifespan on; enter "
+                "it there: async with api: yield"
+            )
+        else:
+            await self._serve(self._service, scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self.__aenter__()
+        except HeadwaterError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.__aexit__()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _serve(
+        self, service: ApiService, scope: AsgiScope, receive: Receive, send: Send
+    ) -> None:
+        root, path = _target(scope)
+        headers = _headers(scope, service.headers)
+        try:
+            admitted = self._admit(service, scope, path)
+            body = await self._body(scope, admitted, receive)
+        except _ClientGone:
+            return
+        except Refused as refused:
+            reply: Reply | StreamedReply = service.refuse(refused)
+        else:
+            request = Request(
+                scope["method"],
+                path,
+                scope.get("query_string", b"").decode("latin-1"),
+                admitted.action,
+                True,
+                body,
+                headers=headers,
+                root=root,
+            )
+            try:
+                reply = await _answered(service, request, receive)
+            except _ClientGone:
+                return
+        service.count(reply)
+        await self._replies.send(reply, receive, send, bodiless=scope["method"] == "HEAD")
+
+    def _admit(self, service: ApiService, scope: AsgiScope, path: str) -> Admitted:
+        method = scope["method"]
+        if self._grant is not None:
+            grant = self._grant if isinstance(self._grant, Grant) else self._grant(scope)
+            return service.admit_as(method, path, grant)
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(shown) > 1:
+            raise Refused(400, "the request has two Authorization headers; send one")
+        return service.admit(method, path, shown[0].strip().decode("latin-1") if shown else "")
+
+    async def _body(self, scope: AsgiScope, admitted: Admitted, receive: Receive) -> bytes:
+        """Read the body of a request that was admitted; raises Refused, _ClientGone."""
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        most = self._max_body if admitted.known else 0
+        if length.isdigit() and int(length) > most:
+            raise self._too_large(admitted)
+        pieces = []
+        size = 0
+        more = True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise _ClientGone
+            piece = event.get("body", b"")
+            size += len(piece)
+            if size > most:
+                raise self._too_large(admitted)
+            pieces.append(piece)
+            more = event.get("more_body", False)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _too_large(self, admitted: Admitted) -> Refused:
+        if not admitted.known:
+            return Refused(401, "a request with a body needs a token here")
+        return Refused(413, f"a body may have {self._max_body} bytes here; send smaller batches")
+
+
+async def _answered(
+    service: ApiService, request: Request, receive: Receive
+) -> Reply | StreamedReply:
+    """Return the answer to a request; raises _ClientGone if nobody waits for it any more."""
+    answer: asyncio.Future[Reply | StreamedReply] = asyncio.get_running_loop().create_future()
+
+    def answered(reply: Reply | StreamedReply) -> None:
+        if not answer.done():
+            answer.set_result(reply)
+
+    try:
+        end = service.handle(request, answered)
+    except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
+        return service.refuse(own_fault(error))
+    if end is None:
+        return await answer
+    gone = asyncio.ensure_future(wait_until_gone(receive))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise _ClientGone
+        return answer.result()
+    finally:
+        gone.cancel()
+        if not answer.done():
+            end()
+
+
+def _headers(scope: AsgiScope, kept: frozenset[bytes]) -> dict[bytes, bytes]:
+    """Return the headers that are looked at; one that is given twice has both values."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in kept:
+            found[name] = b"%b, %b" % (found[name], value) if name in found else value
+    return found
+
+
+def _target(scope: AsgiScope) -> tuple[str, str]:
+    """Return where the application is mounted, and the path of a request from there on.
+
+    Names in a path are percent-encoded, and only the raw path has them so.
+    """
+    root = scope.get("root_path", "").rstrip("/")
+    raw = scope.get("raw_path")
+    path = quote(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
+    parts = path.split("/")
+    depth = root.count("/") + 1
+    if root and unquote("/".join(parts[:depth])) == root:
+        return root, "/" + "/".join(parts[depth:])
+    return root, path
