@@ -3,6 +3,7 @@
     HeadwaterError
     ├── InvalidInput              the caller's argument is refused; nothing was sent
     ├── Undecodable               the value of a message is not what its codec says
+    ├── HandlerTimeout            a handler of a worker ran longer than it may
     ├── ExtraMissing              a library is not installed that only some parts need
     ├── FormatTooNew              what is stored was written by a newer release
     ├── FormatNotInUse            older clients could not read what is to be written
@@ -121,6 +122,16 @@ class Undecodable(HeadwaterError, ValueError):
         self.what = what
         self.codec = codec
         self.why = why
+
+
+class HandlerTimeout(HeadwaterError, TimeoutError):
+    """A handler of a worker ran longer than ``timeout_ms``; its message failed by that."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(
+            f"the handler ran longer than {timeout_ms} ms; make it end sooner, or raise timeout_ms"
+        )
+        self.timeout_ms = timeout_ms
 
 
 class ExtraMissing(HeadwaterError, ImportError):

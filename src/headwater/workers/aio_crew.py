@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, Protocol
 
-from headwater.errors import HeadwaterError, InvalidInput, StoreError
+from headwater.errors import HandlerTimeout, HeadwaterError, InvalidInput, StoreError
 from headwater.failures import Failure
 from headwater.handlers import check_async, check_takes, not_awaitable
 from headwater.instrument import observe
@@ -55,12 +55,14 @@ class AsyncCrew(Generic[Item]):
         source: AsyncMessageSource[Item],
         handler: Callable[[Item], Awaitable[object]],
         prefetch: Prefetch,
+        timeout_ms: int | None = None,
     ) -> None:
         check_async(handler)
         check_takes(handler, "message")
         self._source = source
         self._handler = handler
         self._prefetch = prefetch
+        self._timeout_ms = timeout_ms
         self._stop = AsyncStopSignal()
         self._work: asyncio.Queue[Item | None] = asyncio.Queue()
         self._held: dict[Hashable, Item] = {}
@@ -152,7 +154,10 @@ class AsyncCrew(Generic[Item]):
     async def _call(self, item: Item) -> NotBegun | None:
         result: object = self._handler(item)
         if inspect.isawaitable(result):
-            await result
+            if self._timeout_ms is None:
+                await result
+            else:
+                await _await_within(result, self._timeout_ms)
             return None
         # It would do its work each time the message is redelivered: end, after once at most.
         self._fault = not_awaitable(result)
@@ -204,6 +209,18 @@ class AsyncCrew(Generic[Item]):
             except HeadwaterError as error:
                 words = "messages in hand could not be extended: %s"
                 self._source.log.warning(words, error)
+
+
+async def _await_within(result: Awaitable[object], timeout_ms: int) -> None:
+    """Await a handler, and cancel it when its time is over; raises HandlerTimeout then."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000) as limit:
+            await result
+    except TimeoutError as error:
+        # A handler may raise TimeoutError by itself.
+        if not limit.expired():
+            raise
+        raise HandlerTimeout(timeout_ms) from error
 
 
 def _is_cancelled() -> bool:

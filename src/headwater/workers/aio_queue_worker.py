@@ -15,6 +15,7 @@ from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
+from headwater.workers.timeouts import check_timeout
 
 __all__ = ["AsyncHandler", "AsyncQueueWorker", "WorkerOptions"]
 
@@ -34,11 +35,13 @@ class AsyncQueueWorker:
         max_attempts: int | None = None,
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
+        timeout_ms: Duration | None = None,
     ) -> None:
         check_object(queue, AsyncQueue)
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        self._crew = AsyncCrew(_Queue(queue, queue.name, ack_ms, retries), handler, prefetch)
+        source = _Queue(queue, queue.name, ack_ms, retries)
+        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
     async def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.

@@ -16,6 +16,7 @@ from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, 
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
+from headwater.workers.timeouts import check_timeout
 
 AsyncWorkerHandler: TypeAlias = "Callable[[Message[Value]], Awaitable[object]]"
 AsyncTopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], Awaitable[object]]"
@@ -50,6 +51,7 @@ class AsyncWorker:
         max_attempts: int | None = None,
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
+        timeout_ms: Duration | None = None,
     ) -> None:
         check_object(group, AsyncGroup, AsyncTopicGroup)
         held_ms = held_ms_of(ack_ms, retry_ms)
@@ -58,7 +60,7 @@ class AsyncWorker:
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
-        self._crew = AsyncCrew(source, handler, prefetch)
+        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
     async def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.

@@ -1,7 +1,8 @@
 """A crew of threads: one takes messages, some handle them, one acknowledges what is done.
 
 A message is acknowledged after its handler returned. As long as it is in hand here, it is extended,
-however long its handler takes. When the store is away, the crew retries until it is back.
+however long its handler takes, up to a limit if it has one. When the store is away, the crew
+retries until it is back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headwater.stopping import StopSignal
 from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
+from headwater.workers.timeouts import RunningHandler, TimedHandlers
 
 
 class MessageSource(Protocol[Item]):
@@ -54,7 +56,11 @@ class Crew(Generic[Item]):
     """Handles the messages of a source until it is asked to stop."""
 
     def __init__(
-        self, source: MessageSource[Item], handler: Callable[[Item], object], prefetch: Prefetch
+        self,
+        source: MessageSource[Item],
+        handler: Callable[[Item], object],
+        prefetch: Prefetch,
+        timeout_ms: int | None = None,
     ) -> None:
         check_sync(handler)
         check_takes(handler, "message")
@@ -66,27 +72,31 @@ class Crew(Generic[Item]):
         self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
         self._held: dict[Hashable, Item] = {}
         self._changed = threading.Condition()
+        self._timed = None if timeout_ms is None else TimedHandlers[Item](timeout_ms)
+        # Threads that handle messages, but for those whose handler has run too long.
+        self._hands: set[threading.Thread] = set()
+        self._hired = 0
+        self._ending = False
 
     def run(self) -> None:
         """Work until ``stop``: then return what was not begun, and wait for running handlers."""
-        names = [("acks", self._settle_until_ended)]
-        names += [(f"handler-{i}", self._handle) for i in range(self._prefetch.concurrency)]
-        threads = [
-            threading.Thread(target=work, name=f"headwater-{name}", daemon=True)
-            for name, work in names
-        ]
-        for thread in threads:
-            thread.start()
+        acks = threading.Thread(target=self._settle_until_ended, name="headwater-acks", daemon=True)
+        acks.start()
+        with self._changed:
+            for _ in range(self._prefetch.concurrency):
+                self._hire()
         try:
             self._take_until_stopped()
         finally:
             self._return_untouched()
-            for _ in threads[1:]:
-                self._work.put(None)
-            for thread in threads[1:]:
-                thread.join()
+            with self._changed:
+                self._ending = True
+                for _ in self._hands:
+                    self._work.put(None)
+                while self._hands:
+                    self._changed.wait()
             self._handled.put(None)
-            threads[0].join()
+            acks.join()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
@@ -122,24 +132,53 @@ class Crew(Generic[Item]):
                 if self._held.setdefault(self._source.key_of(item), item) is item:
                     self._work.put(item)
 
+    def _hire(self) -> None:
+        """Start a thread that handles messages."""
+        name = f"headwater-handler-{self._hired}"
+        self._hired += 1
+        thread = threading.Thread(target=self._handle_until_ended, name=name, daemon=True)
+        self._hands.add(thread)
+        thread.start()
+
+    def _handle_until_ended(self) -> None:
+        try:
+            self._handle()
+        finally:
+            with self._changed:
+                self._hands.discard(threading.current_thread())
+                self._changed.notify_all()
+
     def _handle(self) -> None:
         take, report, handle = self._work.get, self._handled.put, self._handler
         source, check, clock = self._source, self._source.retries.check, time.monotonic
+        timed = self._timed
         while (item := take()) is not None:
             observation, began = observe("worker.handle", source.name, (item,)), clock()
+            failure: BaseException | None = None
+            if timed is not None:
+                timed.begin(source.key_of(item), item, began)
             try:
                 check(item)
                 check_done(handle(item))
             except BaseException as error:  # noqa: BLE001  it is logged there
                 # Whatever it was, even SystemExit: the message is not done.
-                if observation is not None:
-                    observation.end("failed", error)
-                report(Handled(item, source.failed(item, error, began)))
-            else:
-                if observation is not None:
-                    observation.messages = 1
-                    observation.end()
+                failure = error
+            late = timed is not None and not timed.end(source.key_of(item))
+            if timed is not None and late:
+                failure = timed.error()
+            if observation is not None:
+                observation.messages = int(failure is None)
+                observation.end("ok" if failure is None else "failed", failure)
+            if late:
+                words = (
+                    "%s ended after %.1f s; its message was given up, and this counts for nothing"
+                )
+                source.log.warning(words, threading.current_thread().name, clock() - began)
+                return
+            if failure is None:
                 report(Handled(item))
+            else:
+                report(Handled(item, source.failed(item, failure, began)))
 
     def _return_untouched(self) -> None:
         try:
@@ -156,12 +195,28 @@ class Crew(Generic[Item]):
         beat_at = time.monotonic() + self._prefetch.beat_s
         ended = False
         while not ended:
-            handled, ended = self._wait_for_handled(beat_at)
+            until = beat_at if self._timed is None else min(beat_at, self._timed.next_end())
+            handled, ended = self._wait_for_handled(until)
             if handled:
                 self._settle(handled)
+            if self._timed is not None:
+                for overdue in self._timed.take_overdue():
+                    self._give_up(self._timed, overdue)
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + self._prefetch.beat_s
                 self._extend()
+
+    def _give_up(self, timed: TimedHandlers[Item], overdue: RunningHandler[Item]) -> None:
+        """Report a message whose handler has run too long, and replace the thread."""
+        failure = self._source.failed(overdue.item, timed.error(), overdue.began)
+        words = "%s still runs a handler past its time; a thread cannot be stopped: another starts"
+        self._source.log.error(words, overdue.thread.name)
+        self._handled.put(Handled(overdue.item, failure))
+        with self._changed:
+            self._hands.discard(overdue.thread)
+            if not self._ending:
+                self._hire()
+            self._changed.notify_all()
 
     def _wait_for_handled(self, until: float) -> tuple[list[Handled[Item]], bool]:
         """Wait for a handled message; returns all there are by then, and if it was the last."""

@@ -27,6 +27,7 @@ class GroupWorkerOptions(TypedDict, total=False):
     max_attempts: int | None
     backoff_ms: Duration
     longest_backoff_ms: Duration
+    timeout_ms: Duration | None
 
 
 class GroupMessages(Generic[AnyGroup]):

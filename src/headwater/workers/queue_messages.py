@@ -21,6 +21,7 @@ class WorkerOptions(TypedDict, total=False):
     max_attempts: int | None
     backoff_ms: Duration
     longest_backoff_ms: Duration
+    timeout_ms: Duration | None
 
 
 class QueueMessages(Generic[AnyQueue]):

@@ -19,6 +19,7 @@ from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
+from headwater.workers.timeouts import check_timeout
 
 __all__ = ["Handler", "QueueWorker", "WorkerOptions"]
 
@@ -34,7 +35,10 @@ class QueueWorker:
     ``backoff_ms``, doubled each time up to ``longest_backoff_ms``, of which a random part from half
     to all is waited. After ``max_attempts`` deliveries without success, those of the worker or of
     the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not fit
-    the codec. Raises InvalidInput for anything that is no queue or no handler of one delivery.
+    the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
+    async one is cancelled; a thread cannot be stopped, so it is replaced, and what it returns later
+    counts for nothing. Raises InvalidInput for anything that is no queue or no handler of one
+    delivery.
     """
 
     def __init__(
@@ -47,11 +51,13 @@ class QueueWorker:
         max_attempts: int | None = None,
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
+        timeout_ms: Duration | None = None,
     ) -> None:
         check_object(queue, Queue)
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        self._crew = Crew(_Queue(queue, queue.name, ack_ms, retries), handler, prefetch)
+        source = _Queue(queue, queue.name, ack_ms, retries)
+        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
     def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.

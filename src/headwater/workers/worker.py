@@ -22,6 +22,7 @@ from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, 
 from headwater.workers.handled import HandledBatch
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
+from headwater.workers.timeouts import check_timeout
 
 WorkerHandler: TypeAlias = "Callable[[Message[Value]], object]"
 TopicHandler: TypeAlias = "Callable[[TopicMessage[Value]], object]"
@@ -35,8 +36,10 @@ class Worker:
     retried after ``backoff_ms``, doubled with each failure up to ``longest_backoff_ms``, of which a
     random part from half to all is waited. After ``max_attempts`` deliveries without success (None:
     without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once, when its
-    value does not fit the codec. Raises InvalidInput for anything that is no group or no handler of
-    one message.
+    value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed with
+    HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced, and
+    what it returns later counts for nothing. Raises InvalidInput for anything that is no group or
+    no handler of one message.
     """
 
     @overload
@@ -65,6 +68,7 @@ class Worker:
         max_attempts: int | None = None,
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
+        timeout_ms: Duration | None = None,
     ) -> None:
         check_object(group, Group, TopicGroup)
         held_ms = held_ms_of(ack_ms, retry_ms)
@@ -73,7 +77,7 @@ class Worker:
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
-        self._crew = Crew(source, handler, prefetch)
+        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
     def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.
