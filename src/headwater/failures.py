@@ -16,13 +16,16 @@ MAX_TEXT: Final = 1000
 
 
 class Cause(NamedTuple):
-    """Why a message failed for the last time: the type of the error, and what it said."""
+    """Why a message failed for the last time: the type of the error, and what it said.
+
+    The type is empty where only a text was reported.
+    """
 
     type: str
     text: str
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.text}" if self.text else self.type
+        return ": ".join(filter(None, self))
 
 
 class Failure(NamedTuple):

@@ -20,8 +20,9 @@ MAX_HEADER_NAME_BYTES: Final = 128
 MAX_HEADERS_BYTES: Final = 4096
 # Names that begin with this are given by Headwater itself.
 RESERVED: Final = "hw."
-# So many bytes they may take beyond the limit: what an application may write is never refused.
-MAX_RESERVED_BYTES: Final = 256
+# So many bytes they may take beyond the limit: what an application may write is never refused. The
+# error of a dead letter takes most of it.
+MAX_RESERVED_BYTES: Final = 5120
 # The id of the row of an outbox that a message comes from, in decimal digits.
 OUTBOX_ID: Final = "hw.outbox-id"
 

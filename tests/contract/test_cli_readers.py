@@ -106,6 +106,28 @@ def test_consumers_are_listed_moved_forgotten_and_removed(
 
 
 @on_sqlite
+def test_dead_letters_of_a_consumer_are_shown_with_their_causes(
+    hw: Headwater, outbox: Outbox, store_url: str, database_url: str, name: str
+) -> None:
+    hw.stream(name).write("t", b"bad")
+
+    def handle(_conn: Any, _messages: Any) -> None:
+        raise ValueError("too bad")
+
+    made = Consumer(f"c-{name}", name, outbox, hw, handle, attempts=1, on_error="skip")
+    words = ("consumer", "dead", made.name, "--db", database_url)
+    made.seek("first")
+    assert run(store_url, *words).out == "no dead letters\n"
+    assert (made.run_once(), made.stats.dead) == (0, 1)
+    row = run(store_url, *words, "--json").row
+    assert [row[key] for key in ("stream", "origin", "attempts", "tag", "value", "cause")] == [
+        *(name, 1, 1, "t", "bad", "ValueError: too bad")
+    ]
+    assert row["delivered_ms"] > 0 < row["buried_ms"]
+    assert "ValueError: too bad" in run(store_url, *words).out
+
+
+@on_sqlite
 def test_a_consumer_that_is_unknown_is_refused_in_every_form(
     store_url: str, database_url: str, consumer: Consumer, name: str
 ) -> None:
@@ -115,6 +137,7 @@ def test_a_consumer_that_is_unknown_is_refused_in_every_form(
         ["seek", mistyped, "first", "--json"],
         ["remove", mistyped],
         ["forget", mistyped],
+        ["dead", mistyped],
     ):
         answer = run(store_url, "consumer", *words, "--db", database_url)
         assert (answer.code, answer.out) == (1, "")

@@ -156,6 +156,9 @@ def test_a_failing_message_goes_to_the_dead_letters_of_its_partition(
     (letter,) = desk.hw.stream(f"{topic.name}/{bad.partition}.c.dead").read(1, 9)
     assert letter is not None
     assert (letter.tag, letter.value) == ("bad", b"1")
+    [shown] = skipping.dead()
+    assert (shown.stream, shown.origin) == (f"{topic.name}/{bad.partition}", bad.offset)
+    assert str(shown.cause) == "RuntimeError: cannot be handled"
 
 
 def test_a_consumer_of_a_topic_is_moved_in_all_partitions_or_in_one(

@@ -10,7 +10,15 @@ import typer
 
 from headwater import views
 from headwater.cli import options, output
-from headwater.cli.options import AsJson, DatabaseUrl, Position, StoreUrl, connected, similar
+from headwater.cli.options import (
+    AsJson,
+    Count,
+    DatabaseUrl,
+    Position,
+    StoreUrl,
+    connected,
+    similar,
+)
 from headwater.errors import InvalidInput, UnknownConsumer
 
 if TYPE_CHECKING:
@@ -77,6 +85,35 @@ def seek(
         assert isinstance(offset, int), "of a stream, as no topic was named"
         done = views.outboxes.ConsumerSoughtView(consumer=name, stream=place, next=offset)
         output.answer(done, f"{name} goes on at {offset} of {place}", as_json)
+
+
+@app.command()
+def dead(
+    name: ConsumerName,
+    db: DatabaseUrl,
+    stream: OneStream = None,
+    count: Count = 100,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest dead letters of a consumer: the messages that it gave up."""
+    with _known_consumer(db, store, name, stream) as (consumer, _):
+        letters = consumer.dead(count)
+    output.show_list(
+        letters,
+        views.outboxes.ConsumerLetterView.of,
+        {
+            "stream": lambda letter: letter.stream,
+            "origin": lambda letter: letter.origin,
+            "attempts": lambda letter: letter.attempts,
+            "buried": lambda letter: output.time_text(letter.buried_ms),
+            "cause": lambda letter: letter.cause and str(letter.cause),
+            "tag": lambda letter: letter.tag,
+            "value": lambda letter: letter.value,
+        },
+        as_json,
+        nothing="no dead letters",
+    )
 
 
 @app.command()

@@ -111,19 +111,20 @@ def append(
     sequence: int | None,
     *,
     compare: bool = True,
+    like: pa.RecordBatch | None = None,
 ) -> Operation[range]:
     """Append a batch of a node's shape and return its offsets.
 
     A repeat of (producer, sequence) changes nothing and returns the offsets of the first time.
     Raises ReusedSequence when it has other content, unless the contents are not to be compared,
-    and StaleSequence.
+    and StaleSequence. ``like`` is the content that counts for that, in place of the batch's own.
     """
     node.check_batch(batch)
     head = _head(backlog, producer, sequence)
     if not batch.num_rows:
         return range(0)
     if producer is not None and compare:
-        head = (head[0], f"{sequence}:{node.digest(batch)}", head[2])
+        head = (head[0], f"{sequence}:{node.digest(batch if like is None else like)}", head[2])
     call = Call(
         "hw_stream_write",
         stream.key,

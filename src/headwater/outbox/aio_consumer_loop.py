@@ -16,6 +16,7 @@ from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
 from headwater.outbox import work
+from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S
 from headwater.outbox.plan import (
@@ -114,6 +115,10 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
     ) -> int | dict[int, int]:
         """Set where to go on, whatever it was; returns the offset."""
         return await self._do(self._seek(position, stream))
+
+    async def dead(self, count: int = 100) -> list[ConsumerLetter]:
+        """Return the oldest dead letters of all its streams, with their causes; they stay there."""
+        return await self._do(self._dead(count))
 
     async def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed."""

@@ -21,6 +21,7 @@ from headwater.inputs import Duration
 from headwater.log.handles import Start
 from headwater.log.topic_groups import TopicStart
 from headwater.outbox import work
+from headwater.outbox.consumer_letters import ConsumerLetter
 from headwater.outbox.consumer_shell import ConsumerShell
 from headwater.outbox.consuming import PATIENCE_S, Turn
 from headwater.outbox.plan import (
@@ -161,6 +162,10 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         it is waiting.
         """
         return self._do(self._seek(position, stream))
+
+    def dead(self, count: int = 100) -> list[ConsumerLetter]:
+        """Return the oldest dead letters of all its streams, with their causes; they stay there."""
+        return self._do(self._dead(count))
 
     def remove(self) -> bool:
         """Forget the consumer, so that retention waits no longer; returns whether it existed.

@@ -14,6 +14,7 @@ from headwater.log.handles import StreamHandle
 from headwater.log.topic import Topic
 from headwater.log.topic_groups import TopicStart
 from headwater.log.topics import TopicHandle
+from headwater.outbox.consumer_letters import ConsumerLetter, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import Turn
 from headwater.outbox.plan import (
@@ -84,6 +85,13 @@ class ConsumerShell(Generic[H, R]):
         if isinstance(turn, TopicTurn):
             return (yield from turn.seek({int(place): position}))[int(place)]
         return (yield from turn.seek(position))
+
+    def _dead(self, count: int) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters of all streams."""
+        found: list[ConsumerLetter] = []
+        for turn in self._turns.values():
+            found += yield from turn.dead(count)
+        return oldest(found, count)
 
     @property
     def stats(self) -> ConsumerStats:

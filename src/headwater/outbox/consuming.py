@@ -22,17 +22,15 @@ from headwater.errors import (
     LostFuture,
     PoisonedBatch,
     PositionLost,
-    ReusedSequence,
-    StaleSequence,
     Undecodable,
 )
 from headwater.instrument import Outcome, observe
-from headwater.log.handles import Start, StreamHandle
+from headwater.log.handles import Start
 from headwater.log.reading import read_from
-from headwater.log.types import Message, Passage
-from headwater.log.writing import write_many
+from headwater.log.types import Passage
 from headwater.outages import delay_s
 from headwater.outbox.consumer_batch import ConsumerBatch, cut_batch
+from headwater.outbox.consumer_letters import ConsumerLetter, ConsumerLetters, GivenUp
 from headwater.outbox.consumer_source import ConsumerSource, Failed
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.plan import ConsumerPlan, ConsumerStats
@@ -73,14 +71,13 @@ class Turn:
         self.retry_at: float | None = None
         self._plan = plan
         self._source = source
-        self._dead_letters = StreamHandle(
-            plan.dead_letters(self.stream.name), self.stream.registered
-        )
+        self._letters = ConsumerLetters(plan.dead_letters(self.stream.name), self.stream)
         self._who = source.who
         self._reset_tag = reset_tag(plan.name)
         self._size = plan.batch
         self._failures = 0
         self._suspect = 0  # somewhere before this offset is a message that cannot be handled
+        self._began_ms = 0  # when what is handled now, or a batch that held it, was first handled
         self._retries = self._committing = self._alone = False
 
     def run(self) -> Work[None]:
@@ -135,6 +132,11 @@ class Turn:
         """Remove the consumer; returns whether it existed."""
         return (yield from self.position.remove())
 
+    def dead(self, count: int) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters."""
+        letters: list[ConsumerLetter] = yield Ask(self._letters.dead(count))
+        return letters
+
     def _advance(self, block_ms: float | None) -> Work[int | None]:
         """Apply the next batch; returns how many messages were handled.
 
@@ -184,6 +186,8 @@ class Turn:
     def _take(self, batch: ConsumerBatch) -> Work[int | None]:
         observation = observe("consumer.batch", self._plan.name, batch.messages)
         self._committing = False
+        if not self._failures and batch.at >= self._suspect:
+            self._began_ms = int(self._plan.time.time() * 1000)
         try:
             moved = yield Transact(self._apply(batch), alone=True)
         except Failed as failed:
@@ -289,7 +293,8 @@ class Turn:
             before = sum(record.offset < (misfit or 0) for record in batch.records)
             self._size = len(batch.records) // 2 if misfit is None else max(before, 1)
             return 0
-        return (yield from self._bury(batch, batch.records[0], error))
+        given_up = GivenUp(batch.records[0], tries, self._began_ms, error)
+        return (yield from self._bury(batch, given_up))
 
     def _is_last_try(self, batch: ConsumerBatch, misfit: int | None) -> bool:
         """Return whether a batch that fails now is not retried as it is."""
@@ -303,27 +308,21 @@ class Turn:
         ends = self._plan.on_error == "stop" or len(batch.records) == 1
         return ends and self._is_last_try(batch, misfit)
 
-    def _bury(self, batch: ConsumerBatch, message: Message, error: BaseException) -> Work[int]:
+    def _bury(self, batch: ConsumerBatch, given_up: GivenUp) -> Work[int]:
         """Write a message to the dead letters, then move the position over it.
 
-        In that order, with its offset as sequence: a crash in between writes the letter again, and
-        the log deduplicates it.
+        In that order: a crash in between writes the letter again, and the log deduplicates it.
         """
+        message, error = given_up.message, given_up.error
         yield Step("given up")
-        letter, producer = [message], self.position.reader
-        try:
-            yield Ask(write_many(self._dead_letters, letter, None, producer, message.offset))
-        except (StaleSequence, ReusedSequence):
-            # The consumer was moved back to before what it buried long ago, or its stream is
-            # another one since: it is a new letter.
-            yield Ask(write_many(self._dead_letters, letter, None, None, None))
+        yield Ask(self._letters.bury(given_up, self.position.reader))
         yield Step("buried")
         if not (yield Transact(self.position.move(batch.at, batch.after))):
             return self._step_aside()
         log.error(
             "%s gave up offset %d, which is now a dead letter in stream %r: %s",
             # The words of a codec may quote the value.
-            *(self._who, message.offset, self._dead_letters.name),
+            *(self._who, message.offset, self._letters.name),
             repr(error) if not isinstance(error, Undecodable) else f"it does not fit {error.codec}",
         )
         self.stats.dead += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from headwater.log.reading import complete
 from headwater.log.topic_groups import TopicStart
 from headwater.log.topic_reading import TURN_MS, await_news
 from headwater.log.topics import TopicHandle, check_partition, partition_of
+from headwater.outbox.consumer_letters import ConsumerLetter, oldest
 from headwater.outbox.consumer_source import ConsumerSource
 from headwater.outbox.consuming import DOUBT_S, REPORT_S, WAIT_MS, Turn
 from headwater.outbox.outages import DatabaseOutage, is_passing
@@ -91,6 +93,11 @@ class TopicTurn:
         """Return the position in each partition, by the name of its stream."""
         found = yield from self._each(Turn.positions)
         return {name: at for positions in found for name, at in positions.items()}
+
+    def dead(self, count: int) -> Work[list[ConsumerLetter]]:
+        """Return the oldest dead letters, of all partitions."""
+        found = yield from self._each(lambda turn: turn.dead(count))
+        return oldest(chain.from_iterable(found), count)
 
     def remove(self) -> Work[bool]:
         """Remove the consumer from every partition; returns whether it existed."""

@@ -1,0 +1,120 @@
+"""Dead letters of a consumer say where they came from and why; a repeat of one is not a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import headwater
+from headwater import Message
+from headwater.failures import Cause
+from headwater.outbox import Consumer
+from headwater.outbox.consumer_letters import ConsumerLetters, GivenUp
+from headwater.outbox.consumer_loop import Handler
+from headwater.outbox.schema import SCHEMA
+from headwater.store.library import VERSION
+from headwater.store.record import KEY
+from tests.support.consumers import Desk, drain, writes
+from tests.support.entries import entries
+from tests.support.servers import Server
+
+OWN = {f"own-{place}": bytes(1000) for place in range(4)}
+
+
+def fails_on(places: set[int], text: str = "cannot handle it") -> Handler:
+    def handler(conn: sa.Connection, messages: list[Message]) -> None:
+        writes("c")(conn, messages)
+        if places & {message.offset for message in messages}:
+            raise ValueError(text)
+
+    return handler
+
+
+def test_a_letter_says_where_it_came_from_and_why(desk: Desk, name: str) -> None:
+    stream = desk.hw.stream(name)
+    stream.write_many([*entries(3), ("t", b"bad", {"a": b"1"}), *entries(3, 5)])
+    before = time.time() * 1000
+    handler = fails_on({2, 4}, "x" * 2000)
+    reader = desk.consumer("c", name, handler, on_error="skip", attempts=3, backoff_ms=0)
+    assert reader.dead() == []
+    drain(reader)
+    first, second = reader.dead()
+    assert reader.dead(1) == [first]
+    assert (first.stream, first.origin, first.attempts, dict(first.headers)) == (name, 2, 3, {})
+    assert (second.origin, second.tag, second.value, dict(second.headers)) == (
+        *(4, "t", b"bad"),
+        {"a": b"1"},
+    )
+    assert second.cause == Cause("ValueError", "x" * 999 + "…")
+    assert second.delivered_ms is not None
+    assert before - 1 <= second.delivered_ms <= second.buried_ms + 1
+    [letter] = desk.hw.stream(f"{name}.c.dead").read(2, 1)
+    assert letter is not None
+    assert letter.headers["hw.dead-error-type"] == b"ValueError"
+    assert letter.headers["hw.dead-offset"] == b"4"
+
+
+def test_the_longest_error_fits_beside_the_longest_headers(desk: Desk, name: str) -> None:
+    desk.hw.stream(name).write("t", b"1", headers=OWN)
+    longest = type("\N{WATER WAVE}" * 200, (ValueError,), {})
+
+    def handler(_conn: sa.Connection, _messages: list[Message]) -> None:
+        raise longest("\N{WATER WAVE}" * 2000)
+
+    reader = desk.consumer("c", name, handler, on_error="skip", attempts=1)
+    drain(reader)
+    [letter] = reader.dead()
+    assert letter.cause is not None
+    assert (len(letter.cause.type), len(letter.cause.text)) == (100, 1000)
+    assert letter.headers == OWN
+
+
+def test_a_letter_that_is_repeated_with_another_error_is_one_letter(desk: Desk, name: str) -> None:
+    message = Message(7, "t", b"bad", 0)
+    stream = desk.hw.stream(name)
+    letters = ConsumerLetters(f"{name}.c.dead", stream._handle)
+    for attempt, error in enumerate((ValueError("once"), KeyError("again")), 1):
+        desk.hw.store.run(letters.bury(GivenUp(message, attempt, attempt, error), "consumer:c"))
+    [letter] = desk.hw.store.run(letters.dead(9))
+    assert (letter.attempts, letter.cause) == (1, Cause("ValueError", "once"))
+    other = Message(7, "t", b"of a stream that was made anew", 0)
+    desk.hw.store.run(letters.bury(GivenUp(other, 1, 1, ValueError()), "consumer:c"))
+    assert [letter.value for letter in desk.hw.store.run(letters.dead(9))] == [
+        *(b"bad", b"of a stream that was made anew")
+    ]
+
+
+def test_letters_are_written_without_headers_while_older_clients_are_there(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db")
+    SCHEMA.create(engine)
+
+    def handler(_conn: sa.Connection, _messages: list[Message]) -> None:
+        raise ValueError
+
+    with Server() as own, own.client() as admin:
+        now = int(admin.time()[0]) * 1000
+        admin.function_flush()
+        admin.delete(KEY)
+        admin.hset(KEY, mapping={"format": 1, f"0.0.1:{VERSION - 1}:1": now})
+        with headwater.connect(own.url) as hw:
+            hw.stream("s").write_many(entries(2))
+            reader = Consumer("c", "s", engine, hw, handler, on_error="skip", attempts=1)
+            drain(reader)
+            found = [(letter.value, letter.origin, letter.cause) for letter in reader.dead()]
+            assert found == [(b"value-1", None, None), (b"value-2", None, None)]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        (Cause("ValueError", "bad"), "ValueError: bad"),
+        (Cause("ValueError", ""), "ValueError"),
+        (Cause("", "bad"), "bad"),
+    ],
+)
+def test_a_cause_is_shown_by_what_is_known_of_it(cause: Cause, shown: str) -> None:
+    assert str(cause) == shown
