@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -100,6 +100,47 @@ def installed(instrument: Instrument) -> Iterator[None]:
         install(before)
 
 
+@contextmanager
+def also_installed(instrument: Instrument) -> Iterator[None]:
+    """Report to an instrument for a while, and to the one that is installed as before."""
+    before = _installed
+    with installed(instrument if before is None else _Both(before, instrument)):
+        yield
+
+
+class _Both:
+    """Reports to two instruments; what happens to one of them does not concern the other."""
+
+    def __init__(self, first: Instrument, second: Instrument) -> None:
+        self._pair = (first, second)
+
+    def begin(self, name: str, object: str) -> list[Any]:
+        return [_told(one.begin, name, object) for one in self._pair]
+
+    def begin_handling(
+        self, name: str, object: str, headers: Iterable[Mapping[str, bytes]]
+    ) -> list[Any]:
+        return [_begin_handling(one, name, object, headers) for one in self._pair]
+
+    def end(self, token: Any, event: Event) -> None:
+        for one, own in zip(self._pair, token, strict=True):
+            _told(one.end, own, event)
+
+    def count(self, name: str, object: str, n: int = 1) -> None:
+        for one in self._pair:
+            _told(one.count, name, object, n)
+
+
+def _begin_handling(
+    instrument: Instrument, name: str, object: str, headers: Iterable[Mapping[str, bytes]]
+) -> Any:
+    """Tell an instrument of a handler that begins, with the headers of its messages if it asks."""
+    begin = getattr(instrument, "begin_handling", None)
+    if begin is None:
+        return _told(instrument.begin, name, object)
+    return _told(begin, name, object, headers)
+
+
 class Observation:
     """An operation under way: filled in as it goes on, reported by ``end``, once."""
 
@@ -115,12 +156,11 @@ class Observation:
     ) -> None:
         self._instrument, self._clock = instrument, clock
         self.name, self.object, self.messages, self.bytes = name, object, 0, 0
-        begin_handling = getattr(instrument, "begin_handling", None) if handled else None
-        if begin_handling is None:
-            self._token = _told(instrument.begin, name, object)
-        else:
+        if handled and hasattr(instrument, "begin_handling"):
             headers = [message.headers for message in handled]
-            self._token = _told(begin_handling, name, object, headers)
+            self._token = _begin_handling(instrument, name, object, headers)
+        else:
+            self._token = _told(instrument.begin, name, object)
         self._began = clock()
 
     def end(self, outcome: Outcome = "ok", error: BaseException | None = None) -> None:

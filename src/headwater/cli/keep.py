@@ -9,6 +9,8 @@ import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.monitoring_options import MonitoringFlags
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, StoreUrl, connected, known
 from headwater.errors import StoreError, UnreadableNode
 from headwater.outages import store_may_recover
@@ -51,6 +53,7 @@ class _Chores(NamedTuple):
     keep: Callable[[str], bool]
 
 
+@grouped
 def keep(
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     interval: Annotated[float, typer.Option(min=0.01, help="Seconds between rounds.")] = 10.0,
@@ -64,6 +67,8 @@ def keep(
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
+    *,
+    monitoring: MonitoringFlags,
 ) -> None:
     """Seal nodes, apply retention, compact where asked for, and give up what has expired.
 
@@ -76,7 +81,7 @@ def keep(
     from headwater.stopping import StopSignal, stop_on_signals
 
     stop = StopSignal()
-    with stop_on_signals(stop.set), connected(store) as hw:
+    with stop_on_signals(stop.set), connected(store) as hw, monitoring.watched(store):
         for name in streams or ():
             known(hw, name)
         chores = _chores(hw, streams, queues, as_json)

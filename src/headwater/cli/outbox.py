@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,10 +19,13 @@ from rich.text import Text
 from headwater import views
 from headwater.cli import output
 from headwater.cli.logging_lines import logged_lines
+from headwater.cli.monitoring_options import MonitoringFlags
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import AsJson, DatabaseUrl, StoreUrl, connected
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
+    from headwater.metrics.exposition import Page
     from headwater.outbox import Outbox, Progress, Status, Streamer
 
 app = typer.Typer(no_args_is_help=True, help="Stream what transactions staged in SQL to the log.")
@@ -43,6 +47,7 @@ def create(db: DatabaseUrl) -> None:
 
 
 @app.command()
+@grouped
 def stream(
     db: DatabaseUrl,
     store: StoreUrl = None,
@@ -55,6 +60,8 @@ def stream(
     every: Annotated[
         float, typer.Option(min=0.1, help="Without a terminal: seconds between two lines.")
     ] = 10.0,
+    *,
+    monitoring: MonitoringFlags,
 ) -> None:
     """Stream until Ctrl-C or SIGTERM. One leads; any number may stand by.
 
@@ -63,6 +70,7 @@ def stream(
     """
     from headwater.outbox import Outbox, Streamer
     from headwater.sql.engines import open_engine
+    from headwater.sql.safe_names import safe_name
     from headwater.stopping import stop_on_signals
 
     with open_engine(db) as engine, connected(store) as hw:
@@ -71,6 +79,7 @@ def stream(
         with (
             Streamer(outbox, hw, id_header=id_header) as streamer,
             stop_on_signals(streamer.stop),
+            monitoring.watched(store, partial(_add_metrics, outbox, safe_name(engine))),
             _shown(streamer, outbox, every),
         ):
             streamer.run()
@@ -106,6 +115,12 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
                 for c in found.checkpoints
             ],
         )
+
+
+def _add_metrics(outbox: Outbox, database: str, page: Page) -> None:
+    from headwater.metrics.objects import add_outbox
+
+    add_outbox(page, database, outbox.status())
 
 
 @contextmanager

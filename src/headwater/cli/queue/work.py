@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli.logging_lines import logged_lines
+from headwater.cli.monitoring_options import MonitoringFlags
+from headwater.cli.option_groups import grouped
 from headwater.cli.options import StoreUrl, connected
 from headwater.cli.queue.cli_types import QueueName
 
@@ -20,6 +22,7 @@ class CommandFailed(Exception):
     """The command of a message ended with an exit code other than 0."""
 
 
+@grouped
 def work(
     name: QueueName,
     command: Annotated[
@@ -41,6 +44,8 @@ def work(
         ),
     ] = 30_000,
     store: StoreUrl = None,
+    *,
+    monitoring: MonitoringFlags,
 ) -> None:
     """Run a command for each message of a queue until Ctrl-C or SIGTERM.
 
@@ -71,5 +76,6 @@ def work(
             logged_lines("headwater.queue"),
             logged_lines("headwater.workers"),
             stop_on_signals(worker.stop),
+            monitoring.watched(store),
         ):
             worker.run()

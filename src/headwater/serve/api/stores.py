@@ -7,19 +7,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from headwater.errors import HeadwaterError
 from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.release import __version__
-from headwater.serve.api.audit import AUDIT
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
+from headwater.serve.monitoring import store_missing
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 from headwater.views.record import View
 from headwater.views.stores import DoctorView
-
-READY_S: Final = 2.0
 
 
 class HealthView(View, frozen=True, kw_only=True):
@@ -36,11 +33,9 @@ async def get_health(call: ApiCall) -> HealthView:  # noqa: ARG001
 
 async def get_readiness(call: ApiCall) -> HealthView:
     """Answer whether requests can be served: the store answers within two seconds."""
-    try:
-        async with asyncio.timeout(READY_S):
-            await call.hw.stream(AUDIT).info()
-    except (HeadwaterError, TimeoutError) as error:
-        raise Refused(503, f"the store does not answer: {error or 'it is too slow'}") from None
+    missing = await store_missing(call.hw)
+    if missing is not None:
+        raise Refused(503, missing)
     return HealthView()
 
 

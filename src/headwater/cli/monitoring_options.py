@@ -1,0 +1,63 @@
+"""The options of commands that run for long and may be watched: metrics, and whether they work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.option_groups import OptionGroup
+
+if TYPE_CHECKING:
+    from headwater.serve.monitoring import AddMetrics
+
+
+@dataclass(frozen=True)
+class MonitoringFlags(OptionGroup):
+    """Where a process is watched, and by whom."""
+
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDR",
+            help="Host and port at which /metrics, /healthz and /readyz are answered.",
+            show_default=False,
+        ),
+    ] = None
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="HEADWATER_TOKENS",
+            help="The file of tokens, made by `headwater token`, one of which /metrics then needs; "
+            "without it, --metrics is on the loopback only.",
+            show_default=False,
+        ),
+    ] = None
+
+    @contextmanager
+    def watched(self, store: str | None, *parts: AddMetrics) -> Iterator[None]:
+        """Let this process be watched while a block runs, if that was asked for.
+
+        It is ready while its store answers. Raises InvalidInput for an address that cannot be.
+        """
+        if self.metrics is None:
+            yield
+            return
+        from headwater.lazy_names import extra_needed
+
+        with extra_needed("serve"):
+            from headwater.serve.listening import parse_address
+            from headwater.serve.monitoring import monitored, store_ready
+        from headwater.serve.token_file import TokenFile
+
+        tokens = None if self.tokens is None else TokenFile(self.tokens)
+        address = parse_address(self.metrics)
+        with monitored(address, tokens, parts=parts, ready=store_ready(store)) as url:
+            output.warn(f"metrics on {url}/metrics")
+            yield
