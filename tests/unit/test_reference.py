@@ -11,7 +11,7 @@ import pytest
 from markdown.extensions.toc import slugify
 
 import headwater
-from headwater import errors, instrument, outbox, serve, timeline
+from headwater import errors, instrument, outbox, serve, testing, timeline
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
@@ -38,6 +38,8 @@ PARTS_OF_THE_OUTBOX = (
     outbox.AsyncConsumer,
 )
 
+PARTS_OF_TESTS = (testing.PrivateStore, testing.StoreClock, testing.StoreFaults)
+
 
 def signature(function: Any) -> str:
     """Spell how a method is called, as the reference does: names and defaults, no types."""
@@ -63,7 +65,8 @@ def public_methods(kind: type) -> list[str]:
     [(kind, "python.md") for kind in HANDLES]
     + [(kind, "queue.md") for kind in QUEUES]
     + [(timeline.Farm, "timeline.md")]
-    + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX],
+    + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX]
+    + [(kind, "testing.md") for kind in PARTS_OF_TESTS],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_reference_tells_how_every_method_is_called(kind: type, page: str) -> None:
@@ -90,10 +93,11 @@ def test_the_reference_tells_of_every_property(kind: type) -> None:
     [
         (headwater, "python.md"),
         (outbox, "outbox.md"),
+        (testing, "testing.md"),
         (timeline, "timeline.md"),
         (serve, "http.md"),
     ],
-    ids=["", "outbox", "timeline", "serve"],
+    ids=["", "outbox", "testing", "timeline", "serve"],
 )
 def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> None:
     text = (REFERENCE / page).read_text("utf-8") + (REFERENCE / "errors.md").read_text("utf-8")

@@ -18,13 +18,15 @@ from headwater.errors import HeadwaterError, StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
+from headwater.store.aio_interception import AsyncInterceptedConnections
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.interception import interceptor_of
 from headwater.store.observing import Observed, RequestObservation
 from headwater.store.steps import LEAVE_TIMEOUT_S, Steps, StoreSteps, leave_of, random_token
-from headwater.store.url import resolve
+from headwater.store.url import Address, resolve
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class AsyncStore(StoreSteps):
         store = cls(
             address,
             server,
-            open_connections(address, server),
+            connections_to(address, server),
             clock,
             token,
             sleep=asyncio.sleep,
@@ -209,3 +211,11 @@ class AsyncStore(StoreSteps):
         await self.connections.close()
         if self.server is not None:
             await asyncio.to_thread(self.server.close)
+
+
+def connections_to(address: Address, server: EmbeddedServer | None) -> AsyncStoreConnections:
+    """Return the connections of a store, whose calls somebody may meet on their way."""
+    connections = open_connections(address, server)
+    if (interceptor := interceptor_of(address.safe)) is not None:
+        return AsyncInterceptedConnections(connections, interceptor)
+    return connections

@@ -19,6 +19,7 @@ from headwater.errors import (
     AccessDenied,
     FormatNotInUse,
     FormatTooNew,
+    HeadwaterError,
     LogError,
     OutcomeUnknown,
     ReusedSequence,
@@ -115,6 +116,9 @@ class Recovery:
 
         Raises Refusal for a function's own answer, else an error of the StoreError tree.
         """
+        if isinstance(error, HeadwaterError):
+            # It was made for the caller, as by a test that lets a call fail.
+            raise error
         if _code(_cause(error)):
             self.note_answer()
         step = self._next_step(error)

@@ -22,6 +22,7 @@ from headwater.store.call import Call, Clock, Look, Many, Operation, Request, Sc
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.interception import InterceptedConnections, interceptor_of
 from headwater.store.observing import Observed, RequestObservation
 from headwater.store.steps import Steps, StoreSteps, leave_of, random_token
 from headwater.store.url import resolve
@@ -59,10 +60,13 @@ class Store(StoreSteps):
         server = None
         if address.directory is not None:
             server = EmbeddedServer.open(address.directory)
+        connections = open_connections(address, server)
+        if (interceptor := interceptor_of(address.safe)) is not None:
+            connections = InterceptedConnections(connections, interceptor)
         super().__init__(
             address,
             server,
-            open_connections(address, server),
+            connections,
             clock,
             token,
             sleep=time.sleep,

@@ -1,0 +1,122 @@
+"""What happens to the calls of a store on their way: the seam by which tests make them fail.
+
+A program may state, for the address of a store, who decides what becomes of each command. It is
+asked for once, when a client connects: a client of any other store has its connections as they are,
+and pays nothing. Only calls of this process are met, and none of those that share a pipe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from headwater.errors import HeadwaterError
+from headwater.store.call import Key
+from headwater.store.connections import ServerConnections, StoreConnections
+
+
+class Interference(NamedTuple):
+    """What becomes of one command: it waits; it is not sent; it is carried out, but not answered.
+
+    An error of redis-py is one of the connection, from which the store recovers as it always does.
+    Any other goes to the caller as it is.
+    """
+
+    delay_s: float = 0
+    before: Exception | None = None
+    after: Exception | None = None
+
+
+class Interceptor(Protocol):
+    """Decides what becomes of commands; it is called from any thread."""
+
+    def meet(self, command: tuple[Any, ...]) -> Interference | None:
+        """Return what becomes of a command; None lets it pass."""
+
+
+_interceptors: dict[str, Interceptor] = {}
+
+
+@contextmanager
+def intercepted(safe: str, interceptor: Interceptor) -> Iterator[None]:
+    """Let it meet the calls of clients that connect meanwhile to the store of that safe name."""
+    _interceptors[safe] = interceptor
+    try:
+        yield
+    finally:
+        del _interceptors[safe]
+
+
+def interceptor_of(safe: str) -> Interceptor | None:
+    """Return who meets the calls to the store of that safe name; None is the rule."""
+    return _interceptors.get(safe)
+
+
+class MetCommands:
+    """Several commands that go together, each with what becomes of it."""
+
+    def __init__(
+        self, interceptor: Interceptor, commands: Sequence[tuple[Key, tuple[Any, ...]]]
+    ) -> None:
+        self._found = [interceptor.meet(command) or Interference() for _, command in commands]
+        self.delay_s = max((each.delay_s for each in self._found), default=0)
+        self.sent = [
+            command
+            for command, each in zip(commands, self._found, strict=True)
+            if each.before is None
+        ]
+
+    def replies(self, received: list[Any]) -> list[Any]:
+        """Return what the caller gets, of the replies to what was sent; raises what it must see."""
+        arrived = iter(received)
+        replies = []
+        for each in self._found:
+            reply = each.before if each.before is not None else next(arrived)
+            reply = reply if each.after is None else each.after
+            if isinstance(reply, HeadwaterError):
+                raise reply
+            replies.append(reply)
+        return replies
+
+
+class InterceptedConnections:
+    """The connections of a store whose calls somebody meets."""
+
+    def __init__(self, connections: StoreConnections, interceptor: Interceptor) -> None:
+        self._connections = connections
+        self._interceptor = interceptor
+
+    def send(
+        self, key: Key, command: tuple[Any, ...], *, fresh: bool, wait_s: float | None = None
+    ) -> Any:
+        """See StoreConnections."""
+        found = self._interceptor.meet(command)
+        if found is None:
+            return self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        time.sleep(found.delay_s)
+        if found.before is not None:
+            raise found.before
+        reply = self._connections.send(key, command, fresh=fresh, wait_s=wait_s)
+        if found.after is not None:
+            raise found.after
+        return reply
+
+    def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
+        """See StoreConnections."""
+        met = MetCommands(self._interceptor, commands)
+        time.sleep(met.delay_s)
+        return met.replies(self._connections.send_all(met.sent) if met.sent else [])
+
+    def servers(self) -> list[ServerConnections]:
+        """See StoreConnections; what is asked of a server by itself is met by nobody."""
+        return self._connections.servers()
+
+    def renew(self) -> None:
+        """See StoreConnections."""
+        self._connections.renew()
+
+    def close(self) -> None:
+        """See StoreConnections."""
+        self._connections.close()

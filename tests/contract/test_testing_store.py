@@ -1,0 +1,190 @@
+"""Private stores for tests: empty, met by nobody else, with a clock to move and with faults."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import headwater
+from headwater import testing
+from headwater.errors import InvalidInput, OutcomeUnknown, StoreUnreachable
+from headwater.testing import PrivateStore
+from tests.support.servers import until
+
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture
+def hw() -> Iterator[PrivateStore]:
+    with testing.store() as hw:
+        yield hw
+
+
+# ── Private ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_store_is_empty_and_its_server_is_used_again() -> None:
+    with testing.store() as first:
+        first.stream("rides").write("t", b"v")
+        first.clock.advance(HOUR)
+        first.faults.fail("stream.info")
+        pid = first.store.command("INFO", "server")[0].split(b"process_id:")[1].split()[0]
+    with testing.store() as second:
+        assert second.streams() == []
+        assert second.stream("rides").info().last == 0
+        assert second.clock.ahead == dt.timedelta(0)
+        written = second.stream("rides").write("t", b"v")
+        (message,) = second.stream("rides").read(written, 1)
+        assert message is not None
+        assert abs(message.time_ms / 1000 - dt.datetime.now(dt.UTC).timestamp()) < 600
+        assert pid in second.store.command("INFO", "server")[0]
+
+
+def test_two_stores_at_once_never_meet() -> None:
+    with testing.store() as one, testing.store() as other:
+        one.queue("mail").push(b"one")
+        one.clock.advance(HOUR)
+        assert other.queue("mail").pop() == []
+        assert one.url != other.url
+        assert other.clock.ahead == dt.timedelta(0)
+
+
+def test_what_a_test_leaves_behind_does_not_reach_the_next_store() -> None:
+    ended: list[BaseException] = []
+    with testing.store() as first:
+        left = headwater.connect(first.url)
+        group = left.stream("rides").group("workers")
+
+        def wait() -> None:
+            try:
+                group.read(1, block_ms=60_000)
+            except headwater.StoreError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        until(lambda: b"cmd=blpop" in first.store.command("CLIENT", "LIST")[0])
+    with testing.store() as second:
+        second.stream("rides").write("t", b"v")
+        assert second.stream("rides").info().groups == ()
+        with pytest.raises(headwater.StoreError):
+            headwater.connect(first.url, wait_ms=0)
+        left.close()
+        thread.join(30)
+        assert ended
+
+
+# ── The clock ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_due_later_is_due_when_the_clock_is_moved(hw: PrivateStore) -> None:
+    mail, rides = hw.queue("mail"), hw.stream("rides")
+    mail.push(b"later", delay_ms=HOUR)
+    mail.push(b"once", dedupe="key", dedupe_ms=HOUR)
+    rides.write("t", b"v")
+    workers = rides.group("workers", dead_letters=True)
+    assert [m.attempt for m in workers.read(9, ack_ms=HOUR, expire_ms=HOUR * 2)] == [1]
+    assert [d.value for d in mail.pop(9)] == [b"once"]
+    before = hw.clock.now()
+    hw.clock.advance(HOUR)
+    assert hw.clock.now() - before >= HOUR
+    assert [d.value for d in mail.pop(9)] == [b"later"]
+    assert [m.attempt for m in workers.read(9, ack_ms=HOUR, expire_ms=HOUR * 2)] == [2]
+    mail.push(b"again", dedupe="key", dedupe_ms=HOUR)
+    assert [d.value for d in mail.pop(9)] == [b"again"]
+    hw.clock.move_to(hw.clock.now() + HOUR)
+    assert workers.read(9, ack_ms=HOUR) == []
+    assert len(workers.dead()) == 1
+    hw.clock.advance(0)
+    with pytest.raises(InvalidInput, match="cannot be moved back"):
+        hw.clock.move_to(before)
+
+
+def test_a_blocked_reader_notices_that_the_clock_was_moved(hw: PrivateStore) -> None:
+    mail = hw.queue("mail")
+    mail.push(b"later", delay_ms=HOUR)
+    found: list[bytes] = []
+    reader = threading.Thread(
+        target=lambda: found.extend(d.value for d in mail.pop(1, block_ms=60_000))
+    )
+    reader.start()
+    until(lambda: b"cmd=blpop" in hw.store.command("CLIENT", "LIST")[0])
+    hw.clock.advance(HOUR)
+    reader.join(30)
+    assert found == [b"later"]
+
+
+# ── Faults ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_operation_fails_loses_its_answer_or_is_cut_off_as_often_as_asked(
+    hw: PrivateStore,
+) -> None:
+    rides, mail = hw.stream("rides"), hw.queue("mail")
+    hw.faults.fail("stream.write", times=2)
+    for _ in range(2):
+        with pytest.raises(StoreUnreachable):
+            rides.write("t", b"not written")
+    hw.faults.lose("stream.write")
+    with pytest.raises(OutcomeUnknown):
+        rides.write("t", b"written")
+    hw.faults.disconnect("stream.write")
+    with pytest.raises(OutcomeUnknown):
+        rides.write("t", b"written too")
+    assert [m and m.value for m in rides.read(1, 9)] == [b"written", b"written too"]
+    mail.push_many([b"1", b"2"])
+    first, second = mail.pop(2, ack_ms=HOUR)
+    hw.faults.fail("queue.ack")
+    assert mail.extend(first, ack_ms=HOUR) == 1
+    with pytest.raises(StoreUnreachable):
+        mail.ack(first)
+    hw.faults.lose("*.ack")
+    with pytest.raises(OutcomeUnknown):
+        mail.ack(first)
+    # It is harmless to send an ack again, and so the client does.
+    hw.faults.disconnect("queue.ack")
+    assert mail.ack(second) == 0
+    assert mail.stats().unacked == 0
+    hw.faults.slow("queue.push", 1)
+    hw.faults.fail("queue.pop")
+    assert hw.faults.pending == ["queue.push", "queue.pop"]
+    hw.faults.clear()
+    assert mail.pop() == []
+    with pytest.raises(InvalidInput, match=r"queue\.ack"):
+        hw.faults.fail("stream.ack")
+
+
+def test_faults_meet_async_clients_in_whatever_loop_they_run(hw: PrivateStore) -> None:
+    client = hw.async_client()
+
+    async def test() -> int:
+        hw.faults.lose("stream.write")
+        with pytest.raises(OutcomeUnknown):
+            await client.stream("rides").write("t", b"v")
+        hw.faults.fail("queue.push", times=1)
+        with pytest.raises(StoreUnreachable):
+            await client.queue("mail").push(b"v")
+        return (await client.stream("rides").info()).last
+
+    assert [asyncio.run(test()), asyncio.run(test())] == [1, 2]
+
+
+def test_a_killed_store_comes_back_with_what_it_acknowledged(hw: PrivateStore) -> None:
+    rides = hw.stream("rides")
+    rides.write("t", b"v")
+    hw.clock.advance(HOUR)
+    hw.kill()
+    with pytest.raises(headwater.StoreError):
+        headwater.connect(hw.url, wait_ms=0)
+    hw.start()
+    assert rides.info().last == 1
+    assert hw.clock.ahead == HOUR
+    rides.write("t", b"w")
+    first, second = rides.read(1, 2)
+    assert first is not None
+    assert second is not None
+    assert second.time_ms - first.time_ms >= HOUR / dt.timedelta(milliseconds=1)
