@@ -114,7 +114,7 @@ class ApiClient:
     def post(self, path: str, body: Any, **words: Any) -> Answer:
         return self.ask("POST", path, body, **words)
 
-    def events(self, path: str, last: int | None = None) -> Iterator[dict[str, str]]:
+    def events(self, path: str, last: int | str | None = None) -> Iterator[dict[str, str]]:
         """Open a tail and return its events, without comments and what says when to reconnect."""
         sent = {} if last is None else {"Last-Event-ID": str(last)}
         if self._token:

@@ -8,7 +8,7 @@ is left out; a stream or queue is shown as an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headwater.errors import UnknownGroup
@@ -103,7 +103,11 @@ def _group(handle: GroupHandle) -> Operation[GroupInfo | None]:
 
 def all_topics() -> Operation[list[TopicStreams]]:
     """Return every topic and the streams behind it."""
-    names = yield from list_topics()
+    return (yield from some_topics((yield from list_topics())))
+
+
+def some_topics(names: Sequence[str]) -> Operation[list[TopicStreams]]:
+    """Return the named topics, those of them that are there, and the streams behind them."""
     counts = yield from together(map(partitions_of, names))
     partitions = [
         [f"{name}/{place}" for place in range(count)]

@@ -42,7 +42,7 @@ class RangeOfOffsets(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 # Not pairs for ranges: msgspec 0.22 crashes on unions of numbers with bounds and tuples.
-_Offsets = Annotated[
+GivenOffsets = Annotated[
     list[Offset | RangeOfOffsets],
     Meta(max_length=10_000, description="Offsets, and ranges of them."),
 ]
@@ -106,20 +106,20 @@ class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
 class OffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
     """The messages that are meant."""
 
-    offsets: _Offsets
+    offsets: GivenOffsets
 
 
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     """The messages that are rejected, and when they are redelivered."""
 
-    offsets: _Offsets
+    offsets: GivenOffsets
     delay_ms: Milliseconds = 0
 
 
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
     """The messages that are held, and for how long from now on."""
 
-    offsets: _Offsets
+    offsets: GivenOffsets
     ack_ms: AckMs
 
 
@@ -141,12 +141,9 @@ class LettersBody(msgspec.Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MAX_READ)] = 1000
 
 
-def _meant(call: ApiCall) -> list[int | tuple[int, int]]:
+def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     """Return the offsets of a request as the library takes them."""
-    return [
-        (one.first, one.last) if isinstance(one, RangeOfOffsets) else one
-        for one in call.body.offsets
-    ]
+    return [(one.first, one.last) if isinstance(one, RangeOfOffsets) else one for one in offsets]
 
 
 def _group(call: ApiCall) -> Any:
@@ -194,21 +191,21 @@ async def read_group(call: ApiCall) -> GroupReadView:
 async def ack_messages(call: ApiCall) -> AckedView:
     """Acknowledge messages: they are done. Answers how many were pending."""
     stream, group = call.names
-    acked = await _group(call).ack(*_meant(call))
+    acked = await _group(call).ack(*meant(call.body.offsets))
     return AckedView(stream=stream, group=group, acked=acked)
 
 
 async def nack_messages(call: ApiCall) -> NackedView:
     """Reject messages: they are redelivered, after delay_ms."""
     stream, group = call.names
-    nacked = await _group(call).nack(*_meant(call), delay_ms=call.body.delay_ms)
+    nacked = await _group(call).nack(*meant(call.body.offsets), delay_ms=call.body.delay_ms)
     return NackedView(stream=stream, group=group, nacked=nacked)
 
 
 async def extend_messages(call: ApiCall) -> ExtendedView:
     """Take more time for messages: they are redelivered ack_ms from now."""
     stream, group = call.names
-    extended = await _group(call).extend(*_meant(call), ack_ms=call.body.ack_ms)
+    extended = await _group(call).extend(*meant(call.body.offsets), ack_ms=call.body.ack_ms)
     return ExtendedView(stream=stream, group=group, extended=extended)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated, Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
@@ -97,27 +98,33 @@ def write_messages(call: ApiCall) -> Any:
     moment are written together; each is in the log whole or not at all.
     """
     query, request = call.query, call.request
+    given = given_entries(call)
+    if not isinstance(given, list):
+        return _append(call, given)
+    plain = query.producer is None and query.sequence is None and query.backlog is None
+    if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(given) <= MAX_BATCH_MESSAGES:
+        return _write_with_others(call, given)
+    return _write_many(call, given)
+
+
+def given_entries(call: ApiCall) -> list[Any] | pa.Table:
+    """Return the messages of a request, or the Arrow table of them; raises InvalidInput."""
     if call.body is None:
         media = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media == ARROW:
-            return _append(call)
-        entries = formats.entries_of_lines(request.body)
-    elif isinstance(call.body, NewMessage):
-        entries = [call.body.entry()]
-    else:
-        entries = [
-            # Most messages are plain text: for these no function is called.
-            (message.tag, message.value)
-            if message.data is UNSET
-            and not (message.encoding or message.headers)
-            and message.value is not UNSET
-            else message.entry()
-            for message in call.body
-        ]
-    plain = query.producer is None and query.sequence is None and query.backlog is None
-    if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(entries) <= MAX_BATCH_MESSAGES:
-        return _write_with_others(call, entries)
-    return _write_many(call, entries)
+            return formats.table_of_arrow(call.request.body)
+        return formats.entries_of_lines(call.request.body)
+    if isinstance(call.body, NewMessage):
+        return [call.body.entry()]
+    return [
+        # Most messages are plain text: for these no function is called.
+        (message.tag, message.value)
+        if message.data is UNSET
+        and not (message.encoding or message.headers)
+        and message.value is not UNSET
+        else message.entry()
+        for message in call.body
+    ]
 
 
 def _write_with_others(call: ApiCall, entries: list[Any]) -> asyncio.Future[LinesWrittenView]:
@@ -145,10 +152,10 @@ async def _write_many(call: ApiCall, entries: list[Any]) -> LinesWrittenView:
     return _written_view(call.name, offsets)
 
 
-async def _append(call: ApiCall) -> LinesWrittenView:
+async def _append(call: ApiCall, table: pa.Table) -> LinesWrittenView:
     query = call.query
     offsets = await call.served.writes.stream(call.name).append(
-        formats.table_of_arrow(call.request.body),
+        table,
         backlog=query.backlog,
         producer=query.producer,
         sequence=query.sequence,

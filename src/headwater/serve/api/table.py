@@ -10,12 +10,16 @@ from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
+from headwater.serve.api.topic_groups import TOPIC_GROUP_ROUTES
+from headwater.serve.api.topics import TOPIC_ROUTES
 
 ROUTES: Final = (
     *STORE_ROUTES,
     *STREAM_ROUTES,
     *UPKEEP_ROUTES,
     *GROUP_ROUTES,
+    *TOPIC_ROUTES,
+    *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
     *ICK_ROUTES,
 )

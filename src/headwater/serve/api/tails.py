@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # A comment is sent after so long, by which both sides notice that the other is gone.
 KEEP_ALIVE_MS: Final = 15_000
 _PAGE: Final = 1000
-_ALIVE: Final = b": still here\n\n"
+ALIVE: Final = b": still here\n\n"
 # How long a client waits before it connects again.
-_HELLO: Final = b"retry: 1000\n\n"
+HELLO: Final = b"retry: 1000\n\n"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,7 +93,7 @@ class Tails:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of a stream from an offset on, as long as the client is allowed to."""
         stream: AsyncStream[Any] | None = None
-        yield _HELLO
+        yield HELLO
         while allowed():
             follower = self._followers.get(name)
             if follower is None or follower.at != at:
@@ -109,8 +109,28 @@ class Tails:
             arrived = await follower.arrival()
             if arrived.at != at:
                 continue
-            yield arrived.events or _ALIVE
+            yield arrived.events or ALIVE
             at = arrived.next
+
+    async def news(self, places: dict[str, int]) -> None:
+        """Wait until a stream has something from its offset on, or it is time for a sign of life.
+
+        What is there already is not noticed: read it first.
+        """
+        waiting = []
+        for name, at in places.items():
+            follower = self._followers.get(name) or self._follow(name, at)
+            if follower.at > at:
+                return
+            waiting.append(follower.arrival())
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in waiting:
+                future.cancel()
+        errors = [error for one in done if (error := one.exception()) is not None]
+        if errors:
+            raise errors[0]
 
     def _follow(self, name: str, at: int) -> _Follower:
         def ended() -> None:

@@ -1,0 +1,308 @@
+"""Topics over HTTP: create, write, read and tail all partitions as one.
+
+A place in a topic is an offset in each partition, `5.1.12`: a read returns the place to go on at,
+and the id of an event is the place behind it. The partitions are also streams, `rides/0`, which are
+read as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import InvalidInput, UnknownTopic
+from headwater.log.aio_topic import AsyncTopic
+from headwater.log.extents import partitions_of
+from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS
+from headwater.log.topics import in_partition
+from headwater.log.types import Passage
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.fields import BlockMs, Count, ListQuery
+from headwater.serve.api.formats import NewMessage
+from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
+from headwater.serve.api.streams import WriteQuery, given_entries
+from headwater.serve.api.tails import ALIVE, HELLO
+from headwater.serve.http.messages import StreamedReply
+from headwater.serve.tokens import Scope
+from headwater.views.overview import some_topics
+from headwater.views.record import View
+from headwater.views.streams import (
+    GoneView,
+    MessageView,
+    OffsetsView,
+    TopicCreatedView,
+    TopicDeletedView,
+    TopicLinesWrittenView,
+    TopicView,
+)
+
+_PAGE: Final = 1000
+
+Place = Annotated[
+    str,
+    Meta(
+        pattern=r"^(first|last|[0-9]{1,16}(\.[0-9]{1,16})*)$",
+        description="first, last, or an offset in each partition, as 5.1.12.",
+    ),
+]
+
+
+class TopicsView(View, frozen=True, kw_only=True):
+    """Topics by name; ``next`` is the name to go on after, when there are more."""
+
+    topics: list[TopicView]
+    next: str | None
+
+
+class TopicPassageView(View, frozen=True, kw_only=True):
+    """What lies from a place of a topic on; the next read begins at ``next``.
+
+    ``gaps`` are offsets that were evicted before they could be read. ``last`` is where each
+    partition ended.
+    """
+
+    topic: str
+    messages: list[MessageView]
+    next: str
+    gaps: list[GoneView]
+    last: list[int]
+
+
+class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many partitions a topic has, for ever."""
+
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
+
+
+class TopicReadQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What is read: from which place on, how much, and how long it is waited for."""
+
+    from_: Place = msgspec.field(default="first", name="from")
+    count: Count = 100
+    block_ms: BlockMs = 0
+
+
+class TopicTailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a tail begins, unless the header Last-Event-ID says where it goes on."""
+
+    from_: Place = msgspec.field(default="last", name="from")
+
+
+async def known_topic(call: ApiCall) -> AsyncTopic[Any]:
+    """Return the topic of a request; raises UnknownTopic for one that is not there."""
+    topic = call.hw.topic(call.name)
+    if not await call.hw.store.run(partitions_of(call.name)):
+        raise UnknownTopic(call.name)
+    return topic
+
+
+async def list_topics(call: ApiCall) -> TopicsView:
+    """List the topics that the token may read, by name."""
+    names = [name for name in await call.hw.topics() if call.grant.allows(Scope.READ, name)]
+    page, following = call.query.of(names)
+    found = await call.hw.store.run(some_topics(page))
+    return TopicsView(topics=[TopicView.of(*topic) for topic in found], next=following)
+
+
+async def get_topic(call: ApiCall) -> TopicView:
+    """Show where a topic stands: its sums, and each partition as a stream."""
+    topic = await known_topic(call)
+    return TopicView.of(call.name, await topic.info())
+
+
+async def create_topic(call: ApiCall) -> TopicCreatedView:
+    """Create a topic; one that is there is left as it is, and refused with another number."""
+    has = await call.hw.topic(call.name, call.body.partitions).partitions()
+    return TopicCreatedView(topic=call.name, partitions=has)
+
+
+async def write_to_topic(call: ApiCall) -> TopicLinesWrittenView:
+    """Append messages, each to the partition of its tag; returns their offsets by partition.
+
+    The body is what a write to a stream takes. What goes to one partition is written whole or not
+    at all; a repeat with the same producer and sequence completes what was cut short. The first
+    write creates the topic, with 8 partitions.
+    """
+    query = call.query
+    topic = call.hw.topic(call.name)
+    given = given_entries(call)
+    write: Any = topic.write_many if isinstance(given, list) else topic.append
+    written: dict[int, range] = await write(
+        given, backlog=query.backlog, producer=query.producer, sequence=query.sequence
+    )
+    return TopicLinesWrittenView(
+        topic=call.name,
+        written=sum(map(len, written.values())),
+        partitions={
+            place: OffsetsView(first=offsets[0], last=offsets[-1])
+            for place, offsets in sorted(written.items())
+            if offsets
+        },
+    )
+
+
+async def read_topic(call: ApiCall) -> TopicPassageView:
+    """Read messages of all partitions from a place on; evicted offsets are shown as gaps.
+
+    Every partition has the same share of count, at least one message. With block_ms the request
+    waits for a first message (long poll).
+    """
+    query = call.query
+    topic = await known_topic(call)
+    at = await _offsets(call, topic, query.from_)
+    share = max(1, query.count // len(at))
+    found = await _passages(topic, at, share)
+    if query.block_ms and all(one.next == start for one, start in zip(found, at, strict=True)):
+        try:
+            async with asyncio.timeout(query.block_ms / 1000):
+                await call.served.tails.news(_streams(call.name, at))
+        except TimeoutError:
+            pass
+        found = await _passages(topic, at, share)
+    return TopicPassageView(
+        topic=call.name,
+        messages=[
+            MessageView.of(message)
+            for place, one in enumerate(found)
+            for message in in_partition(place, one.messages)
+        ],
+        next=_spelled(one.next for one in found),
+        gaps=[
+            GoneView(partition=place, gone=OffsetsView(first=one.gap[0], last=one.gap[1]))
+            for place, one in enumerate(found)
+            if one.gap is not None and query.from_ != "first"
+        ],
+        last=[one.last for one in found],
+    )
+
+
+async def tail_topic(call: ApiCall) -> Answered:
+    """Send messages of all partitions as they are written, as server-sent events.
+
+    The id of an event is the place behind it in all partitions; a client that reconnects with
+    Last-Event-ID goes on there and misses nothing. Offsets that were evicted before a slow client
+    came to them are named by an event `skipped`.
+    """
+    topic = await known_topic(call)
+    seen = call.header(b"last-event-id")
+    at = await _offsets(call, topic, call.query.from_ if seen is None else seen)
+    pieces = _events(call, topic, at, lambda: call.served.tokens.still(call.grant))
+    return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
+
+
+async def delete_topic(call: ApiCall) -> TopicDeletedView:
+    """Delete a topic with all its streams, groups and readers."""
+    await (await known_topic(call)).delete()
+    return TopicDeletedView(topic=call.name)
+
+
+async def _events(
+    call: ApiCall, topic: AsyncTopic[Any], at: list[int], allowed: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
+    share = max(1, _PAGE // len(at))
+    yield HELLO
+    waited = False
+    while allowed():
+        found = await _passages(topic, at, share)
+        if any(one.next > start for one, start in zip(found, at, strict=True)):
+            yield b"".join(_as_events(found, at))
+            at = [one.next for one in found]
+            waited = False
+        elif waited:
+            yield ALIVE
+            waited = False
+        else:
+            await call.served.tails.news(_streams(call.name, at))
+            waited = True
+
+
+def _as_events(found: list[Passage[Any]], at: list[int]) -> list[bytes]:
+    """Return passages as events, partition by partition; their ids are the places behind them."""
+    place_behind = list(at)
+    events = []
+    for place, one in enumerate(found):
+        if one.gap is not None:
+            first, last = one.gap
+            place_behind[place] = last + 1
+            gone = GoneView(partition=place, gone=OffsetsView(first=first, last=last))
+            events.append(_event(place_behind, gone, b"event: skipped\n"))
+        for message in in_partition(place, one.messages):
+            place_behind[place] = message.offset + 1
+            events.append(_event(place_behind, MessageView.of(message)))
+        place_behind[place] = one.next
+    return events
+
+
+def _event(place: list[int], view: View, kind: bytes = b"") -> bytes:
+    return b"%bid: %b\ndata: %b\n\n" % (
+        kind,
+        _spelled(place).encode(),
+        msgspec.json.encode(view),
+    )
+
+
+async def _passages(topic: AsyncTopic[Any], at: list[int], count: int) -> list[Passage[Any]]:
+    """Read on in every partition."""
+    streams = [await topic.partition(place) for place in range(len(at))]
+    return await asyncio.gather(
+        *(stream.read_from(start, count) for stream, start in zip(streams, at, strict=True))
+    )
+
+
+async def _offsets(call: ApiCall, topic: AsyncTopic[Any], place: str) -> list[int]:
+    """Return the offset in each partition that a place means; raises InvalidInput."""
+    if place in ("first", "last"):
+        facts = await topic.info()
+        return [max(one.first, 1) if place == "first" else one.last + 1 for one in facts]
+    partitions = await topic.partitions()
+    parts = place.split(".")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise InvalidInput(f"{place!r} is no place in a topic; give first, last, or as 5.1.12")
+    offsets = [int(part) for part in parts]
+    if len(offsets) != partitions or not all(1 <= one <= MAX_OFFSET for one in offsets):
+        raise InvalidInput(
+            f"topic {call.name!r} has {partitions} partitions; give an offset from 1 on for each"
+        )
+    return offsets
+
+
+def _spelled(offsets: Any) -> str:
+    return ".".join(map(str, offsets))
+
+
+def _streams(topic: str, at: list[int]) -> dict[str, int]:
+    return {f"{topic}/{place}": start for place, start in enumerate(at)}
+
+
+_ONE: Final = "/v1/topics/{topic}"
+TOPIC_ROUTES: Final = (
+    Route("GET", "/v1/topics", list_topics, Scope.READ, query=ListQuery, answer=TopicsView),
+    Route("GET", _ONE, get_topic, Scope.READ, answer=TopicView),
+    Route("PUT", _ONE, create_topic, Scope.WRITE, body=TopicBody, answer=TopicCreatedView),
+    Route("DELETE", _ONE, delete_topic, Scope.ADMIN, answer=TopicDeletedView, look=get_topic),
+    Route(
+        "POST",
+        f"{_ONE}/messages",
+        write_to_topic,
+        Scope.WRITE,
+        query=WriteQuery,
+        body=NewMessage | list[NewMessage],
+        bodies=(NDJSON, ARROW),
+        answer=TopicLinesWrittenView,
+        status=201,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/messages",
+        read_topic,
+        Scope.READ,
+        query=TopicReadQuery,
+        answer=TopicPassageView,
+        waits=True,
+    ),
+    Route("GET", f"{_ONE}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
+)

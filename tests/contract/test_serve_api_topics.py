@@ -1,0 +1,212 @@
+"""Topics over HTTP: all partitions as one, and nothing lost between them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import headwater
+from tests.support.api import ApiClient, ApiServer
+from tests.support.stores import Stores
+
+TAGS = [f"ride-{n}" for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def api(stores: Stores) -> Iterator[ApiServer]:
+    with ApiServer(stores.url("plain")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer) -> Iterator[ApiClient]:
+    client = api.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def path(client: ApiClient) -> str:
+    """The path of a new topic of three partitions."""
+    path = f"/v1/topics/t-{secrets.token_hex(4)}"
+    assert client.ask("PUT", path, {"partitions": 3}).body["partitions"] == 3
+    return path
+
+
+def write(client: ApiClient, path: str, value: str = "v") -> dict[str, Any]:
+    answer = client.post(f"{path}/messages", [{"tag": tag, "value": value} for tag in TAGS])
+    assert answer.status == 201
+    found: dict[str, Any] = answer.body
+    return found
+
+
+def seen(messages: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    return {(message["partition"], message["offset"]) for message in messages}
+
+
+def test_a_topic_is_created_once_and_for_all(client: ApiClient, path: str) -> None:
+    name = path.rpartition("/")[2]
+    assert client.ask("PUT", path, {"partitions": 3}).status == 200
+    assert client.ask("PUT", path, {"partitions": 4}).body["title"] == "PartitionMismatch"
+    assert client.get(path).body["partitions"][2]["name"] == f"{name}/2"
+    listed = client.get(f"/v1/topics?prefix={name}").body
+    assert [topic["name"] for topic in listed["topics"]] == [name]
+    assert client.ask("DELETE", path).body["deleted"]
+    assert client.get(path).body["title"] == "UnknownTopic"
+
+
+@pytest.mark.parametrize("what", ["", "/messages", "/tail", "/groups", "/groups/g"])
+def test_a_look_at_a_topic_that_is_not_there_does_not_create_it(
+    client: ApiClient, stores: Stores, what: str
+) -> None:
+    assert client.get(f"/v1/topics/nowhere{what}").body["title"] == "UnknownTopic"
+    with headwater.connect(stores.url("plain")) as hw:
+        assert "nowhere" not in hw.topics()
+
+
+def test_messages_go_to_the_partitions_of_their_tags_and_are_read_from_all(
+    client: ApiClient, path: str, stores: Stores
+) -> None:
+    written = write(client, path)
+    assert written["written"] == len(TAGS)
+    read = client.get(f"{path}/messages?count=1000").body
+    assert sorted(message["tag"] for message in read["messages"]) == sorted(TAGS)
+    with headwater.connect(stores.url("plain")) as hw:
+        topic = hw.topic(path.rpartition("/")[2])
+        for message in read["messages"]:
+            assert topic.partition_of(message["tag"]) == message["partition"]
+    assert {int(place): offsets["last"] for place, offsets in written["partitions"].items()} == {
+        place: last for place, last in enumerate(read["last"]) if last
+    }
+    again = client.post(
+        f"{path}/messages?producer=p&sequence=1", [{"tag": tag, "value": "once"} for tag in TAGS]
+    ).body
+    twice = client.post(
+        f"{path}/messages?producer=p&sequence=1", [{"tag": tag, "value": "once"} for tag in TAGS]
+    ).body
+    assert again == twice
+
+
+def test_a_reader_goes_on_from_place_to_place_and_has_everything_once(
+    client: ApiClient, path: str
+) -> None:
+    for _ in range(3):
+        write(client, path)
+    place, found = "first", []
+    while True:
+        read = client.get(f"{path}/messages?from={place}&count=6").body
+        assert len(read["messages"]) <= 6
+        if not read["messages"]:
+            break
+        found += read["messages"]
+        place = read["next"]
+    assert len(seen(found)) == len(found) == 3 * len(TAGS)
+    for wrong in ("1.1", "1.1.1.1", "0.1.1", "x", "1..1"):
+        assert client.get(f"{path}/messages?from={wrong}").status == 400
+
+
+def test_a_long_poll_waits_for_any_partition(api: ApiServer, client: ApiClient, path: str) -> None:
+    place = client.get(f"{path}/messages").body["next"]
+    empty = client.get(f"{path}/messages?from={place}&block_ms=1").body
+    assert (empty["messages"], empty["next"]) == ([], place)
+    with socket.create_connection(("127.0.0.1", api.port)) as poll:
+        poll.settimeout(30)
+        target = f"{path}/messages?from={place}&block_ms=60000"
+        poll.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        # The answer to a second request shows that the first was taken up.
+        assert client.get("/healthz").status == 200
+        client.post(f"{path}/messages", {"tag": "ride-9", "value": "x"})
+        assert b'"tag":"ride-9"' in poll.recv(65536)
+
+
+def test_a_tail_that_reconnects_anywhere_misses_nothing(
+    api: ApiServer, client: ApiClient, path: str
+) -> None:
+    write(client, path, "1")
+    tail = api.client()
+    events = list(islice(tail.events(f"{path}/tail?from=first"), 5))
+    tail.close()
+    write(client, path, "2")
+    again = api.client()
+    following = again.events(f"{path}/tail", last=events[-1]["id"])
+    events += islice(following, 2 * len(TAGS) - 5)
+    write(client, path, "3")
+    events += islice(following, len(TAGS))
+    again.close()
+    messages = [json.loads(event["data"]) for event in events]
+    assert len(seen(messages)) == len(messages) == 3 * len(TAGS)
+
+
+def test_what_was_evicted_is_named_by_partition(
+    api: ApiServer, client: ApiClient, path: str
+) -> None:
+    write(client, path)
+    last = client.get(f"{path}/messages").body["last"]
+    place = next(place for place, end in enumerate(last) if end > 1)
+    stream = f"/v1/streams/{path.rpartition('/')[2]}%2F{place}"
+    assert client.post(f"{stream}/evict", {"up_to": 1}).status == 200
+    gaps = client.get(f"{path}/messages?from=1.1.1").body["gaps"]
+    assert gaps == [{"partition": place, "gone": {"first": 1, "last": 1}}]
+    tail = api.client()
+    events = list(islice(tail.events(f"{path}/tail", last="1.1.1"), len(TAGS)))
+    skipped = [json.loads(event["data"]) for event in events if event.get("event") == "skipped"]
+    assert skipped == gaps
+    tail.close()
+
+
+def test_a_group_over_a_topic_hands_out_settles_and_gives_up(client: ApiClient, path: str) -> None:
+    write(client, path)
+    group = f"{path}/groups/g"
+    body = {"count": 100, "ack_ms": 60_000, "dead_letters": True}
+    taken = client.post(f"{group}/read", body).body["messages"]
+    assert len(seen(taken)) == len(TAGS)
+    by_place: dict[int, list[int]] = {}
+    for message in taken:
+        by_place.setdefault(message["partition"], []).append(message["offset"])
+    first, *rest = by_place
+    assert client.post(f"{group}/ack", {"offsets": {first: by_place[first]}}).body["acked"] == len(
+        by_place[first]
+    )
+    left = {place: [{"first": 1, "last": len(by_place[place])}] for place in rest}
+    number = sum(len(by_place[place]) for place in rest)
+    extended = client.post(f"{group}/extend", {"offsets": left, "ack_ms": 60_000}).body
+    assert extended["extended"] == number
+    assert client.post(f"{group}/nack", {"offsets": left}).body["nacked"] == number
+    again = client.post(f"{group}/read", {"count": 100, "ack_ms": 1, "expire_ms": 1}).body
+    assert {message["attempt"] for message in again["messages"]} == {2}
+    facts = client.get(group).body["groups"]
+    assert [(one["partition"], one["topic"]) for one in facts] == [
+        (place, path.rpartition("/")[2]) for place in range(3)
+    ]
+    assert client.get(f"{path}/groups").body["groups"] == facts
+    sought = client.post(f"{group}/seek", {"to": {first: 1}}).body
+    assert sought["next"] == {str(first): 1}
+    redone = client.post(f"{group}/read", {"count": 100, "ack_ms": 60_000}).body["messages"]
+    assert {(first, offset) for offset in by_place[first]} <= seen(redone)
+    assert client.post(f"{group}/ack", {"offsets": {"99": [1]}}).status == 400
+    assert client.ask("DELETE", group).body["removed"]
+    assert client.get(group).body["title"] == "UnknownGroup"
+    assert client.ask("DELETE", group).body["title"] == "UnknownGroup"
+
+
+def test_dead_letters_of_a_topic_are_shown_redriven_and_forgotten(
+    client: ApiClient, path: str, stores: Stores
+) -> None:
+    write(client, path)
+    with headwater.connect(stores.url("plain")) as hw:
+        group = hw.topic(path.rpartition("/")[2]).group("g", dead_letters=True)
+        assert group.bury(*group.read(100, ack_ms=60_000)) == len(TAGS)
+    dead = client.get(f"{path}/groups/g/dead").body["letters"]
+    assert {letter["tag"] for letter in dead} == set(TAGS)
+    redriven = client.post(f"{path}/groups/g/redrive", {"count": 5}).body["partitions"]
+    returned = sum(part["returned"] for part in redriven)
+    assert returned
+    forgotten = client.post(f"{path}/groups/g/discard", {"count": 1000}).body["discarded"]
+    assert forgotten == len(TAGS) - returned
+    assert client.get(f"{path}/groups/g/dead").body["letters"] == []
