@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -15,6 +16,8 @@ from headwater.errors import InvalidInput
 One = TypeVar("One")
 # A span of time: a number of milliseconds, or a timedelta.
 Duration: TypeAlias = "int | dt.timedelta"
+# The same, or a text such as "500ms", "30s", "5m", "12h", "7d", "2w".
+Span: TypeAlias = "int | dt.timedelta | str"
 
 # The name of a deadline in messages: by whichever of its names it was given.
 DEADLINE: Final = "ack_ms (or retry_ms)"
@@ -24,6 +27,14 @@ MAX_NAME_BYTES: Final = 200
 MAX_EXACT: Final = 2**53 - 1
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
+_UNITS_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 
 
 def check_name(name: str, what: str) -> str:
@@ -61,6 +72,27 @@ def whole_ms(span: Duration) -> int:
 def check_ms(value: Duration, what: str, least: int = 0, most: int = MAX_MS) -> int:
     """Accept a span of time, and return it in milliseconds."""
     return check_int(value if type(value) is int else whole_ms(value), what, least, most)
+
+
+def parse_span(text: str) -> int:
+    """Return the milliseconds of a text such as "30s" or "5m"; a bare number is milliseconds.
+
+    Raises InvalidInput.
+    """
+    match = re.fullmatch(r"([0-9]+)\s*(ms|[smhdw])?", text)
+    if not match:
+        raise InvalidInput(f"{text!r} is not a span of time like 7d, 12h, 30m, 45s or 500ms")
+    return int(match[1]) * _UNITS_MS[match[2] or "ms"]
+
+
+def check_span(value: Span, what: str, least: int = 0, most: int = MAX_MS) -> int:
+    """Accept a span of time, also as a text such as "30s", and return it in milliseconds."""
+    if isinstance(value, str):
+        try:
+            value = parse_span(value)
+        except InvalidInput as error:
+            raise InvalidInput(f"{what}: {error}") from None
+    return check_ms(value, what, least, most)
 
 
 def check_block(block_ms: Duration | float | None) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidInput
-from headwater.inputs import check_block, check_ms, deadline, needed_deadline
+from headwater.inputs import check_block, check_ms, check_span, deadline, needed_deadline
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,30 @@ def test_a_span_of_time_is_ms_or_a_timedelta(given: Any, ms: int) -> None:
 def test_what_is_no_span_of_time_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="delay_ms must be"):
         check_ms(given, "delay_ms")
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        ("250", 250),
+        ("500ms", 500),
+        ("30s", 30_000),
+        ("5 m", 300_000),
+        ("12h", 43_200_000),
+        ("7d", 604_800_000),
+        ("2w", 1_209_600_000),
+        (40, 40),
+        (dt.timedelta(seconds=2), 2000),
+    ],
+)
+def test_where_words_are_taken_a_span_of_time_may_have_a_unit(given: Any, ms: int) -> None:
+    assert check_span(given, "timeout") == ms
+
+
+@pytest.mark.parametrize("given", ["", "s", "5x", "-1s", "1.5s", "٣s", -1, None, "40000d"])
+def test_words_that_are_no_span_of_time_are_refused_by_name(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="timeout"):
+        check_span(given, "timeout")
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
+from headwater.inputs import parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic
 
-_DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
     "ki": 1024,
     "mi": 1024**2,
@@ -197,10 +197,10 @@ def milliseconds(word: str) -> str:
 
 def duration_ms(word: str) -> int:
     """Parse a span of time, as 7d, 12h, 30m, 45s, 500ms; a bare number is milliseconds."""
-    match = re.fullmatch(r"(\d+)\s*(ms|[smhdw])?", word)
-    if not match:
-        raise typer.BadParameter(f"{word!r} is not a span of time like 7d, 12h, 30m, 45s or 500ms")
-    return int(match[1]) * _DURATIONS[match[2] or "ms"]
+    try:
+        return parse_span(word)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def size_bytes(word: str) -> int:
