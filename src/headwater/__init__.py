@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headwater.errors import (
     AccessDenied,
     AllReplicasFailed,
+    AppRefused,
     ArchiveDamaged,
     ArchiveMismatch,
     ArchiveTaken,
@@ -85,6 +86,7 @@ from headwater.release import __version__
 
 if TYPE_CHECKING:
     from headwater import aio
+    from headwater.app.application import App
     from headwater.client import Headwater, connect
     from headwater.failures import Cause, Failure
     from headwater.headers import Headers
@@ -132,6 +134,8 @@ __all__ = [
     "AccessDenied",
     "Added",
     "AllReplicasFailed",
+    "App",
+    "AppRefused",
     "ArchiveDamaged",
     "ArchiveMismatch",
     "ArchiveTaken",
@@ -252,6 +256,7 @@ __all__ = [
 # without them, so they come with the first use of a name.
 _HOMES = {
     "headwater.aio": ("aio",),
+    "headwater.app.application": ("App",),
     "headwater.client": ("Headwater", "connect"),
     "headwater.failures": ("Cause", "Failure"),
     "headwater.headers": ("Headers",),

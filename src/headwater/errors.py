@@ -4,6 +4,7 @@
     ├── InvalidInput              the caller's argument is refused; nothing was sent
     ├── Undecodable               the value of a message is not what its codec says
     ├── HandlerTimeout            a handler of a worker ran longer than it may
+    ├── AppRefused                parts of an application cannot run as they are declared
     ├── ExtraMissing              a library is not installed that only some parts need
     ├── FormatTooNew              what is stored was written by a newer release
     ├── FormatNotInUse            older clients could not read what is to be written
@@ -106,6 +107,15 @@ def _meant(similar: str | None, cure: str) -> str:
 
 class InvalidInput(HeadwaterError, ValueError):
     """An argument is outside what is allowed; nothing was sent to the store."""
+
+
+class AppRefused(HeadwaterError):
+    """An application was checked before it runs, and cannot; ``faults`` is all that is wrong."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        listed = "".join(f"\n  {fault}" for fault in faults)
+        super().__init__(f"the application cannot run; correct what is listed:{listed}")
 
 
 class Undecodable(HeadwaterError, ValueError):

@@ -12,6 +12,7 @@ from markdown.extensions.toc import slugify
 
 import headwater
 from headwater import errors, instrument, outbox, serve, testing, timeline
+from headwater.app.running import RunningApp
 from headwater.ick import limits as ick_limits
 from headwater.log import limits
 from headwater.queue import limits as queue_limits
@@ -64,6 +65,7 @@ def public_methods(kind: type) -> list[str]:
     ("kind", "page"),
     [(kind, "python.md") for kind in HANDLES]
     + [(kind, "queue.md") for kind in QUEUES]
+    + [(kind, "app.md") for kind in (headwater.App, RunningApp)]
     + [(timeline.Farm, "timeline.md")]
     + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX]
     + [(kind, "testing.md") for kind in PARTS_OF_TESTS],
@@ -71,8 +73,9 @@ def public_methods(kind: type) -> list[str]:
 )
 def test_the_reference_tells_how_every_method_is_called(kind: type, page: str) -> None:
     text = (REFERENCE / page).read_text("utf-8")
+    shown = kind.__name__.removeprefix("Running")
     for name in public_methods(kind):
-        call = f"`{kind.__name__}.{name}{signature(getattr(kind, name))}`"
+        call = f"`{shown}.{name}{signature(getattr(kind, name))}`"
         assert call in text, f"{call} is not in docs/reference/{page}"
 
 

@@ -17,6 +17,7 @@ from headwater.cli import (
     outbox,
     queue,
     reader,
+    run,
     scrub,
     serve,
     spark,
@@ -67,6 +68,7 @@ app.add_typer(outbox.app, name="outbox")
 app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
 app.command("serve")(serve.serve)
+app.command("run")(run.run)
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
 app.command("scrub")(scrub.scrub)

@@ -16,7 +16,15 @@ from headwater.handlers import check_async, check_takes, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
-from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, NotBegun, batch_of
+from headwater.workers.handled import (
+    NOT_BEGUN,
+    Handled,
+    HandledBatch,
+    HandledCounts,
+    Item,
+    NotBegun,
+    batch_of,
+)
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 
@@ -71,6 +79,8 @@ class AsyncCrew(Generic[Item]):
         self._room = asyncio.Event()
         self._ended = False
         self._fault: InvalidInput | None = None
+        self._hands: list[asyncio.Task[None]] = []
+        self.counts = HandledCounts()
 
     async def run(self) -> None:
         """Work until ``stop``: then return what was not begun, and wait for running handlers.
@@ -78,13 +88,16 @@ class AsyncCrew(Generic[Item]):
         Raises InvalidInput when the handler turns out not to be async.
         """
         acks = asyncio.create_task(self._settle_until_ended())
-        hands = [asyncio.create_task(self._handle()) for _ in range(self._prefetch.concurrency)]
+        self._hands = hands = [
+            asyncio.create_task(self._handle()) for _ in range(self._prefetch.concurrency)
+        ]
         try:
             await self._take_until_stopped()
             self._return_untouched()
             for _ in hands:
                 self._work.put_nowait(None)
-            await asyncio.gather(*hands)
+            # They catch what handlers raise; only ``give_back`` ends them otherwise.
+            await asyncio.gather(*hands, return_exceptions=True)
             if self._fault:
                 raise self._fault
         finally:
@@ -99,6 +112,16 @@ class AsyncCrew(Generic[Item]):
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
+
+    def give_back(self) -> int:
+        """Cancel handlers, so that ``run`` returns all that is in hand, and ends.
+
+        To be called in the event loop. Returns how many messages were in hand.
+        """
+        self._stop.set()
+        for hand in self._hands:
+            hand.cancel()
+        return len(self._held)
 
     async def _take_until_stopped(self) -> None:
         outage = Outage(f"the worker of {self._source!r}", self._source.log)
@@ -194,11 +217,13 @@ class AsyncCrew(Generic[Item]):
         # First let go, then settle: what is returned may be redelivered here at once.
         for each in handled:
             del self._held[self._source.key_of(each.item)]
+        batch = batch_of(handled)
         try:
-            await self._source.settle(batch_of(handled))
+            await self._source.settle(batch)
         except HeadwaterError as error:
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
+        self.counts.add(batch)
         self._prefetch.adapt(len(handled))
         self._room.set()
 

@@ -11,7 +11,7 @@ from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.checks import check_object
-from headwater.workers.handled import HandledBatch
+from headwater.workers.handled import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
@@ -54,6 +54,18 @@ class AsyncQueueWorker:
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._crew.stop()
+
+    @property
+    def counts(self) -> HandledCounts:
+        """How many messages were handled since the worker was made, and how many failed."""
+        return self._crew.counts
+
+    def give_back(self) -> int:
+        """Cancel running handlers, so that ``run`` returns all messages in hand, and ends.
+
+        To be called in the event loop. Returns how many messages were in hand.
+        """
+        return self._crew.give_back()
 
 
 class _Queue(QueueMessages[AsyncQueue[Any]]):

@@ -13,7 +13,7 @@ from headwater.log.types import Message, TopicMessage
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.checks import check_object
 from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
-from headwater.workers.handled import HandledBatch
+from headwater.workers.handled import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -73,6 +73,18 @@ class AsyncWorker:
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._crew.stop()
+
+    @property
+    def counts(self) -> HandledCounts:
+        """How many messages were handled since the worker was made, and how many failed."""
+        return self._crew.counts
+
+    def give_back(self) -> int:
+        """Cancel running handlers, so that ``run`` returns all messages in hand, and ends.
+
+        To be called in the event loop. Returns how many messages were in hand.
+        """
+        return self._crew.give_back()
 
 
 class _Group(GroupMessages[AsyncGroup[Any] | AsyncTopicGroup[Any]]):

@@ -20,8 +20,15 @@ from headwater.handlers import check_done, check_sync, check_takes
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
-from headwater.workers.handled import NOT_BEGUN, Handled, HandledBatch, Item, batch_of
-from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
+from headwater.workers.handled import (
+    NOT_BEGUN,
+    Handled,
+    HandledBatch,
+    HandledCounts,
+    Item,
+    batch_of,
+)
+from headwater.workers.prefetch import BUSY_LOOK_MS, GIVE_BACK_S, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 from headwater.workers.timeouts import RunningHandler, TimedHandlers
 
@@ -77,6 +84,8 @@ class Crew(Generic[Item]):
         self._hands: set[threading.Thread] = set()
         self._hired = 0
         self._ending = False
+        self._settling = False
+        self.counts = HandledCounts()
 
     def run(self) -> None:
         """Work until ``stop``: then return what was not begun, and wait for running handlers."""
@@ -101,6 +110,20 @@ class Crew(Generic[Item]):
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
+
+    def give_back(self) -> int:
+        """Return all that is in hand, although handlers still run, for a process that ends now.
+
+        Waits some seconds for the store. Returns how many messages were in hand; what became of
+        their handlers no longer counts.
+        """
+        self._stop.set()
+        with self._changed:
+            held = list(self._held.values())
+            for item in held:
+                self._handled.put(Handled(item, NOT_BEGUN))
+            self._changed.wait_for(lambda: not (self._held or self._settling), GIVE_BACK_S)
+        return len(held)
 
     def _take_until_stopped(self) -> None:
         outage = Outage(f"the worker of {self._source!r}", self._source.log)
@@ -233,14 +256,18 @@ class Crew(Generic[Item]):
     def _settle(self, handled: list[Handled[Item]]) -> None:
         # First let go, then settle: what is returned may be redelivered here at once.
         with self._changed:
-            for each in handled:
-                del self._held[self._source.key_of(each.item)]
+            # What was given back while its handler ran is reported twice; the first report counts.
+            let_go, key_of = self._held.pop, self._source.key_of
+            batch = batch_of([one for one in handled if let_go(key_of(one.item), None) is not None])
+            self._settling = True
         try:
-            self._source.settle(batch_of(handled))
+            self._source.settle(batch)
         except HeadwaterError as error:
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
         with self._changed:
+            self.counts.add(batch)
+            self._settling = False
             self._prefetch.adapt(len(handled))
             self._changed.notify_all()
 

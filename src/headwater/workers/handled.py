@@ -29,6 +29,20 @@ class HandledBatch(NamedTuple, Generic[Item]):
     failed: list[Failure]
 
 
+class HandledCounts:
+    """How many messages a crew has handled since it was made, and how many attempts failed."""
+
+    __slots__ = ("done", "failed")
+
+    def __init__(self) -> None:
+        self.done = self.failed = 0
+
+    def add(self, batch: HandledBatch[Item]) -> None:
+        """Count the messages of a batch that was settled."""
+        self.done += len(batch.done)
+        self.failed += len(batch.failed)
+
+
 def batch_of(handled: Iterable[Handled[Item]]) -> HandledBatch[Item]:
     """Sort messages by what became of them."""
     batch = HandledBatch[Item]([], [], [])

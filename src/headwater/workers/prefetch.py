@@ -12,6 +12,8 @@ MOST_AT_ONCE = 10_000
 LOOK_MS = 500
 # The same while it holds messages, which it must then return to the store at once.
 BUSY_LOOK_MS = 100
+# How long a process that ends waits for the store to take its messages back.
+GIVE_BACK_S = 5.0
 # How much work is fetched ahead, and how much at most, so that quick handlers need few round trips.
 AHEAD_S = 0.05
 MOST_AHEAD = 1000

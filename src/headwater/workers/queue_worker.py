@@ -15,7 +15,7 @@ from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
-from headwater.workers.handled import HandledBatch
+from headwater.workers.handled import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.queue_messages import QueueMessages, WorkerOptions
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
@@ -70,6 +70,18 @@ class QueueWorker:
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._crew.stop()
+
+    @property
+    def counts(self) -> HandledCounts:
+        """How many messages were handled since the worker was made, and how many failed."""
+        return self._crew.counts
+
+    def give_back(self) -> int:
+        """Return all messages in hand, although handlers still run, before the process ends.
+
+        Returns how many they were. What became of these handlers no longer counts.
+        """
+        return self._crew.give_back()
 
 
 class _Queue(QueueMessages[Queue[Any]]):

@@ -1,0 +1,265 @@
+"""App: a registry of what an application runs, and the ways to run it.
+
+    app = App(db="sqlite:///shop.db")
+
+    @app.worker(stream="orders", group="mail", codec=Order, concurrency=8, max_attempts=5)
+    def send_mail(message: Message[Order]) -> None: ...
+
+    app.stream_outbox()
+    app.keep()
+
+Declaring costs nothing and connects to nothing. ``headwater run module:app`` runs it, or
+``app.run()``; inside another program, ``app.lifespan``, ``app.run_async`` or ``app.start``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from headwater.app.checking import check_parts
+from headwater.app.consumer_part import AppliedFrom, ConsumerPart
+from headwater.app.declaring import (
+    BatchHandlerOf,
+    GroupDeclaration,
+    H,
+    HandlerOf,
+    TopicDeclaration,
+    WorkerDeclaration,
+)
+from headwater.app.parts import Fault, Part, chosen
+from headwater.app.resources import Places, Resources
+from headwater.app.running import RunningApp
+from headwater.app.streamer_part import StreamerPart
+from headwater.app.worker_part import MessagesFrom, SourceKind, WorkerPart
+from headwater.codecs import Value, ValueCodec
+from headwater.errors import InvalidInput
+from headwater.inputs import Span
+from headwater.log.types import Message, TopicMessage
+from headwater.queue.types import Delivery
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from headwater.outbox.plan import ConsumerOptions
+
+log = logging.getLogger("headwater.app")
+
+# How long a check waits for a store of which no server answers.
+_WAIT_MS = 10_000
+_OF_PART = ("name", "processes")
+
+
+class App(RunningApp):
+    """The parts of an application: workers, consumers, the streamer, the housekeeper.
+
+    ``store`` is the URL of the store, ``db`` that of the database, or an engine of SQLAlchemy.
+    ``profile`` names a profile of headwater.toml for what is not given; without it, the environment
+    decides, as for ``headwater.connect``.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        db: str | Engine | AsyncEngine | None = None,
+        *,
+        profile: str | None = None,
+    ) -> None:
+        super().__init__(Places(store, db, profile))
+
+    def __repr__(self) -> str:
+        return f"App({', '.join(self._parts)})"
+
+    def add(self, part: Part) -> None:
+        """Add a part; raises InvalidInput when the application has one of its name."""
+        if part.name in self._parts:
+            raise InvalidInput(
+                f"the application has a part {part.name!r} already; give name= to one of both"
+            )
+        self._parts[part.name] = part
+
+    # ── Workers ──────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def worker(
+        self, *, stream: str, group: str, codec: None = None, **options: Unpack[GroupDeclaration]
+    ) -> HandlerOf[Message]: ...
+    @overload
+    def worker(
+        self,
+        *,
+        stream: str,
+        group: str,
+        codec: Literal["json"],
+        **options: Unpack[GroupDeclaration],
+    ) -> HandlerOf[Message[Any]]: ...
+    @overload
+    def worker(
+        self,
+        *,
+        stream: str,
+        group: str,
+        codec: ValueCodec[Value],
+        **options: Unpack[GroupDeclaration],
+    ) -> HandlerOf[Message[Value]]: ...
+    @overload
+    def worker(
+        self, *, topic: str, group: str, codec: None = None, **options: Unpack[TopicDeclaration]
+    ) -> HandlerOf[TopicMessage]: ...
+    @overload
+    def worker(
+        self,
+        *,
+        topic: str,
+        group: str,
+        codec: Literal["json"],
+        **options: Unpack[TopicDeclaration],
+    ) -> HandlerOf[TopicMessage[Any]]: ...
+    @overload
+    def worker(
+        self,
+        *,
+        topic: str,
+        group: str,
+        codec: ValueCodec[Value],
+        **options: Unpack[TopicDeclaration],
+    ) -> HandlerOf[TopicMessage[Value]]: ...
+    @overload
+    def worker(
+        self, *, queue: str, codec: None = None, **options: Unpack[WorkerDeclaration]
+    ) -> HandlerOf[Delivery]: ...
+    @overload
+    def worker(
+        self, *, queue: str, codec: Literal["json"], **options: Unpack[WorkerDeclaration]
+    ) -> HandlerOf[Delivery[Any]]: ...
+    @overload
+    def worker(
+        self, *, queue: str, codec: ValueCodec[Value], **options: Unpack[WorkerDeclaration]
+    ) -> HandlerOf[Delivery[Value]]: ...
+    def worker(
+        self,
+        *,
+        stream: str | None = None,
+        topic: str | None = None,
+        queue: str | None = None,
+        group: str | None = None,
+        codec: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Declare a worker of a group of a stream or a topic, or of a queue.
+
+        The function below it handles one message at a time, and may be async; it stays as it is.
+        Options are those of Worker and QueueWorker, those of a group, ``partitions`` of a topic,
+        ``name`` and ``processes``. ``timeout`` is how long a handler may run; ``backoff`` is
+        "exponential", "fixed", "none" or the first pause; spans of time may be texts, as "30s".
+        With ``max_attempts`` a group keeps dead
+        letters. Raises InvalidInput and TypeError for what cannot be meant.
+        """
+        source = _source(stream, topic, queue, group, codec, options.pop("partitions", None))
+        _check_options(source.kind, options)
+
+        def declare(handler: Callable[[Any], object]) -> Callable[[Any], object]:
+            own = {key: options[key] for key in options if key not in _OF_PART}
+            name = options.get("name") or _name_of(handler)
+            processes = options.get("processes")
+            self.add(WorkerPart(name, source, handler, own, processes=processes))
+            return handler
+
+        return declare
+
+    # ── Other parts ──────────────────────────────────────────────────────────────────────────
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        stream: str | Sequence[str] | None = None,
+        topic: str | None = None,
+        codec: Any = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> BatchHandlerOf:
+        """Declare a consumer of streams or of a topic: each message has its effect in SQL once.
+
+        The function below it is called with a connection and a list of messages, and may be async;
+        it stays as it is. Options are those of Consumer. Raises InvalidInput.
+        """
+        if (stream is None) == (topic is None):
+            raise InvalidInput("a consumer reads streams or a topic: give stream= or topic=")
+        streams = () if stream is None else (stream,) if isinstance(stream, str) else tuple(stream)
+
+        def declare(handler: H) -> H:
+            self.add(ConsumerPart(name, AppliedFrom(streams, topic, codec), handler, options))
+            return handler
+
+        return declare
+
+    def stream_outbox(
+        self, *, name: str = "outbox", batch: int = 1000, id_header: bool = False
+    ) -> None:
+        """Declare the streamer, which brings what transactions staged to the log."""
+        self.add(StreamerPart(name, {"batch": batch, "id_header": id_header}))
+
+    def keep(self, *, name: str = "keep", every: Span = 10_000) -> None:
+        """Declare the housekeeper, which does what ``headwater keep`` does, so often."""
+        from headwater.app.keeper_part import KeeperPart
+
+        self.add(KeeperPart(name, every))
+
+    # ── Checking ─────────────────────────────────────────────────────────────────────────────
+
+    def check(self, *, only: Iterable[str] = (), without: Iterable[str] = ()) -> list[Fault]:
+        """Return all that is wrong with the parts, before they run; changes nothing.
+
+        It asks the store and the database. Raises InvalidInput for a name that no part has.
+        """
+        resources = Resources(self.places, wait_ms=_WAIT_MS)
+        try:
+            return check_parts(chosen(self._parts.values(), only, without), resources)
+        finally:
+            resources.close()
+
+
+def _source(
+    stream: str | None,
+    topic: str | None,
+    queue: str | None,
+    group: str | None,
+    codec: Any,
+    partitions: int | None,
+) -> MessagesFrom:
+    given: dict[SourceKind, str | None] = {"stream": stream, "topic": topic, "queue": queue}
+    named = [(kind, name) for kind, name in given.items() if name is not None]
+    if len(named) != 1:
+        raise InvalidInput("a worker has one source: give stream=, topic= or queue=")
+    kind, name = named[0]
+    if kind == "queue" and group is not None:
+        raise InvalidInput("a queue has no groups; leave group= out")
+    if kind != "queue" and group is None:
+        raise InvalidInput(f"a worker of a {kind} is a member of a group; give group=")
+    if kind != "topic" and partitions is not None:
+        raise InvalidInput("only a topic has partitions; leave partitions= out")
+    return MessagesFrom(kind, name, group, codec, partitions)
+
+
+def _check_options(kind: SourceKind, options: Iterable[str]) -> None:
+    """Raise TypeError for an option that neither the worker nor its part has."""
+    from headwater.workers.checks import check_options
+    from headwater.workers.queue_worker import QueueWorker
+    from headwater.workers.worker import Worker
+
+    own = (*_OF_PART, "backoff", "timeout")
+    if kind == "queue":
+        check_options(QueueWorker, [name for name in options if name not in own])
+    else:
+        known = (*own, "start", "max_pending", "dead_letters")
+        check_options(Worker, [name for name in options if name not in known])
+
+
+def _name_of(handler: Any) -> str:
+    name = getattr(inspect.unwrap(handler), "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise InvalidInput(f"{handler!r} has no name; give name=")
+    return name
