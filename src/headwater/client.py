@@ -5,28 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from headwater.client_handles import ClientHandles, shown_store, wait_seconds
 from headwater.codecs import AnyCodec, Value, ValueCodec
 from headwater.errors import StoreError, UnreadableNode
-from headwater.ick.ick import Ick, IckChannel
-from headwater.ick.layout import list_channels
-from headwater.ick.types import KeptChannel
 from headwater.inputs import Duration
 from headwater.log.handles import list_streams, list_topics
-from headwater.log.housekeeping import Kept
 from headwater.log.stream import Stream
-from headwater.log.topic import Topic
 from headwater.profiles import store_of
-from headwater.queue.handles import list_queues
-from headwater.queue.queue import Queue
-from headwater.queue.types import KeptQueue
-from headwater.scrubbing import RepairReport, ScrubRun
 from headwater.store.faults import Refusal
-from headwater.store.scrub_pace import ScrubProgress, ScrubReport
-from headwater.store.scrubbing import Checks, StoreKind
 from headwater.store.store import Store
+
+# A process that only reads a stream, such as those that Spark starts, imports nothing else.
+if TYPE_CHECKING:
+    from headwater.ick.ick import Ick, IckChannel
+    from headwater.ick.types import KeptChannel
+    from headwater.log.housekeeping import Kept
+    from headwater.log.topic import Topic
+    from headwater.queue.queue import Queue
+    from headwater.queue.types import KeptQueue
+    from headwater.scrubbing import RepairReport, ScrubRun
+    from headwater.store.scrub_pace import ScrubProgress, ScrubReport
+    from headwater.store.scrubbing import Checks, StoreKind
 
 
 class Headwater:
@@ -78,6 +79,8 @@ class Headwater:
         Without ``partitions``: what the topic has, or 8 for a new one. Raises PartitionMismatch.
         For ``codec`` see ``stream``.
         """
+        from headwater.log.topic import Topic
+
         handle = self._handles.topic(name, partitions, codec)
         self.store.run(handle.open())
         return Topic(self.store, handle, self._handles.member)
@@ -90,10 +93,14 @@ class Headwater:
     def queue(self, name: str, *, codec: ValueCodec[Value]) -> Queue[Value]: ...
     def queue(self, name: str, *, codec: AnyCodec[Any] | None = None) -> Queue[Any]:
         """Return the queue of that name; it need not exist yet. For ``codec`` see ``stream``."""
+        from headwater.queue.queue import Queue
+
         return Queue(self.store, self._handles.queue(name, codec))
 
     def ick(self, name: str) -> Ick:
         """Return the Ick under that key, which is the same for redis-ick; it need not exist yet."""
+        from headwater.ick.ick import Ick
+
         return Ick(self.store, self._handles.ick(name))
 
     def ick_channel(
@@ -112,11 +119,15 @@ class Headwater:
         ``ack_ms`` is how long a shard stays leased to a consumer that sends nothing, 30 s without
         it; ``lease_ms`` is another name of it.
         """
+        from headwater.ick.ick import IckChannel
+
         handle = self._handles.channel(name, shards, consumer, ack_ms, lease_ms)
         return IckChannel(self.store, handle)
 
     def ick_channels(self) -> list[str]:
         """Return the names of all channels, sorted."""
+        from headwater.ick.layout import list_channels
+
         return self.store.run(list_channels())
 
     def streams(self) -> list[str]:
@@ -129,6 +140,8 @@ class Headwater:
 
     def queues(self) -> list[str]:
         """Return the names of all queues, sorted."""
+        from headwater.queue.handles import list_queues
+
         return self.store.run(list_queues())
 
     def keep(self, *streams: str) -> list[Kept]:
@@ -170,6 +183,8 @@ class Headwater:
         objects; ``rate_mb_s`` bounds how much is read in a second; ``progress`` is called before
         each object; once ``stop`` returns True it ends, with what it has seen.
         """
+        from headwater.scrubbing import ScrubRun
+
         run = ScrubRun(names, kinds, rate_mb_s, progress, stop, self.store.clock)
         self._run_checks(run, run.checks())
         return run.scrub_report()
@@ -187,6 +202,8 @@ class Headwater:
         Each repair is one step on the condition that the object still is as it was seen, so that
         the store may be in use. Damaged bytes cannot be repaired; each defect names the way out.
         """
+        from headwater.scrubbing import ScrubRun
+
         run = ScrubRun(names, kinds, None, progress, stop, self.store.clock)
         self._run_checks(run, run.repairs(dry_run))
         return run.repair_report()

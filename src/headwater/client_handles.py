@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.codecs import AnyCodec, coder_of
-from headwater.ick.layout import LEASE_MS, ChannelHandle, finish_change, list_channels
-from headwater.ick.single import IckHandle
-from headwater.ick.types import KeptChannel
 from headwater.inputs import Duration, check_ms, deadline
-from headwater.log import housekeeping
 from headwater.log.handles import StreamHandle, list_deleted, list_streams
-from headwater.log.housekeeping import Kept
-from headwater.log.retention import free
-from headwater.log.topics import TopicHandle
-from headwater.queue import upkeep
-from headwater.queue.handles import QueueHandle, list_queues
-from headwater.queue.types import KeptQueue
 from headwater.store.call import Operation
+
+# Each data type is imported with its first use; see ``client``.
+if TYPE_CHECKING:
+    from headwater.ick.layout import ChannelHandle
+    from headwater.ick.single import IckHandle
+    from headwater.ick.types import KeptChannel
+    from headwater.log.housekeeping import Kept
+    from headwater.log.topics import TopicHandle
+    from headwater.queue.handles import QueueHandle
+    from headwater.queue.types import KeptQueue
 
 
 def member_name(token: str) -> str:
@@ -57,14 +57,20 @@ class ClientHandles:
         self, name: str, partitions: int | None, codec: AnyCodec[Any] | None = None
     ) -> TopicHandle:
         """Return the handle of a topic."""
+        from headwater.log.topics import TopicHandle
+
         return TopicHandle(name, partitions, self._registered, coder_of(codec))
 
     def queue(self, name: str, codec: AnyCodec[Any] | None = None) -> QueueHandle:
         """Return the handle of a queue."""
+        from headwater.queue.handles import QueueHandle
+
         return QueueHandle(name, self._registered, self.member, coder_of(codec))
 
     def ick(self, name: str) -> IckHandle:
         """Return the handle of an Ick."""
+        from headwater.ick.single import IckHandle
+
         return IckHandle(name, self._one_server)
 
     def channel(
@@ -76,6 +82,8 @@ class ClientHandles:
         lease_ms: Duration | None = None,
     ) -> ChannelHandle:
         """Return the handle of a channel; without ``consumer``, each has a name of its own."""
+        from headwater.ick.layout import LEASE_MS, ChannelHandle
+
         consumer = consumer or f"{self.member}.{self._token()}"
         held_ms = deadline(ack_ms, lease_ms, "lease_ms")
         held_ms = LEASE_MS if held_ms is None else held_ms
@@ -83,6 +91,9 @@ class ClientHandles:
 
     def keep(self, streams: Sequence[str]) -> Operation[list[Kept]]:
         """Keep the named streams; or all, and before them all queues and channels."""
+        from headwater.log import housekeeping
+        from headwater.log.retention import free
+
         if not streams:
             yield from self.keep_queues(())
             yield from self.keep_channels(())
@@ -96,6 +107,9 @@ class ClientHandles:
 
     def keep_queues(self, queues: Sequence[str]) -> Operation[list[KeptQueue]]:
         """Keep the named queues, or all."""
+        from headwater.queue import upkeep
+        from headwater.queue.handles import list_queues
+
         kept = []
         for name in queues or (yield from list_queues()):
             done = yield from upkeep.keep(self.queue(name))
@@ -104,6 +118,9 @@ class ClientHandles:
 
     def keep_channels(self, channels: Sequence[str]) -> Operation[list[KeptChannel]]:
         """Keep the named channels, or all."""
+        from headwater.ick.layout import finish_change, list_channels
+        from headwater.ick.types import KeptChannel
+
         kept = []
         for name in channels or (yield from list_channels()):
             handle = self.channel(name, None, self.member)

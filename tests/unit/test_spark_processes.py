@@ -1,4 +1,4 @@
-"""In Spark's Python processes our sources end in silence, and what stays is not searched again."""
+"""Our sources in Spark's Python processes: what they import, what they free, how they end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 FREEZING = """
 import gc, json
+import headwater.client
 from headwater.spark.engine.processes import quiet_and_freeze
 
 before = gc.get_freeze_count()
@@ -34,6 +35,27 @@ for error in (BrokenPipeError("nobody hears"), ValueError("a fault")):
     except Exception:
         traceback.print_exc()
 """
+PLANNING = """
+import json, sys
+import pyspark.sql.streaming.python_streaming_source_runner
+from headwater.spark.log.source import HeadwaterSource
+
+source = HeadwaterSource({"url": "redis://localhost:1", "stream": "rides"})
+source.streamReader(source.schema())
+print(json.dumps([name for name in sys.modules if name.startswith("headwater")]))
+"""
+# What a streaming query over a stream does not need.
+UNUSED = (
+    "headwater.aio_client",
+    "headwater.ick",
+    "headwater.queue",
+    "headwater.scrubbing",
+    "headwater.log.scrubbing",
+    "headwater.spark.archives",
+    "headwater.spark.engine.session",
+    "headwater.spark.log.batch_reader",
+    "headwater.spark.log.sink",
+)
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -54,3 +76,9 @@ def test_a_line_that_is_closed_is_no_fault_and_others_are_printed() -> None:
     printed = run(LEAVING).stderr
     assert "a fault" in printed
     assert "nobody hears" not in printed
+
+
+def test_the_python_of_a_streaming_query_imports_only_what_it_uses() -> None:
+    imported = json.loads(run(PLANNING).stdout)
+    assert "headwater.spark.log.stream_reader" in imported
+    assert [name for name in imported if name.startswith(UNUSED)] == []

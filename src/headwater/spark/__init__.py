@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark.engine.processes import is_spark_process, quiet_and_freeze
-from headwater.spark.engine.session import make_session, require_spark, unknown_formats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +66,8 @@ if is_spark_process():
 def __getattr__(name: str) -> Any:
     if name not in _JOBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headwater.spark.engine.session import require_spark
+
     require_spark()
     return getattr(import_module(f"headwater.spark.jobs.{name}"), name)
 
@@ -84,6 +85,8 @@ def session(
     Our formats work without it: a session that was made elsewhere gets them by ``register``, or
     finds them by itself through the modules ``pyspark_headwater...``.
     """
+    from headwater.spark.engine.session import make_session
+
     spark = make_session(master, app_name, conf)
     register(spark)
     return spark
@@ -95,6 +98,8 @@ def register(spark: SparkSession) -> None:
     Also makes it safe to push filters down to Python sources (see ``engine/optimizer_rule.py``),
     and lets Spark hide options that may hold passwords in the plans that it prints.
     """
+    from headwater.spark.engine.session import require_spark, unknown_formats
+
     require_spark()
     from headwater.spark.engine.optimizer_rule import install_rule
 

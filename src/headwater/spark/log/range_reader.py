@@ -7,10 +7,10 @@ the task was planned is noticed, and reported with its exact offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,15 +21,15 @@ from headwater.log.handles import StreamHandle
 from headwater.log.header_columns import with_maps
 from headwater.log.node import header_of
 from headwater.log.reading import Scanned, UnopenedNode
-from headwater.spark.archives.manifest import Archive, File
-from headwater.spark.archives.parquet import Wanted
-from headwater.spark.archives.reading import ALL, WITH_HEADERS, scan
 from headwater.spark.engine.failures import one_line
 from headwater.spark.log import columns, counted_ranges, filters
 from headwater.spark.log.decoding import ValueColumns
 from headwater.spark.log.filters import Condition
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from headwater.spark.archives.manifest import File
 
 # The JVM takes a batch as a whole, at some cost, and turns it into rows while the next one is made:
 # larger ones do not fit into its caches and delay the pipe.
@@ -123,8 +123,7 @@ class RangeReader:
         """Yield what lies in a range: batches of rows, or the nodes of a reply, unopened."""
         if part.files:
             needed = {"offset", *self.names}
-            names = [name for name in WITH_HEADERS if name in needed]
-            yield from self._archived(part, part.files, part.start, part.stop - 1, names)
+            yield from self._archived(part, part.files, part.start, part.stop - 1, needed)
             return
         if self._can_count(part):
             yield [
@@ -164,9 +163,18 @@ class RangeReader:
         return created == part.created and counted_ranges.covers(dense, part)
 
     def _archived(
-        self, part: OffsetRange, files: Sequence[File], first: int, last: int, names: Sequence[str]
+        self,
+        part: OffsetRange,
+        files: Sequence[File],
+        first: int,
+        last: int,
+        needed: Collection[str],
     ) -> Iterator[pa.RecordBatch]:
         """Read columns of first..last from files of the archive, without what cannot match."""
+        from headwater.spark.archives.manifest import Archive
+        from headwater.spark.archives.parquet import Wanted
+        from headwater.spark.archives.reading import WITH_HEADERS, scan
+
         assert self.target.archive is not None
         conditions = self.conditions
         wanted = Wanted(
@@ -177,6 +185,7 @@ class RangeReader:
             filters.tags_where(conditions),
         )
         directory = Archive(self.target.archive, part.stream).directory
+        names = [name for name in WITH_HEADERS if name in needed]
         yield from scan(directory, files, wanted, names)
 
     def _evicted(self, part: OffsetRange, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -185,8 +194,8 @@ class RangeReader:
         if manifest is not None and manifest.created == part.created and manifest.last >= first:
             end = min(last, manifest.last)
             self.report_gaps(part.stream, first, end + 1)
-            names = WITH_HEADERS if columns.HEADERS in self.names else ALL
-            yield from self._archived(part, manifest.between(first, end), first, end, names)
+            needed = {"offset", "tag", "value", "time", *self.names}
+            yield from self._archived(part, manifest.between(first, end), first, end, needed)
             first = end + 1
         if first <= last:
             self.lost(part.stream, first, last)

@@ -16,10 +16,8 @@ from headwater.inputs import check_name
 from headwater.spark.engine.failures import one_line
 from headwater.spark.engine.options import SourceOptions
 from headwater.spark.engine.own_scans import takes_filters
-from headwater.spark.engine.session import require_streaming
 from headwater.spark.engine.table_options import LostReader, are_lost
-from headwater.spark.log import columns, sink
-from headwater.spark.log.batch_reader import BatchReader, FilteringReader
+from headwater.spark.log import columns
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.positions import position_option
 from headwater.spark.log.range_reader import RangeReader
@@ -50,7 +48,10 @@ READ_OPTIONS = (
 
 
 class HeadwaterSource(DataSource):
-    """A stream or a topic, chosen by the options ``stream`` or ``topic`` of the store ``url``."""
+    """A stream or a topic, chosen by the options ``stream`` or ``topic`` of the store ``url``.
+
+    Each way to use it is imported by its method: Spark starts a Python for each streaming query.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -73,6 +74,8 @@ class HeadwaterSource(DataSource):
         """Plan a batch read."""
         if are_lost(self.options):
             return LostReader()
+        from headwater.spark.log.batch_reader import BatchReader, FilteringReader
+
         options = self._options()
         _refuse(options, _STREAM_ONLY, "a batch read")
         kind = FilteringReader if takes_filters(schema) else BatchReader
@@ -88,9 +91,13 @@ class HeadwaterSource(DataSource):
     @one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         """Plan a streaming read."""
-        require_streaming()
-        from headwater.spark.log.stream_reader import StreamReader
+        try:
+            from headwater.spark.log.stream_reader import StreamReader
+        except ModuleNotFoundError:
+            from headwater.spark.engine.session import require_streaming
 
+            require_streaming()
+            raise
         options = self._options()
         _refuse(options, _BATCH_ONLY, "a streaming query")
         reading = self._reading(options, schema)
@@ -105,12 +112,16 @@ class HeadwaterSource(DataSource):
     @one_line()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a batch write."""
+        from headwater.spark.log import sink
+
         options = sink.write_options(self.options)
         return sink.batch_writer(options, schema, overwrite)
 
     @one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Plan the writes of a streaming query."""
+        from headwater.spark.log import sink
+
         options = sink.write_options(self.options)
         return sink.stream_writer(options, schema, overwrite)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headwater.client import Headwater
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.inputs import check_name
 from headwater.log.extents import Extent, extent, partitions_of
-from headwater.spark.archives.history import archived_partitions, first_at, whole_extents
-from headwater.spark.archives.manifest import Archive, Manifest
-from headwater.spark.archives.place import absolute_place
 from headwater.spark.engine.connections import absolute_url, client
 from headwater.spark.engine.options import SourceOptions
 from headwater.store.many import together
+
+# Most logs are read without an archive, and its modules are imported with the first use of one.
+if TYPE_CHECKING:
+    from headwater.spark.archives.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class StreamOrTopic:
             return {0: self.name}
         partitions = self.hw.store.run(partitions_of(self.name))
         if not partitions and self.archive is not None:
+            from headwater.spark.archives.history import archived_partitions
+
             partitions = archived_partitions(self.archive, self.name)
         return {place: f"{self.name}/{place}" for place in range(partitions)}
 
@@ -65,17 +69,27 @@ class StreamOrTopic:
 
         if self.archive is None:
             return look()
+        from headwater.spark.archives.history import whole_extents
+        from headwater.spark.archives.manifest import Archive
+
         return whole_extents([Archive(self.archive, name) for name in names], look)
 
     def manifest(self, stream: str) -> Manifest | None:
         """Return what is archived of a stream; None when there is nothing."""
-        return None if self.archive is None else Archive(self.archive, stream).load()
+        if self.archive is None:
+            return None
+        from headwater.spark.archives.manifest import Archive
+
+        return Archive(self.archive, stream).load()
 
     def offset_at(self, stream: str, time_ms: int) -> int:
         """Return the offset of the first message at or after a time, archived or not."""
         in_log = self.hw.stream(stream).offset_at(time_ms)
         if self.archive is None:
             return in_log
+        from headwater.spark.archives.history import first_at
+        from headwater.spark.archives.manifest import Archive
+
         return first_at(Archive(self.archive, stream), time_ms, in_log)
 
 
@@ -88,13 +102,17 @@ def target_of(options: SourceOptions) -> StreamOrTopic:
     if name is None:
         raise InvalidInput("nothing to read is named; add .option('stream', ...) or 'topic'")
     check_name(name, "topic" if topic else "stream")
-    archive = options.text("archive")
     return StreamOrTopic(
-        absolute_url(options.text("url")),
-        name,
-        topic is not None,
-        None if archive is None else absolute_place(archive),
+        absolute_url(options.text("url")), name, topic is not None, _place(options.text("archive"))
     )
+
+
+def _place(archive: str | None) -> str | None:
+    if archive is None:
+        return None
+    from headwater.spark.archives.place import absolute_place
+
+    return absolute_place(archive)
 
 
 def named_target(

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from headwater.log.extents import borders
 from headwater.log.limits import NODE_MESSAGES
-from headwater.spark.archives.history import divide
-from headwater.spark.archives.manifest import File
 from headwater.spark.log.noting import ReadNote
 from headwater.spark.log.target import StreamOrTopic
 from headwater.store.many import together
+
+if TYPE_CHECKING:
+    from headwater.spark.archives.manifest import File
 
 # About a million messages: some tenths of a second, against milliseconds to start a task.
 TASK_NODES = 1000
@@ -84,6 +86,8 @@ def _of_archive(
     manifest = target.manifest(span.stream)
     if manifest is None:
         return [], span
+    from headwater.spark.archives.history import divide
+
     parts, goes_on = divide(manifest, span.start, span.stop, least)
     ranges = [replace(span, start=part.start, stop=part.stop, files=part.files) for part in parts]
     return ranges, replace(span, start=goes_on)
