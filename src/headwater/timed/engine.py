@@ -1,0 +1,283 @@
+"""What a runner of timed jobs does, without I/O: operations for both kinds of runners.
+
+One heap says which job is to be looked at when. A turn looks at all jobs whose time has come, and
+writes what it decides about them together: a thousand jobs that are due at once cost a handful of
+round trips. A runner remembers the state of each job, and reads it again only when another runner
+was quicker.
+
+A runner that lives says so every ``BEAT_MS`` in the stream ``hw.timed``, which all runners read.
+One that was silent for ``LEASE_MS`` is lost: its runs are retried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from headwater.failures import spelled
+from headwater.log import reading
+from headwater.store.call import Operation
+from headwater.store.many import together
+from headwater.timed import job_streams, steps
+from headwater.timed.clocks import HeardClock, NowMs
+from headwater.timed.job_streams import KnownJob, Notice
+from headwater.timed.jobs import DueRun, TimedJob
+from headwater.timed.states import ActiveRun, JobState
+from headwater.timed.steps import TimedStep
+
+BEAT_MS: Final = 10_000
+LEASE_MS: Final = 30_000
+# How often a runner asks what the others and the command line have to say.
+HEAR_MS: Final = 1000
+
+
+class TakenRun(NamedTuple):
+    """A run that this runner has to do."""
+
+    job: TimedJob
+    run: ActiveRun
+
+    @property
+    def told(self) -> DueRun:
+        """What the handler is told."""
+        return DueRun(self.job.name, self.run.due_ms, self.run.attempt, self.run.by_hand)
+
+
+class FinishedRun(NamedTuple):
+    """A run that was done here: how long it took, and why it failed, if it did.
+
+    ``begun`` is not set for one that is returned untried.
+    """
+
+    taken: TakenRun
+    took_ms: int = 0
+    error: BaseException | None = None
+    begun: bool = True
+
+
+class _Entry:
+    """A job of this runner, its stream, and its state as it was seen last."""
+
+    __slots__ = ("job", "known", "look_ms", "stream")
+
+    def __init__(self, job: TimedJob, registered: set[str]) -> None:
+        self.job = job
+        self.stream = job_streams.job_stream(job.name, registered)
+        self.known: KnownJob = KnownJob(None, 0)
+        self.look_ms = 0
+
+
+class TimedEngine:
+    """Decides what one runner does; everything that asks the store is an operation."""
+
+    def __init__(self, jobs: Iterable[TimedJob], me: str, clock: NowMs | None = None) -> None:
+        self.me = me
+        registered: set[str] = set()
+        self._entries = {job.name: _Entry(job, registered) for job in jobs}
+        self._board = job_streams.board_stream(registered)
+        self._heard_clock = HeardClock() if clock is None else None
+        self.now_ms: NowMs = clock or self._heard_clock or HeardClock()
+        self._heap: list[tuple[int, str]] = []
+        # Jobs with a run that could begin if there were a free place here.
+        self._ready: dict[str, None] = {}
+        self._held: set[tuple[str, ActiveRun]] = set()
+        self._seen: dict[str, int] = {}
+        self._board_at = 1
+        self._heard_ms = 0
+        self._beaten_ms = 0
+        self._patient_ms = 0
+
+    def begin(self) -> Operation[None]:
+        """Learn the time and who lives, and declare all jobs."""
+        yield from self._beat()
+        since = max(self.now_ms() - 2 * LEASE_MS, 0)
+        if self._heard_clock is not None:
+            self._board_at = yield from reading.offset_at(self._board, since)
+        yield from self._hear()
+        defined = yield from together(map(self._define, self._entries.values()))
+        for entry, known in zip(self._entries.values(), defined, strict=True):
+            entry.known = known
+            self._look_at(entry, self.now_ms())
+
+    def turn(self, free: int) -> Operation[list[TakenRun]]:
+        """Look at all jobs whose time has come; returns the runs to begin, ``free`` at most."""
+        yield from self.keep_in_touch()
+        taken: list[TakenRun] = []
+        todo = self._due(free)
+        while todo:
+            planned: list[tuple[_Entry, TimedStep]] = []
+            left = free - len(taken)
+            for entry in todo:
+                step = self._step(entry, left > 0)
+                if step is None:
+                    self._plan(entry)
+                    continue
+                left -= step.taken is not None
+                planned.append((entry, step))
+            written = yield from together(
+                job_streams.write(entry.stream, entry.known, step) for entry, step in planned
+            )
+            late = []
+            for (entry, step), known in zip(planned, written, strict=True):
+                if known is None:
+                    late.append(entry)
+                    continue
+                entry.known = known
+                if step.taken is not None:
+                    self._held.add((entry.job.name, step.taken))
+                    taken.append(TakenRun(entry.job, step.taken))
+            yield from self._refresh(late)
+            todo = [entry for entry, _ in planned]
+        return taken
+
+    def settle(self, finished: Iterable[FinishedRun]) -> Operation[list[FinishedRun]]:
+        """Write how runs ended; returns those that another runner had taken over meanwhile."""
+        ended = list(finished)
+        changed = yield from together(map(self._settle, ended))
+        stolen = []
+        for done, (known, step) in zip(ended, changed, strict=True):
+            entry = self._entries[done.taken.job.name]
+            # Two runs of one job may end together.
+            if known.offset >= entry.known.offset:
+                entry.known = known
+            self._held.discard((entry.job.name, done.taken.run))
+            self._look_at(entry, self.now_ms())
+            if step is None:
+                stolen.append(done)
+        return stolen
+
+    def wait_ms(self, free: int) -> int:
+        """Return how long there is nothing to do, if nobody says otherwise."""
+        if self._ready and free:
+            return 0
+        now = self.now_ms()
+        next_ms = min(self._heard_ms + HEAR_MS, self._beaten_ms + BEAT_MS)
+        if self._heap:
+            next_ms = min(next_ms, self._heap[0][0])
+        return min(max(next_ms - now, 0), HEAR_MS)
+
+    def end_of(self, run: FinishedRun) -> Callable[[JobState | None], TimedStep | None]:
+        """Return what decides about the end of a run."""
+        taken = run.taken.run
+        error = None if run.error is None else spelled(run.error).replace("\n", ": ", 1)
+
+        def decide(state: JobState | None) -> TimedStep | None:
+            if state is None:
+                return None
+            if not run.begun:
+                return steps.release(state, taken, self.now_ms())
+            return steps.end(state, taken, self.now_ms(), run.took_ms, error)
+
+        return decide
+
+    def _define(self, entry: _Entry) -> Operation[KnownJob]:
+        def decide(state: JobState | None) -> TimedStep | None:
+            return steps.define(state, entry.job.spec, self.now_ms(), self.me)
+
+        known, _ = yield from job_streams.change(entry.stream, decide)
+        return known
+
+    def _settle(self, done: FinishedRun) -> Operation[tuple[KnownJob, TimedStep | None]]:
+        entry = self._entries[done.taken.job.name]
+        return (yield from job_streams.change(entry.stream, self.end_of(done), entry.known))
+
+    def _step(self, entry: _Entry, free: bool) -> TimedStep | None:
+        state, now, name = entry.known.state, self.now_ms(), entry.job.name
+        if state is None:
+            # Somebody removed the job while it runs.
+            return steps.define(None, entry.job.spec, now, self.me)
+
+        def lost(run: ActiveRun) -> bool:
+            if run.by == self.me:
+                return (name, run) not in self._held
+            return now > max(self._silent_ms(run), self._patient_ms)
+
+        return steps.look(state, name, now, self.me, free, lost)
+
+    def _silent_ms(self, run: ActiveRun) -> int:
+        """Return until when the runner of a run counts as alive."""
+        return max(run.began_ms, self._seen.get(run.by, 0)) + LEASE_MS
+
+    def _refresh(self, entries: list[_Entry]) -> Operation[None]:
+        found = yield from together(
+            job_streams.refresh(entry.stream, entry.known) for entry in entries
+        )
+        for entry, known in zip(entries, found, strict=True):
+            entry.known = known
+
+    # ── When to look at a job again ───────────────────────────────────────────────────────────
+
+    def _due(self, free: int) -> list[_Entry]:
+        """Return the jobs whose time has come, and some that wait for a free place."""
+        now, found = self.now_ms(), dict.fromkeys(list(self._ready)[:free])
+        while self._heap and self._heap[0][0] <= now:
+            at, name = heappop(self._heap)
+            if self._entries[name].look_ms == at:
+                self._entries[name].look_ms = 0
+                found[name] = None
+        for name in found:
+            self._ready.pop(name, None)
+        return [self._entries[name] for name in found]
+
+    def _look_at(self, entry: _Entry, at_ms: int) -> None:
+        if not entry.look_ms or at_ms < entry.look_ms:
+            entry.look_ms = at_ms
+            heappush(self._heap, (at_ms, entry.job.name))
+
+    def _plan(self, entry: _Entry) -> None:
+        """Plan the next look at a job about which there is nothing to do now."""
+        state, now = entry.known.state, self.now_ms()
+        if state is None:
+            return
+        times = []
+        if not state.paused:
+            due = steps.table_of(*state.spec.when).next_after(state.upto_ms)
+            times += [] if due is None else [due]
+        for run in state.runs:
+            if run.by and run.by != self.me:
+                times.append(max(self._silent_ms(run), self._patient_ms) + 1)
+            elif not run.by:
+                times.append(run.at_ms)
+        if steps.is_ready(state, now):
+            self._ready[entry.job.name] = None
+        # What is due and was left waits for a run that goes on; its end has the job looked at.
+        later = [at for at in times if at > now]
+        if len(later) < len(times):
+            later.append(now + LEASE_MS)
+        if later:
+            self._look_at(entry, min(later))
+
+    # ── Who lives ─────────────────────────────────────────────────────────────────────────────
+
+    def keep_in_touch(self) -> Operation[None]:
+        """Say that this runner lives, and hear what the others have to say, when it is time."""
+        now = self.now_ms()
+        if now >= self._beaten_ms + BEAT_MS or now < self._beaten_ms:
+            if now > self._beaten_ms + 2 * BEAT_MS:
+                # Nobody was heard for a while, perhaps because the store was away.
+                self._patient_ms = now + LEASE_MS
+            yield from self._beat()
+        if now >= self._heard_ms + HEAR_MS or now < self._heard_ms:
+            yield from self._hear()
+
+    def _beat(self) -> Operation[None]:
+        at_ms = 0 if self._heard_clock is not None else self.now_ms()
+        time_ms = yield from job_streams.post(self._board, Notice(self.me, at_ms))
+        if self._heard_clock is not None:
+            self._heard_clock.heard(time_ms)
+        self._beaten_ms = self.now_ms()
+
+    def _hear(self) -> Operation[None]:
+        heard, self._board_at = yield from job_streams.hear(self._board, self._board_at)
+        self._heard_ms = self.now_ms()
+        named = []
+        for notice in heard:
+            self._seen[notice.by] = max(self._seen.get(notice.by, 0), notice.at_ms)
+            if notice.job in self._entries:
+                named.append(self._entries[notice.job])
+        old = self._heard_ms - 2 * LEASE_MS
+        self._seen = {by: at for by, at in self._seen.items() if at >= old}
+        yield from self._refresh(named)
+        for entry in named:
+            self._look_at(entry, self._heard_ms)

@@ -1,0 +1,174 @@
+"""Runners of timed jobs: each due run happens once among all of them, in a thread of one.
+
+    runner = TimedRunner(hw)
+
+    @runner.cron("0 3 * * *", tz="Europe/Berlin", missed="once")
+    def tidy() -> None: ...
+
+    runner.run()
+
+The time is that of the store. A test gives a clock of its own, ``TimedRunner(hw, clock=now_ms)``,
+any function that returns milliseconds since 1970, and calls ``run_due``, which runs what is due
+by then and returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from headwater.errors import HandlerTimeout, StoreError
+from headwater.handlers import check_done, check_sync
+from headwater.instrument import observe
+from headwater.outages import Outage, store_may_recover
+from headwater.stopping import StopSignal
+from headwater.timed.clocks import NowMs
+from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
+from headwater.timed.jobs import JobTable, TimedJob
+from headwater.timed.running import RunCounts, check_concurrency, log, log_end, runner_name
+
+if TYPE_CHECKING:
+    from headwater.client import Headwater
+
+
+class TimedRunner(JobTable):
+    """Runs timed jobs in threads; start any number of runners, anywhere.
+
+    ``concurrency`` runs go on at once in this runner. Each job has a ``name``, that of its function
+    unless it is given, by which all runners know it. Options of a job:
+
+    ``missed`` says what becomes of what was due while no runner lived: "skip", "once", which
+    makes up for all of it by one run, or "all". ``overlap`` says what becomes of a run that is
+    due while the one before it still goes on, in whatever runner: "skip", "queue", or "allow" it.
+    A run that failed, or whose runner died, is retried until it was begun ``max_attempts`` times.
+    After ``timeout`` an attempt fails; its thread cannot be stopped, and is left behind. With
+    ``jitter`` each run begins up to so much later.
+    """
+
+    def __init__(self, hw: Headwater, *, concurrency: int = 4, clock: NowMs | None = None) -> None:
+        super().__init__()
+        self._store = hw.store
+        self._concurrency = check_concurrency(concurrency)
+        self._clock = clock
+        self._stop = StopSignal()
+        # What ended, by the thread that ran it; None wakes the loop.
+        self._ended: SimpleQueue[FinishedRun | None] = SimpleQueue()
+        self._running: dict[TakenRun, float] = {}
+        self._unsettled: list[FinishedRun] = []
+        self._engine: TimedEngine | None = None
+        self.counts = RunCounts()
+
+    def add(self, job: TimedJob) -> None:
+        """Add a job; raises InvalidInput when there is one of its name, or when it is async."""
+        check_sync(job.handler)
+        super().add(job)
+
+    def run(self) -> None:
+        """Run jobs until ``stop``; when the store is away, retry until it is back.
+
+        When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
+        """
+        outage = Outage("the runner of timed jobs", log)
+        while not self._stop.is_set() or self._running or self._unsettled:
+            try:
+                self._turn()
+                outage.over()
+            except StoreError as error:
+                if not store_may_recover(error):
+                    raise
+                self._wait(outage.meet(error))
+
+    def stop(self) -> None:
+        """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
+        self._stop.set()
+        self._ended.put(None)
+
+    def run_due(self) -> list[FinishedRun]:
+        """Run what is due now, here and one after the other, and return how each attempt ended.
+
+        It returns when nothing is left that is due by then, or that could begin.
+        """
+        engine = self._engine = TimedEngine(
+            self.jobs.values(), runner_name(self._store.token()), self._clock
+        )
+        self._store.run(engine.begin())
+        done: list[FinishedRun] = []
+        while taken := self._store.run(engine.turn(1)):
+            for each in taken:
+                finished = self._do(each)
+                self._note([finished])
+                done.append(finished)
+        return done
+
+    def _turn(self) -> None:
+        if self._engine is None:
+            name = runner_name(self._store.token())
+            engine = TimedEngine(self.jobs.values(), name, self._clock)
+            self._store.run(engine.begin())
+            self._engine = engine
+        engine = self._engine
+        if self._unsettled:
+            self._note(self._unsettled)
+            self._unsettled = []
+        free = self._concurrency - len(self._running)
+        if self._stop.is_set():
+            self._store.run(engine.keep_in_touch())
+        else:
+            for taken in self._store.run(engine.turn(free)):
+                self._start(taken)
+                free -= 1
+        self._wait(self._wait_s(engine, free))
+
+    def _wait_s(self, engine: TimedEngine, free: int) -> float:
+        wait_s = engine.wait_ms(free) / 1000
+        ends = [began + taken.job.timeout_ms / 1000 for taken, began in self._running.items()
+                if taken.job.timeout_ms is not None]  # fmt: skip
+        return max(min([wait_s, *(end - time.monotonic() for end in ends)]), 0)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for something to end, for so long; then take what has ended or took too long."""
+        try:
+            ended = self._ended.get(timeout=seconds) if seconds else self._ended.get_nowait()
+            while True:
+                # One that took too long was given up before.
+                if ended is not None and self._running.pop(ended.taken, None) is not None:
+                    self._unsettled.append(ended)
+                ended = self._ended.get_nowait()
+        except Empty:
+            pass
+        now = time.monotonic()
+        for taken, began in list(self._running.items()):
+            timeout_ms = taken.job.timeout_ms
+            if timeout_ms is not None and now - began >= timeout_ms / 1000:
+                del self._running[taken]
+                error = HandlerTimeout(timeout_ms)
+                self._unsettled.append(FinishedRun(taken, int((now - began) * 1000), error))
+
+    def _start(self, taken: TakenRun) -> None:
+        self._running[taken] = time.monotonic()
+        thread = threading.Thread(
+            target=lambda: self._ended.put(self._do(taken)),
+            name=f"headwater-timed-{taken.job.name}",
+            daemon=True,
+        )
+        thread.start()
+
+    def _do(self, taken: TakenRun) -> FinishedRun:
+        observation, began = observe("timed.run", taken.job.name), time.monotonic()
+        failure: BaseException | None = None
+        try:
+            check_done(taken.job.call(taken.told))
+        except BaseException as error:  # noqa: BLE001  whatever it was, the run is not done
+            failure = error
+        if observation is not None:
+            observation.end("ok" if failure is None else "failed", failure)
+        return FinishedRun(taken, int((time.monotonic() - began) * 1000), failure)
+
+    def _note(self, finished: list[FinishedRun]) -> None:
+        assert self._engine is not None, "nothing runs before it has begun"
+        stolen = self._store.run(self._engine.settle(finished))
+        for each in finished:
+            self.counts.add(each)
+            log_end(each, taken_over=each in stolen)
