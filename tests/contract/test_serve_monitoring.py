@@ -87,7 +87,10 @@ def test_who_watches_is_told_that_the_process_lives_and_whether_its_store_answer
     with monitored(LOOPBACK, ready=store_ready(server.url)) as url:
         assert asked(f"{url}/readyz") == (200, "ok\n")
         server.kill()
-        status, why = asked(f"{url}/readyz")
+        try:
+            status, why = asked(f"{url}/readyz")
+        finally:
+            server.restart()
         assert status == 503
         assert "store" in why
         assert asked(f"{url}/healthz") == (200, "ok\n")
