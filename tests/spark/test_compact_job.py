@@ -20,6 +20,7 @@ from headwater.spark.jobs.compact import compact
 from tests.support import commands
 from tests.support.entries import entries
 from tests.support.servers import until
+from tests.support.spark.plans import plan_of
 
 DAY = 24 * 3600 * 1000
 
@@ -100,6 +101,27 @@ def test_a_part_of_which_nothing_stays_is_emptied(
         assert [message.offset for message in stream.read(1, 2000) if message] == list(
             range(1996, 2001)
         )
+
+
+def test_tags_are_compared_by_hashing_and_never_sorted(
+    spark: SparkSession, embedded_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To sort the tags of a million messages took most of a compaction."""
+    plans = []
+    found = job._last_of_tags
+
+    def note_plan(*args: object) -> object:
+        last = found(*args)  # type: ignore[arg-type]
+        plans.append(plan_of(last))
+        return last
+
+    monkeypatch.setattr(job, "_last_of_tags", note_plan)
+    with headwater.connect(embedded_url) as hw:
+        hw.stream(name).write_many(entries(2000, tags=90))
+    assert compact(spark, name, url=embedded_url, dry_run=True).removed == 2000 - 90
+    (plan,) = plans
+    assert "HashAggregate" in plan
+    assert "Sort" not in plan
 
 
 def test_what_others_do_meanwhile_is_not_undone(

@@ -126,8 +126,10 @@ def _handle(stream: str) -> StreamHandle:
 def _last_of_tags(spark: SparkSession, url: str, parts: Sequence[CompactPart]) -> DataFrame:
     """Return a row for every tag of every stream: the mark of its last message, part, count."""
     found = read_marks(spark, url, parts).groupBy("stream", "tag")
-    top = F.max(F.struct("mark", "part")).alias("top")
-    return found.agg(top, F.sum("n").alias("n")).select("top.mark", "top.part", "n")
+    # Parts are numbered in the order of their offsets, so the last message is in the last of them.
+    # Each is a maximum of numbers, which Spark finds by hashing; of a struct it sorts all tags.
+    kept = (F.max("mark").alias("mark"), F.max("part").alias("part"), F.sum("n").alias("n"))
+    return found.agg(*kept).select("mark", "part", "n")
 
 
 def _counted(found: Compacted, last: DataFrame) -> Compacted:
