@@ -3,7 +3,8 @@
 A block of Python is typed line by line, as into a prompt, in the namespace of its page. A comment
 ``# -> text`` after a statement shows what its value must look like. A ``console`` block holds
 commands, each after ``$``, and what they print. ``...`` stands for anything, and white space does
-not count. A block that cannot run is preceded by ``<!-- not run: reason -->``.
+not count. A block that cannot run is preceded by ``<!-- not run: reason -->``. A block of Python
+with a title is a file of that name, for the commands that follow.
 
 A page with tabs is one program for each of them: the blocks in tabs of that name, and those outside
 of tabs. That of "Async" is typed into ``python -m asyncio``, where ``await`` needs no function.
@@ -37,7 +38,7 @@ from headwater.timeline import AsyncFarm, Farm
 
 ROOT = Path(__file__).parents[2]
 # In a tab of the site, a block is indented.
-_FENCE = re.compile(r"^(    )?```(\w*)")
+_FENCE = re.compile(r'^(    )?```(\w*)(?: title="([\w.]+)")?')
 _TAB = re.compile(r'^=== "(\w+)"$')
 _NOT_RUN = re.compile(r"^<!-- not run: .+ -->$")
 _SHOWN = re.compile(r"# -> (.+)$")
@@ -45,12 +46,16 @@ _LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class Block(NamedTuple):
-    """A block of code: its language, its text, the line where that begins, its tab or nothing."""
+    """A block of code: its language, its text, the line where that begins, its tab or nothing.
+
+    ``file`` is the name of the file that it is, if it is one.
+    """
 
     language: str
     text: str
     line: int
     tab: str
+    file: str
 
 
 def pages() -> list[Path]:
@@ -64,17 +69,17 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> Iterator[Block]:
     """Return the blocks of a page that are meant to run."""
-    before, inside, language, begin, tab = "", False, "", 0, ""
+    before, inside, language, begin, tab, file = "", False, "", 0, "", ""
     lines = page.read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         fence = _FENCE.match(line)
         if fence and not inside:
-            inside, language, begin = True, fence[2], number + 1
+            inside, language, begin, file = True, fence[2], number + 1, fence[3] or ""
         elif fence:
             inside = False
             if language in ("python", "console") and not _NOT_RUN.match(before):
                 text = "\n".join(lines[begin - 1 : number - 1])
-                yield Block(language, textwrap.dedent(text), begin, tab if fence[1] else "")
+                yield Block(language, textwrap.dedent(text), begin, tab if fence[1] else "", file)
             before = ""
         elif not inside and line.strip():
             before = line.strip()
@@ -96,7 +101,9 @@ def run_page(page: Path, form: str = "Sync") -> None:
                 where = f"{page.relative_to(ROOT)}:{block.line}"
                 if block.tab not in ("", form):
                     continue
-                if block.language == "python":
+                if block.file:
+                    Path(block.file).write_text(block.text + "\n", "utf-8")
+                elif block.language == "python":
                     _run_python(block, where, namespace, prompt)
                 else:
                     _run_console(block, where)

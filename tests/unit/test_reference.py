@@ -39,7 +39,12 @@ PARTS_OF_THE_OUTBOX = (
     outbox.AsyncConsumer,
 )
 
-PARTS_OF_TESTS = (testing.PrivateStore, testing.StoreClock, testing.StoreFaults)
+PARTS_OF_TESTS = (
+    testing.Drained,
+    testing.PrivateStore,
+    testing.StoreClock,
+    testing.StoreFaults,
+)
 
 
 def signature(function: Any) -> str:
@@ -122,6 +127,7 @@ def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> Non
         (outbox.Checkpoint, "outbox.md"),
         (outbox.Progress, "outbox.md"),
         (outbox.ConsumerStats, "outbox.md"),
+        (testing.DrainedPart, "testing.md"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -9,7 +9,17 @@ The pytest plugin, which is loaded by itself, makes a store for each test that a
 """
 
 from headwater.testing.clock import StoreClock
+from headwater.testing.draining import Drained, DrainedPart, async_drain, drain
 from headwater.testing.faults import StoreFaults
 from headwater.testing.store import PrivateStore, store
 
-__all__ = ["PrivateStore", "StoreClock", "StoreFaults", "store"]
+__all__ = [
+    "Drained",
+    "DrainedPart",
+    "PrivateStore",
+    "StoreClock",
+    "StoreFaults",
+    "async_drain",
+    "drain",
+    "store",
+]

@@ -16,6 +16,7 @@ from headwater.handlers import check_async, check_takes, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
+from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.handled import (
     NOT_BEGUN,
     Handled,
@@ -54,6 +55,9 @@ class AsyncMessageSource(Protocol[Item]):
     def failed(self, item: Item, error: BaseException, began: float) -> Failure:
         """Log a failed attempt that began then; returns what to report of it."""
 
+    def buries(self, failure: Failure) -> bool:
+        """Return whether a message is given up by this failure."""
+
 
 class AsyncCrew(Generic[Item]):
     """Handles the messages of a source until it is asked to stop."""
@@ -70,6 +74,7 @@ class AsyncCrew(Generic[Item]):
         self._source = source
         self._handler = handler
         self._prefetch = prefetch
+        self._begun = False
         self._timeout_ms = timeout_ms
         self._stop = AsyncStopSignal()
         self._work: asyncio.Queue[Item | None] = asyncio.Queue()
@@ -108,6 +113,21 @@ class AsyncCrew(Generic[Item]):
             self._ended = True
             self._news.set()
             await acks
+
+    async def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this task; None when there is none."""
+        if not self._begun:
+            await self._source.begin()
+            self._begun = True
+        for item in await self._source.take(1, 0):
+            attempt = AttemptUnderWay(self._source, item)
+            with attempt:
+                self._source.retries.check(item)
+                await self._handler(item)
+            with attempt.settling():
+                await self._source.settle(attempt.batch())
+            return attempt.outcome()
+        return None
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

@@ -10,6 +10,7 @@ from headwater.inputs import Duration
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.handled import HandledBatch, HandledCounts
 from headwater.workers.prefetch import Prefetch
@@ -41,6 +42,7 @@ class AsyncQueueWorker:
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         source = _Queue(queue, queue.name, ack_ms, retries)
+        self.name = source.name
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
     async def run(self) -> None:
@@ -50,6 +52,15 @@ class AsyncQueueWorker:
         when the handler turns out not to be async.
         """
         await self._crew.run()
+
+    async def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this task; returns what became of it, or None.
+
+        None means that nothing is due: what waits for its retry is not. For tests and for programs
+        that have a loop of their own; nothing is extended, and no time limit ends the handler.
+        Raises StoreError when the store is away.
+        """
+        return await self._crew.run_once()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

@@ -11,6 +11,7 @@ from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage
 from headwater.workers.aio_crew import AsyncCrew
+from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
 from headwater.workers.handled import HandledBatch, HandledCounts
@@ -60,6 +61,7 @@ class AsyncWorker:
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
+        self.name = source.name
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
     async def run(self) -> None:
@@ -69,6 +71,15 @@ class AsyncWorker:
         when the handler turns out not to be async.
         """
         await self._crew.run()
+
+    async def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this task; returns what became of it, or None.
+
+        None means that nothing is due: what waits for its retry is not. For tests and for programs
+        that have a loop of their own; nothing is extended, and no time limit ends the handler.
+        Raises StoreError when the store is away.
+        """
+        return await self._crew.run_once()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

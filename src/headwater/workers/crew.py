@@ -20,6 +20,7 @@ from headwater.handlers import check_done, check_sync, check_takes
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
+from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.handled import (
     NOT_BEGUN,
     Handled,
@@ -58,6 +59,9 @@ class MessageSource(Protocol[Item]):
     def failed(self, item: Item, error: BaseException, began: float) -> Failure:
         """Log a failed attempt that began then; returns what to report of it."""
 
+    def buries(self, failure: Failure) -> bool:
+        """Return whether a message is given up by this failure."""
+
 
 class Crew(Generic[Item]):
     """Handles the messages of a source until it is asked to stop."""
@@ -74,6 +78,7 @@ class Crew(Generic[Item]):
         self._source = source
         self._handler = handler
         self._prefetch = prefetch
+        self._begun = False
         self._stop = StopSignal()
         self._work: SimpleQueue[Item | None] = SimpleQueue()
         self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
@@ -106,6 +111,21 @@ class Crew(Generic[Item]):
                     self._changed.wait()
             self._handled.put(None)
             acks.join()
+
+    def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this thread; None when there is none."""
+        if not self._begun:
+            self._source.begin()
+            self._begun = True
+        for item in self._source.take(1, 0):
+            attempt = AttemptUnderWay(self._source, item)
+            with attempt:
+                self._source.retries.check(item)
+                check_done(self._handler(item))
+            with attempt.settling():
+                self._source.settle(attempt.batch())
+            return attempt.outcome()
+        return None
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

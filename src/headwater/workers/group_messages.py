@@ -65,6 +65,10 @@ class GroupMessages(Generic[AnyGroup]):
             return message.partition, message.offset
         return message.offset
 
+    def buries(self, failure: Failure) -> bool:
+        """Return whether a message is given up by this failure."""
+        return failure.delay_ms is None
+
     def failed(self, message: AnyMessage, error: BaseException, began: float) -> Failure:
         """Log a failed attempt; returns what to report of it."""
         where = f"offset {message.offset} of {self.name}"

@@ -52,6 +52,11 @@ class QueueMessages(Generic[AnyQueue]):
             delivery, error, began, where, rest_ms=rest_ms, settled=self._settled
         )
 
+    def buries(self, failure: Failure) -> bool:
+        """Return whether a message is given up by this failure, of the worker or of the queue."""
+        delay_ms = failure.delay_ms
+        return delay_ms is None or self._settled(failure.item.attempt, delay_ms) is None
+
     def _settled(self, attempt: int, delay_ms: int) -> int | None:
         """Return after how long the queue redelivers a failed message; None when it buries it."""
         own = self.settings

@@ -13,6 +13,7 @@ from headwater.codecs import Value
 from headwater.inputs import Duration
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
+from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
 from headwater.workers.handled import HandledBatch, HandledCounts
@@ -57,6 +58,7 @@ class QueueWorker:
         prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         source = _Queue(queue, queue.name, ack_ms, retries)
+        self.name = source.name
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
     def run(self) -> None:
@@ -66,6 +68,15 @@ class QueueWorker:
         returns, running handlers have ended.
         """
         self._crew.run()
+
+    def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this thread; returns what became of it, or None.
+
+        None means that nothing is due: what waits for its retry is not. For tests and for programs
+        that have a loop of their own; nothing is extended, and no time limit ends the handler.
+        Raises StoreError when the store is away.
+        """
+        return self._crew.run_once()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

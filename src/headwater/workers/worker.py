@@ -16,6 +16,7 @@ from headwater.inputs import Duration
 from headwater.log.group import Group
 from headwater.log.topic import TopicGroup
 from headwater.log.types import Message, TopicMessage
+from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
 from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
@@ -77,6 +78,7 @@ class Worker:
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
+        self.name = source.name
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
     def run(self) -> None:
@@ -85,6 +87,15 @@ class Worker:
         When it returns, running handlers have ended, and messages that were not begun are returned.
         """
         self._crew.run()
+
+    def run_once(self) -> Attempt | None:
+        """Handle one message that is due, in this thread; returns what became of it, or None.
+
+        None means that nothing is due: what waits for its retry is not. For tests and for programs
+        that have a loop of their own; nothing is extended, and no time limit ends the handler.
+        Raises StoreError when the store is away.
+        """
+        return self._crew.run_once()
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""

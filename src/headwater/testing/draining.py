@@ -1,0 +1,238 @@
+"""Draining: all that is due is done now, in the caller's thread, and what happened is returned.
+
+Parts take turns until none of them finds anything that is due: what one of them writes for another
+is done as well. What waits for its time stays, such as a delayed job or a message that failed and
+is to be retried: move the clock, and drain again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from headwater.errors import InvalidInput, PoisonedBatch
+from headwater.inputs import check_int
+from headwater.testing.app_parts import (
+    Drainable,
+    NamedPart,
+    check_no_loop,
+    has_async_parts,
+    open_parts,
+    open_parts_async,
+)
+from headwater.timed.engine import FinishedRun
+from headwater.workers.attempts import Attempt
+
+LIMIT: Final = 10_000
+
+_Turns: TypeAlias = "Generator[Callable[[], Any], Any, None]"
+
+
+@dataclass(frozen=True)
+class DrainedPart:
+    """What happened in one part.
+
+    handled   messages whose handler succeeded, rows that a streamer wrote to the log, timed runs
+    failed    attempts that raised; ``errors`` are theirs, in order
+    buried    messages that were given up, and are dead letters now
+    unsettled messages whose outcome the store did not learn: they will be redelivered
+    """
+
+    name: str
+    handled: int = 0
+    failed: int = 0
+    buried: int = 0
+    unsettled: int = 0
+    errors: tuple[BaseException, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What happened in all parts together, and in each; ``parts`` is in the order of arguments."""
+
+    parts: tuple[DrainedPart, ...] = field(default=())
+
+    @property
+    def handled(self) -> int:
+        """How many messages were handled with success."""
+        return sum(part.handled for part in self.parts)
+
+    @property
+    def failed(self) -> int:
+        """How many attempts failed."""
+        return sum(part.failed for part in self.parts)
+
+    @property
+    def buried(self) -> int:
+        """How many messages were given up."""
+        return sum(part.buried for part in self.parts)
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages were handled without the store learning of it."""
+        return sum(part.unsettled for part in self.parts)
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """The errors of all attempts that failed, part by part."""
+        return [error for part in self.parts for error in part.errors]
+
+    def __getitem__(self, name: str) -> DrainedPart:
+        """Return what happened in the part of that name; raises KeyError when there is none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(name)
+
+    def raise_errors(self) -> None:
+        """Raise the errors of handlers, as an ExceptionGroup, if there are any."""
+        if self.errors:
+            raise BaseExceptionGroup("handlers failed", self.errors)
+
+
+class _PartTally:
+    """Counts what happens in one part."""
+
+    def __init__(self, name: str, part: Drainable) -> None:
+        # Runners of timed jobs do all that is due at once.
+        step = getattr(part, "run_once", None) or getattr(part, "run_due", None)
+        if step is None:
+            raise InvalidInput(
+                f"a {type(part).__name__} cannot be drained; give an App, or what has run_once"
+            )
+        self.name = name
+        self.step: Callable[[], Any] = step
+        self.stuck = False
+        self.handled = self.failed = self.buried = self.unsettled = 0
+        self.errors: list[BaseException] = []
+
+    def note(self, done: Attempt | int | list[FinishedRun] | None) -> int:
+        """Count what one run has done; returns 0 when there was nothing to do."""
+        if isinstance(done, list):
+            for run in done:
+                self.handled += run.error is None
+                if run.error is not None:
+                    self.fail(run.error)
+            return len(done)
+        if not isinstance(done, Attempt):
+            self.handled += done or 0
+            return done or 0
+        self.unsettled += done.unsettled is not None
+        self.buried += done.buried
+        if done.error is None:
+            self.handled += 1
+        else:
+            self.fail(done.error)
+        return 1
+
+    def fail(self, error: BaseException) -> None:
+        """Count an attempt that failed."""
+        self.failed += 1
+        self.errors.append(error)
+
+    def total(self) -> DrainedPart:
+        """Return what happened."""
+        counts = (self.handled, self.failed, self.buried, self.unsettled)
+        return DrainedPart(self.name, *counts, tuple(self.errors))
+
+
+class Draining:
+    """Parts that are being drained: which one runs next, and what has happened so far."""
+
+    def __init__(self, parts: Iterable[NamedPart], limit: int) -> None:
+        self._limit = check_int(limit, "limit", 1, 1_000_000_000)
+        self._tallies = [_PartTally(name, part) for name, part in parts]
+        self._done = 0
+
+    def turns(self) -> _Turns:
+        """Yield what is to be run next, and take what it returned or raised, until all is done."""
+        busy = True
+        while busy:
+            busy = False
+            for tally in self._tallies:
+                while not tally.stuck and (done := (yield from self._turn(tally))):
+                    busy = True
+                    self._done += done
+                    self._check_end(tally)
+
+    def _turn(self, tally: _PartTally) -> Generator[Callable[[], Any], Any, int]:
+        try:
+            return tally.note((yield tally.step))
+        except PoisonedBatch as error:
+            # A consumer that fails holds up its stream: there is no other message to try.
+            tally.stuck = True
+            tally.fail(error)
+            return 1
+
+    def _check_end(self, tally: _PartTally) -> None:
+        if self._done > self._limit:
+            raise AssertionError(
+                f"more than {self._limit} messages were handled, and {tally.name} finds more: "
+                "does a handler write what it reads? If not, drain with a larger limit="
+            )
+
+    def result(self) -> Drained:
+        """Return what happened."""
+        return Drained(tuple(tally.total() for tally in self._tallies))
+
+
+def drain(
+    *parts: Drainable, limit: int = LIMIT, store: str | None = None, db: Any = None
+) -> Drained:
+    """Do all that is due, in this thread, and return what happened.
+
+    ``parts`` are an App, workers, consumers and streamers. Handlers run one at a time, without
+    threads; async ones of an App run in a loop of its own. ``store`` and ``db`` are used in the
+    place of those that an App names. An error of a handler is counted, and its message is retried
+    or buried as always. Raises AssertionError after ``limit`` messages, StoreError when the store
+    is away, and what consumers and streamers raise.
+    """
+    if any(has_async_parts(part) for part in parts):
+        check_no_loop()
+        return asyncio.run(async_drain(*parts, limit=limit, store=store, db=db))
+    with open_parts(parts, store, db) as opened:
+        draining = Draining(opened, limit)
+        turns = draining.turns()
+        try:
+            step = next(turns)
+            while True:
+                try:
+                    done = _now(step())
+                except Exception as error:  # noqa: BLE001  the turns know what it means
+                    step = turns.throw(error)
+                else:
+                    step = turns.send(done)
+        except StopIteration:
+            return draining.result()
+
+
+async def async_drain(
+    *parts: Drainable, limit: int = LIMIT, store: str | None = None, db: Any = None
+) -> Drained:
+    """Do all that is due, in this task, as ``drain`` does; parts may be async or not."""
+    async with open_parts_async(parts, store, db) as opened:
+        draining = Draining(opened, limit)
+        turns = draining.turns()
+        try:
+            step = next(turns)
+            while True:
+                try:
+                    done = step()
+                    if inspect.isawaitable(done):
+                        done = await done
+                except Exception as error:  # noqa: BLE001  the turns know what it means
+                    step = turns.throw(error)
+                else:
+                    step = turns.send(done)
+        except StopIteration:
+            return draining.result()
+
+
+def _now(done: Any) -> Any:
+    if inspect.iscoroutine(done):
+        done.close()
+        raise InvalidInput("an async worker or consumer was given; use async_drain, and await it")
+    return done
