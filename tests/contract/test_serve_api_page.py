@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from headwater.outbox import Outbox
 from tests.support.api import ApiServer
 from tests.support.servers import Server
 
@@ -26,10 +28,18 @@ def examples() -> list[tuple[str, str]]:
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="no curl on the PATH")
-def test_curl_prints_what_the_page_shows() -> None:
+def test_curl_prints_what_the_page_shows(tmp_path: Path) -> None:
     found = examples()
     assert len(found) >= 8
-    with Server() as store, ApiServer(store.url) as api:
+    database = f"sqlite:///{tmp_path / 'app.db'}"
+    engine = sa.create_engine(database)
+    Outbox(engine).create_all()
+    engine.dispose()
+    with (
+        Server() as store,
+        Server() as instance,
+        ApiServer(store.url, farm=instance.url, db=database) as api,
+    ):
         for command, printed in found:
             done = subprocess.run(
                 ["sh", "-c", command],

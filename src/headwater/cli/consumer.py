@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,6 @@ from headwater.cli.options import (
     connected,
     similar,
 )
-from headwater.errors import InvalidInput, UnknownConsumer
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -141,10 +140,11 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Make retention wait no longer for a consumer until it runs again; its position stays."""
+    from headwater.outbox.known_consumers import forget_consumer
+
     with _known_consumer(db, store, name, stream) as (consumer, hw):
         streams = list(consumer.streams)
-        for place in streams:
-            hw.stream(place).forget_reader(f"consumer:{name}")
+        forget_consumer(consumer, hw)
     done = views.outboxes.ConsumerForgottenView(consumer=name, streams=streams)
     output.answer(done, f"forgot {name} on {', '.join(streams)}", as_json)
 
@@ -154,29 +154,13 @@ def _known_consumer(
     db: str, store: str | None, name: str, stream: str | None
 ) -> Iterator[tuple[Consumer, Headwater]]:
     """Yield a consumer of the streams on which it has a position; raises UnknownConsumer."""
-    from headwater.outbox import Consumer, Outbox
+    from headwater.outbox import Outbox
+    from headwater.outbox.known_consumers import known_consumer
     from headwater.sql.engines import open_engine
 
-    with open_engine(db) as engine:
-        outbox = Outbox(engine)
-        there = outbox.status().checkpoints
-        held = [one.stream for one in there if one.consumer == name]
-        if not held:
-            raise UnknownConsumer(name, similar(name, {one.consumer for one in there}))
-        if stream is not None and stream not in held:
-            meant = similar(stream, held)
-            raise InvalidInput(
-                f"consumer {name!r} has no position on {stream!r}; "
-                + (f"did you mean {meant!r}?" if meant else f"it has one on {', '.join(held)}")
-            )
-        with connected(store) as hw:
-            yield Consumer(name, [stream] if stream else held, outbox, hw, _handle_nothing), hw
-
-
-def _handle_nothing(_conn: Any, _messages: Any) -> None:
-    """Stand for the handler of a consumer that is not run here."""
+    with open_engine(db) as engine, connected(store) as hw:
+        yield known_consumer(Outbox(engine), hw, name, stream, similar), hw
 
 
 def _lag(hw: Headwater, stream: str, position: int) -> int:
-    facts = hw.stream(stream).info()
-    return max(facts.last + 1 - max(position, facts.first), 0)
+    return views.streams.lag_of(hw.stream(stream).info(), position)

@@ -33,7 +33,16 @@ def serve(
     farm: Annotated[
         str | None,
         typer.Option(
-            metavar="FARM", help="The timelines that clients of Redis reach.", show_default=False
+            metavar="FARM", help="The timelines that are served, too.", show_default=False
+        ),
+    ] = None,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="HEADWATER_DB",
+            help="The database whose outbox and consumers are served, too.",
+            show_default=False,
         ),
     ] = None,
     tokens: Annotated[
@@ -100,5 +109,6 @@ def serve(
         tls_context(tls_cert, tls_key),
         None if resp is None else RespListening(parse_address(resp), resp_flags.limits(http_flags)),
         farm,
+        db,
     )
     server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))

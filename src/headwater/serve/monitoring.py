@@ -19,19 +19,19 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from headwater.aio_client import AsyncHeadwater, connect
+from headwater.aio_client import connect
 from headwater.errors import HeadwaterError
 from headwater.instrument import also_installed
 from headwater.metrics.exposition import CONTENT_TYPE, Page, label_text
 from headwater.metrics.operations import OperationMetrics
 from headwater.release import __version__
-from headwater.serve.api.audit import AUDIT
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
 from headwater.serve.processes import ServerProcess
+from headwater.serve.readiness import READY_S, store_missing
 from headwater.serve.tokens import Scope, Tokens
 
 log = logging.getLogger("headwater.serve")
@@ -44,8 +44,6 @@ AddMetrics: TypeAlias = "Callable[[Page], None]"
 METRICS: Final = "/metrics"
 HEALTH: Final = "/healthz"
 READINESS: Final = "/readyz"
-# What is not ready by then is not ready.
-READY_S: Final = 2.0
 # A page this young is returned to another scrape as it is.
 _FRESH_S: Final = 1.0
 _LIMITS: Final = HttpLimits(
@@ -56,16 +54,6 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 async def always_ready() -> None:
     """Return that nothing is missing: the process works as long as it lives."""
-
-
-async def store_missing(hw: AsyncHeadwater) -> str | None:
-    """Return why a store cannot be used, or None when it answers within two seconds."""
-    try:
-        async with asyncio.timeout(READY_S):
-            await hw.stream(AUDIT).info()
-    except (HeadwaterError, TimeoutError) as error:
-        return f"the store does not answer: {error or 'it is too slow'}"
-    return None
 
 
 def store_ready(url: str | None) -> Ready:

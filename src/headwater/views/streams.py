@@ -283,8 +283,13 @@ class ReaderView(View, frozen=True, kw_only=True):
     def of(cls, stream: StreamInfo, reader: str) -> ReaderView:
         """Return the view of a registered reader of a stream."""
         position = stream.readers[reader]
-        lag = max(stream.last + 1 - max(position, stream.first), 0)
+        lag = lag_of(stream, position)
         return cls(stream=stream.name, reader=reader, next=position, lag=lag)
+
+
+def lag_of(stream: StreamInfo, position: int) -> int:
+    """Return how many messages a stream holds from a position on."""
+    return max(stream.last + 1 - max(position, stream.first), 0)
 
 
 class ReaderSoughtView(View, frozen=True, kw_only=True):

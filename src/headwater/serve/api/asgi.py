@@ -18,12 +18,12 @@ from urllib.parse import quote, unquote
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.inputs import check_int
-from headwater.instrument import current, installed
+from headwater.instrument import also_installed
 from headwater.metrics.operations import OperationMetrics
 from headwater.profiles import store_of
 from headwater.serve.api.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.api.cors import check_origin
-from headwater.serve.api.opening import ApiSettings, open_api
+from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.limits import HttpLimits
@@ -48,6 +48,8 @@ def asgi_app(
     *,
     tokens: str | Path | None = None,
     grant: Grant | GrantOf | None = None,
+    farm: str | None = None,
+    db: str | None = None,
     read_only: bool = False,
     requests_per_s: int = 0,
     origins: tuple[str, ...] = (),
@@ -58,7 +60,8 @@ def asgi_app(
     Who may ask is said by one of two: ``tokens`` is the file of ``headwater token``, and clients
     send theirs as ``Authorization: Bearer``; ``grant`` is what every client may do, or a function
     that returns it for the ASGI scope of a request, because the application around this one has let
-    the client in. Everything else is as in ``headwater serve``.
+    the client in. ``farm`` has the timelines, ``db`` is the URL of an outbox.
+    Everything is as in ``headwater serve``.
 
     Its lifespan opens and closes the client of the store. Applications do not pass theirs on to
     what they mount: enter this one in it, ``async with api: yield``.
@@ -78,6 +81,8 @@ def asgi_app(
         requests_per_s,
         tuple(origins),
         check_origin,
+        farm,
+        db,
     )
     settings.check()
     return AsgiApp(settings, grant, max_body)
@@ -102,11 +107,11 @@ class AsgiApp:
             raise InvalidInput("this application is open already; enter it once")
         async with AsyncExitStack() as opening:
             metrics = OperationMetrics()
-            if current() is None:
-                opening.enter_context(installed(metrics))
+            opening.enter_context(also_installed(metrics))
             hw = await opening.enter_async_context(connect(self._settings.store_url))
+            farm = await opening.enter_async_context(open_farm(self._settings.farm))
             self._service = await opening.enter_async_context(
-                open_api(self._settings, hw, StreamWrites(hw), metrics)
+                open_api(self._settings, hw, StreamWrites(hw), metrics, farm)
             )
             self._opened = opening.pop_all()
         return self

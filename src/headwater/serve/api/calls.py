@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
+    from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.tails import Tails
     from headwater.serve.stream_writes import StreamWrites
     from headwater.serve.tokens import Tokens
+    from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a process serves: the client of its store, and what its requests share."""
+    """What a process serves: the client of its store, and what its requests share.
+
+    ``farm`` and ``database`` are there when the server was given them.
+    """
 
     hw: AsyncHeadwater
     store_url: str | None
@@ -31,6 +36,8 @@ class Served:
     openapi: bytes
     metrics: OperationMetrics
     sampler: Sampler
+    farm: AsyncFarm | None = None
+    database: ServedDatabase | None = None
 
 
 @dataclass(frozen=True, slots=True)

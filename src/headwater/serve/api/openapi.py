@@ -15,7 +15,25 @@ from headwater.serve.api.routes import ARROW, EVENTS, JSON, NoQuery, Route
 _REF: Final = "#/components/schemas/{name}"
 _TEXT: Final = {"type": "string"}
 # By which statuses a route may be refused, beside those of its own.
-_REFUSALS: Final = (400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 429, 431, 500, 501, 502, 503)
+_REFUSALS: Final = (
+    400,
+    401,
+    403,
+    404,
+    405,
+    406,
+    408,
+    409,
+    413,
+    415,
+    429,
+    431,
+    500,
+    501,
+    502,
+    503,
+    504,
+)
 
 
 def document(routes: Iterable[Route]) -> bytes:
@@ -37,7 +55,7 @@ def document(routes: Iterable[Route]) -> bytes:
             "info": {
                 "title": "Headwater",
                 "version": __version__,
-                "description": "Streams, groups, queues and dirty lists of a store.",
+                "description": "Streams, groups, queues, dirty lists, timelines and outbox.",
             },
             "security": [{"token": []}],
             "paths": paths,

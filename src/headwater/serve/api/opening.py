@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from headwater.aio_client import AsyncHeadwater
@@ -11,6 +11,7 @@ from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.sampler import Sampler
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
+from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import Router
@@ -19,6 +20,7 @@ from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
+from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class ApiSettings:
     """What is served, and to whom.
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
-    pages of the ``origins`` ask.
+    pages of the ``origins`` ask. ``farm`` has the timelines, ``db`` the outbox.
     """
 
     store_url: str | None
@@ -35,20 +37,58 @@ class ApiSettings:
     requests_per_s: int = 0
     origins: tuple[str, ...] = ()
     guard: Guard = check_local
+    farm: str | None = None
+    db: str | None = None
 
     def check(self) -> None:
-        """Check what would fail later; raises InvalidInput."""
+        """Check what would fail later; raises InvalidInput, DatabaseUnreachable, ExtraMissing."""
         if self.origins:
             Cors(self.origins)
+        if self.farm is not None:
+            AsyncFarm.open(self.farm)
+        if self.db is not None:
+            with open_database(self.db, self.store_url):
+                pass
+
+
+@asynccontextmanager
+async def open_farm(farm: str | None) -> AsyncIterator[AsyncFarm | None]:
+    """Open a farm in the block, if there is one."""
+    if farm is None:
+        yield None
+        return
+    async with AsyncFarm.open(farm) as opened:
+        yield opened
 
 
 @asynccontextmanager
 async def open_api(
-    settings: ApiSettings, hw: AsyncHeadwater, writes: StreamWrites, metrics: OperationMetrics
+    settings: ApiSettings,
+    hw: AsyncHeadwater,
+    writes: StreamWrites,
+    metrics: OperationMetrics,
+    farm: AsyncFarm | None,
 ) -> AsyncIterator[ApiService]:
     """Serve a store in the block; at its end no request is under way."""
+    with ExitStack() as opened:
+        database = None
+        if settings.db is not None:
+            database = opened.enter_context(open_database(settings.db, settings.store_url))
+        async with _answering(settings, hw, writes, metrics, farm, database) as service:
+            yield service
+
+
+@asynccontextmanager
+async def _answering(
+    settings: ApiSettings,
+    hw: AsyncHeadwater,
+    writes: StreamWrites,
+    metrics: OperationMetrics,
+    farm: AsyncFarm | None,
+    database: ServedDatabase | None,
+) -> AsyncIterator[ApiService]:
     tails = Tails(hw)
-    sampler = Sampler(hw, metrics)
+    sampler = Sampler(hw, metrics, extras=() if database is None else (database.add_metrics,))
     service = ApiService(
         Served(
             hw,
@@ -59,6 +99,8 @@ async def open_api(
             document(ROUTES),
             metrics,
             sampler,
+            farm,
+            database,
         ),
         Router(ROUTES),
         read_only=settings.read_only,

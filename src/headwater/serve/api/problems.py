@@ -37,6 +37,13 @@ STATUSES: Final[dict[type[HeadwaterError], int]] = {
     errors.PartitionMismatch: 409,
     errors.IckError: 409,
     errors.QueueError: 409,
+    errors.TimelineError: 503,
+    errors.QuorumFailed: 504,
+    errors.ReshardRefused: 409,
+    errors.OutboxError: 409,
+    errors.DatabaseUnreachable: 503,
+    errors.DatabaseRefused: 502,
+    errors.UnknownConsumer: 404,
     HeadwaterError: 500,
 }
 

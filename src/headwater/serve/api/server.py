@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
 from headwater.instrument import installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
-from headwater.serve.api.opening import ApiSettings, open_api
+from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
@@ -41,8 +40,8 @@ class StoreServer:
     """A server of a store: where it listens, by how many processes, and what it accepts.
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
-    pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too; they reach
-    the timelines of the ``farm``.
+    pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too. The
+    ``farm`` has the timelines, ``db`` the outbox and the positions of its consumers.
     """
 
     store_url: str | None
@@ -56,11 +55,18 @@ class StoreServer:
     tls: ssl.SSLContext | None = None
     resp: RespListening | None = None
     farm: str | None = None
+    db: str | None = None
 
     @property
     def _settings(self) -> ApiSettings:
         return ApiSettings(
-            self.store_url, self.tokens, self.read_only, self.requests_per_s, self.origins
+            self.store_url,
+            self.tokens,
+            self.read_only,
+            self.requests_per_s,
+            self.origins,
+            farm=self.farm,
+            db=self.db,
         )
 
     def run(self, ready: Callable[..., None]) -> None:
@@ -72,8 +78,6 @@ class StoreServer:
         check_processes(self.workers)
         # A mistake is reported once, before there are processes.
         self._settings.check()
-        if self.farm is not None:
-            AsyncFarm.open(self.farm)
         also: tuple[socket.socket, ...] = ()
         if self.resp is not None:
             self.resp.address.check(self.tokens)
@@ -88,29 +92,30 @@ class StoreServer:
         """Serve in one process, until it is told to stop; all processes share their counts."""
         metrics = OperationMetrics(counts, process.number)
         with installed(metrics):
-            async with connect(self.store_url) as hw, asyncio.TaskGroup() as serving:
+            async with (
+                connect(self.store_url) as hw,
+                open_farm(self.farm) as farm,
+                asyncio.TaskGroup() as serving,
+            ):
                 # Both doors add to the same batches.
                 writes = StreamWrites(hw)
                 if self.resp is not None:
                     resp_listens = asyncio.Event()
                     door = process._replace(bound=process.also[0], ready=resp_listens.set)
-                    serving.create_task(self._serve_resp(door, hw, writes, self.resp.limits))
+                    serving.create_task(self._serve_resp(door, hw, writes, farm, self.resp.limits))
                     await resp_listens.wait()
-                await self._serve_http(process, hw, writes, metrics)
+                await self._serve_http(process, hw, writes, metrics, farm)
 
     async def _serve_resp(
         self,
         process: ServerProcess,
         hw: AsyncHeadwater,
         writes: StreamWrites,
+        farm: AsyncFarm | None,
         limits: RespLimits,
     ) -> None:
-        async with AsyncExitStack() as opened:
-            farm = None
-            if self.farm is not None:
-                farm = await opened.enter_async_context(AsyncFarm.open(self.farm))
-            door = Door(hw, writes, self.tokens, limits, farm, read_only=self.read_only)
-            await serve_resp(process, door, self.tls)
+        door = Door(hw, writes, self.tokens, limits, farm, read_only=self.read_only)
+        await serve_resp(process, door, self.tls)
 
     async def _serve_http(
         self,
@@ -118,8 +123,9 @@ class StoreServer:
         hw: AsyncHeadwater,
         writes: StreamWrites,
         metrics: OperationMetrics,
+        farm: AsyncFarm | None,
     ) -> None:
-        async with open_api(self._settings, hw, writes, metrics) as service:
+        async with open_api(self._settings, hw, writes, metrics, farm) as service:
             await serve_http(process, service, self.limits, self.tls, service.drain)
 
 

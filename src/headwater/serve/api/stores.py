@@ -12,7 +12,7 @@ from headwater.release import __version__
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.routes import JSON, TEXT, Answered, Route
 from headwater.serve.http.messages import Refused, Reply
-from headwater.serve.monitoring import store_missing
+from headwater.serve.readiness import store_missing
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 from headwater.views.record import View

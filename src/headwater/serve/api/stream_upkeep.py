@@ -7,20 +7,30 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import UnknownStream
+from headwater.errors import UnknownReader, UnknownStream
 from headwater.log.limits import MAX_OFFSET
+from headwater.log.types import StreamInfo
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import Milliseconds, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.api.streams import get_stream
 from headwater.serve.tokens import Scope
+from headwater.views.overview import some_streams
+from headwater.views.record import View
 from headwater.views.streams import (
     EvictedView,
     ReaderForgottenView,
     ReaderSoughtView,
+    ReaderView,
     RetainedView,
     StreamDeletedView,
 )
+
+
+class ReadersView(View, frozen=True, kw_only=True):
+    """Readers outside the log, each on every stream that waits for it."""
+
+    readers: list[ReaderView]
 
 
 class EvictBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,6 +85,40 @@ async def delete_stream(call: ApiCall) -> StreamDeletedView:
     return StreamDeletedView(stream=call.name)
 
 
+async def list_stream_readers(call: ApiCall) -> ReadersView:
+    """List the readers outside the log that a stream waits for: SQL consumers, queries of Spark."""
+    facts = await call.hw.stream(call.name).info()
+    return ReadersView(readers=_readers([facts]))
+
+
+async def list_readers(call: ApiCall) -> ReadersView:
+    """List the registered readers of all streams that the token may read."""
+    names = [name for name in await call.hw.streams() if call.grant.allows(Scope.READ, name)]
+    return ReadersView(readers=_readers(await call.hw.store.run(some_streams(names))))
+
+
+def _readers(streams: list[StreamInfo]) -> list[ReaderView]:
+    return [
+        ReaderView.of(stream, reader) for stream in streams for reader in sorted(stream.readers)
+    ]
+
+
+async def get_reader(call: ApiCall) -> ReadersView:
+    """Show where a reader stands on every stream that waits for it and that the token may read."""
+    own = [one for one in (await list_readers(call)).readers if one.reader == call.name]
+    if not own:
+        raise UnknownReader(call.name)
+    return ReadersView(readers=own)
+
+
+async def remove_reader(call: ApiCall) -> ReaderForgottenView:
+    """Forget a reader on every stream, as one that will not come back."""
+    streams = [one.stream for one in (await get_reader(call)).readers]
+    for stream in streams:
+        await call.hw.stream(stream).forget_reader(call.name)
+    return ReaderForgottenView(reader=call.name, streams=streams)
+
+
 async def set_reader(call: ApiCall) -> ReaderSoughtView:
     """Register a reader outside the log, or move it: retention keeps what it needs next."""
     stream, reader = call.names
@@ -109,6 +153,18 @@ UPKEEP_ROUTES: Final = (
         body=RetentionBody,
         answer=RetainedView,
         look=get_stream,
+    ),
+    Route("GET", f"{_ONE}/readers", list_stream_readers, Scope.READ, answer=ReadersView),
+    Route("GET", "/v1/readers", list_readers, Scope.READ, answer=ReadersView),
+    Route("GET", "/v1/readers/{reader}", get_reader, Scope.READ, answer=ReadersView),
+    Route(
+        "DELETE",
+        "/v1/readers/{reader}",
+        remove_reader,
+        Scope.ADMIN,
+        answer=ReaderForgottenView,
+        look=get_reader,
+        whole_store=True,
     ),
     Route(
         "PUT",

@@ -6,10 +6,12 @@ from typing import Final
 
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
+from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
+from headwater.serve.api.timelines import TIMELINE_ROUTES
 from headwater.serve.api.topic_groups import TOPIC_GROUP_ROUTES
 from headwater.serve.api.topics import TOPIC_ROUTES
 
@@ -22,4 +24,6 @@ ROUTES: Final = (
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
     *ICK_ROUTES,
+    *TIMELINE_ROUTES,
+    *OUTBOX_ROUTES,
 )

@@ -1,0 +1,75 @@
+"""The database of an outbox beside the store: its calls block, so each is made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from headwater.errors import HeadwaterError
+from headwater.lazy_names import extra_needed
+from headwater.metrics.exposition import Page
+from headwater.metrics.objects import add_outbox
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from headwater.client import Headwater
+    from headwater.outbox.consumer_loop import Consumer
+    from headwater.outbox.outbox import Outbox
+    from headwater.outbox.status import Status
+
+log = logging.getLogger("headwater.serve")
+
+T = TypeVar("T")
+
+
+@contextmanager
+def open_database(url: str, store_url: str | None) -> Iterator[ServedDatabase]:
+    """Yield a database that is served, and close its connections at the end.
+
+    Raises InvalidInput and DatabaseUnreachable, and ExtraMissing without the extra `sql`.
+    """
+    with extra_needed("sql"):
+        from headwater.outbox.outbox import Outbox
+        from headwater.sql.engines import open_engine
+        from headwater.sql.safe_names import safe_name
+    with open_engine(url) as engine:
+        yield ServedDatabase(Outbox(engine), safe_name(engine), store_url)
+
+
+class ServedDatabase:
+    """The outbox of a database, and the consumers that have their positions in it."""
+
+    def __init__(self, outbox: Outbox[Engine], name: str, store_url: str | None) -> None:
+        self._outbox = outbox
+        self._name = name
+        self._store_url = store_url
+
+    async def status(self) -> Status:
+        """Return how the outbox stands, and where the consumers are."""
+        return await asyncio.to_thread(self._outbox.status)
+
+    async def change_consumer(
+        self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
+    ) -> T:
+        """Do something to a consumer that has a position; raises UnknownConsumer."""
+        return await asyncio.to_thread(self._change, name, stream, change)
+
+    def _change(
+        self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]
+    ) -> T:
+        from headwater.client import connect
+        from headwater.outbox.known_consumers import known_consumer
+
+        with connect(self._store_url) as hw:
+            return change(known_consumer(self._outbox, hw, name, stream), hw)
+
+    async def add_metrics(self, page: Page) -> None:
+        """Add the metrics of the outbox to a page; one that does not answer has none."""
+        try:
+            add_outbox(page, self._name, await self.status())
+        except HeadwaterError as error:
+            log.warning("the metrics of %s are missing: %s", self._name, error)
