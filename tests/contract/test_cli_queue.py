@@ -87,6 +87,7 @@ def test_dead_letters_are_shown_brought_back_and_discarded(url: str, name: str) 
 
 
 def test_a_queue_is_paused_purged_and_deleted(url: str, name: str) -> None:
+    name = f"{'ü' * 40}{name}"  # like no other, so that no other is suggested
     run(url, "queue", "push", name, "a")
     assert run(url, "queue", "pause", name).out == "paused\n"
     assert run(url, "queue", "pause", name).out == "paused, as before\n"

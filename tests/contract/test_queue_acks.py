@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+import headwater
 from headwater import Headwater, InvalidInput, Queue
 from tests.support.queues import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms
+
+FAR_MS = 1_000_000
+BUNDLE_MESSAGES = 64
 
 
 @pytest.fixture
@@ -113,14 +119,54 @@ def test_only_a_delivery_that_is_to_be_acknowledged_can_be(queue: Queue) -> None
 def test_back_off_grows_with_the_attempts(queue: Queue, client: Headwater) -> None:
     queue.configure(backoff="exponential", backoff_ms=20, longest_backoff_ms=60)
     queue.push(b"v")
-    for attempt, rest in enumerate((20, 40, 60, 60), 1):
+    for attempt, longest in enumerate((20, 40, 60, 60), 1):
         (taken,) = until(lambda: queue.pop(ack_ms=LONG_MS))
         assert taken.attempt == attempt
         begun = server_ms(client)
         queue.nack(taken)
         (item,) = queue.scan()
         assert item.due_ms is not None
-        assert begun + rest <= item.due_ms <= server_ms(client) + rest
+        assert begun + longest / 2 <= item.due_ms <= server_ms(client) + longest
+
+
+@pytest.mark.parametrize("manner", ["nack", "fail", "lapse"])
+def test_what_failed_together_comes_back_spread_over_half_of_the_rest(
+    queue: Queue, client: Headwater, manner: str
+) -> None:
+    """Each after half of the rest to all of it; no tenth of that time has more than a fifth."""
+    queue.configure(backoff="exponential", backoff_ms=FAR_MS, longest_backoff_ms=FAR_MS)
+    count = 200 if manner == "fail" else 40 * BUNDLE_MESSAGES
+    queue.push_many([b"v"] * count)
+    ack_ms = 1 if manner == "lapse" else LONG_MS
+    begun = server_ms(client)
+    taken = queue.pop(count, ack_ms=ack_ms)
+    assert len(taken) == count
+    if manner == "nack":
+        assert queue.nack(*taken) == count
+    elif manner == "fail":
+        assert queue.fail(*(headwater.Failure(one, ValueError(), 0) for one in taken)) == count
+    else:
+        let_pass(client, 2)
+        assert queue.pop() == []
+    ended = server_ms(client)
+    due = [item.due_ms - begun for item in queue.scan() if item.due_ms is not None]
+    assert len(due) == count
+    assert min(due) >= FAR_MS / 2
+    assert max(due) <= FAR_MS + ended - begun
+    tenths = Counter(min((one - FAR_MS // 2) * 20 // FAR_MS, 9) for one in due)
+    assert len(tenths) == 10
+    assert max(tenths.values()) <= count / 5
+    assert queue.stats().delayed == count
+
+
+def test_a_fixed_back_off_is_the_same_for_all(queue: Queue, client: Headwater) -> None:
+    queue.configure(backoff="fixed", backoff_ms=FAR_MS)
+    queue.push_many([b"v"] * 300)
+    begun = server_ms(client)
+    queue.nack(*queue.pop(300, ack_ms=LONG_MS))
+    ended = server_ms(client)
+    due = [item.due_ms for item in queue.scan()]
+    assert all(begun + FAR_MS <= (one or 0) <= ended + FAR_MS for one in due)
 
 
 def test_a_fixed_back_off_also_follows_a_lapsed_deadline(queue: Queue, client: Headwater) -> None:

@@ -63,8 +63,8 @@ def test_what_fails_is_tried_again_as_the_queue_says_and_then_given_up(
         until(lambda: queue.stats().dead == 1 and queue.stats().acked == 1)
     assert seen == {b"good": 1, b"bad": 3}
     assert [record.getMessage().partition("; ")[2] for record in caplog.records] == [
-        "it is redelivered in 10 ms",
-        "it is redelivered in 20 ms",
+        "it is redelivered in 5 to 10 ms",
+        "it is redelivered in 10 to 20 ms",
         "it is buried",
     ]
 

@@ -210,7 +210,8 @@ class Queue(Generic[D]):
         """Set how often messages are tried and how long they rest in between; None leaves it.
 
         After ``max_attempts`` hand-outs without an ack (0: no limit) a message becomes a dead
-        letter. ``backoff`` is "none", "fixed" or "exponential". For every consumer, from now on.
+        letter. ``backoff`` is "none", "fixed" or "exponential", of which each message rests for a
+        part between half and all. For every consumer, from now on.
         """
         return self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)

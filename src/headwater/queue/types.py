@@ -94,7 +94,8 @@ class QueueSettings:
     """How a queue treats what fails: how often it is tried, and how long it rests in between.
 
     ``max_attempts`` None is without end. ``backoff`` "fixed" rests for ``backoff_ms`` each time,
-    "exponential" twice as long each time, up to ``longest_backoff_ms``.
+    "exponential" twice as long each time, up to ``longest_backoff_ms``; of that a part between half
+    and all, which differs from message to message.
     """
 
     max_attempts: int | None = None

@@ -57,14 +57,18 @@ class QueueMessages(Generic[AnyQueue]):
         delay_ms = failure.delay_ms
         return delay_ms is None or self._settled(failure.item.attempt, delay_ms) is None
 
-    def _settled(self, attempt: int, delay_ms: int) -> int | None:
-        """Return after how long the queue redelivers a failed message; None when it buries it."""
+    def _settled(self, attempt: int, delay_ms: int) -> tuple[int, int] | None:
+        """Return after how long the queue redelivers a failed message, at least and at most.
+
+        None when the queue buries it.
+        """
         own = self.settings
         if own.max_attempts is not None and attempt >= own.max_attempts:
             return None
         if own.backoff == "none":
-            return delay_ms
+            return delay_ms, delay_ms
         if own.backoff == "fixed":
-            return max(delay_ms, own.backoff_ms)
-        doubled = own.backoff_ms << min(max(attempt, 1) - 1, 49)
-        return max(delay_ms, min(doubled, own.longest_backoff_ms))
+            fixed = max(delay_ms, own.backoff_ms)
+            return fixed, fixed
+        whole = min(own.backoff_ms << min(max(attempt, 1) - 1, 49), own.longest_backoff_ms)
+        return max(delay_ms, -(-whole // 2)), max(delay_ms, whole)

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from headwater.errors import InvalidInput, Undecodable
 from headwater.failures import Failure
@@ -22,6 +22,9 @@ from headwater.outages import delay_s
 MOST_ATTEMPTS: Final = 1_000_000
 FIRST_BACKOFF_MS: Final = 1000
 LONGEST_BACKOFF_MS: Final = 60_000
+
+# The least and the longest delay, in ms.
+Span: TypeAlias = tuple[int, int]
 
 log = logging.getLogger("headwater.workers")
 
@@ -82,13 +85,14 @@ class Retries:
         where: str,
         *,
         rest_ms: int | None = None,
-        settled: Callable[[int, int], int | None] | None = None,
+        settled: Callable[[int, int], Span | None] | None = None,
     ) -> Failure:
         """Log a failed attempt, and return what to report of it.
 
         ``began`` is when it began, by the monotonic clock; ``where`` names the message. It is
         redelivered after ``rest_ms``, if that is given, instead of a delay of these retries.
-        ``settled`` returns what the store makes of an attempt and its delay, for the log line.
+        ``settled`` returns what the store makes of an attempt and its delay, for the log line: the
+        least and the longest delay.
         """
         delay_ms: int | None = None
         poison = isinstance(error, Undecodable) and error is getattr(item, "decoded", None)
@@ -97,16 +101,16 @@ class Retries:
         elif not self.buries:
             # There is no place for it: nothing is lost, and the log names the cure.
             delay_ms = self._longest_ms
-        after_ms = delay_ms
+        after_ms = None if delay_ms is None else (delay_ms, delay_ms)
         if delay_ms is not None and settled is not None:
             after_ms = settled(item.attempt, delay_ms)
         self._log_failure(item, error, where, after_ms, poison)
         return Failure(item, error, delay_ms, int((time.monotonic() - began) * 1000))
 
     def _log_failure(
-        self, item: Any, error: BaseException, where: str, after_ms: int | None, poison: bool
+        self, item: Any, error: BaseException, where: str, after_ms: Span | None, poison: bool
     ) -> None:
-        then = "it is buried" if after_ms is None else f"it is redelivered in {after_ms} ms"
+        then = "it is buried" if after_ms is None else f"it is redelivered in {_words(*after_ms)}"
         if poison:
             # Without the words of the error: those of a codec may quote the value.
             kind = type(error.__cause__ or error).__name__
@@ -117,3 +121,7 @@ class Retries:
             log.error("%s, attempt %d: %s; %s", where, item.attempt, error, then)
         else:
             log.error("%s failed, attempt %d; %s", where, item.attempt, then, exc_info=error)
+
+
+def _words(least: int, most: int) -> str:
+    return f"{most} ms" if least == most else f"{least} to {most} ms"

@@ -83,7 +83,8 @@ def _backoff(settings: QueueSettings) -> str:
         return "none"
     if settings.backoff == "fixed":
         return f"fixed, {settings.backoff_ms} ms"
-    return f"exponential, {settings.backoff_ms} ms up to {settings.longest_backoff_ms} ms"
+    longest = f"{settings.backoff_ms} ms up to {settings.longest_backoff_ms} ms"
+    return f"exponential, {longest}, of that half to all"
 
 
 def peek(

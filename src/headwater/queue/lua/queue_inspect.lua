@@ -78,7 +78,7 @@ local function page_of_set(queue, set, priority, at, count, bytes)
       if bundle then
         local text = text_of(queue, bundle)
         local texts, deadlines = part_bundles(text)
-        local rest = set == 'unacked' and (rest_ms(queue, bundle.attempt) or -1) or 0
+        local rest = set == 'unacked' and (rest_ms(queue, bundle.attempt, bundle.number) or -1) or 0
         found[n + 1], found[n + 2], found[n + 3] = members[i], members[i + 1], rest
         found[n + 4], found[n + 5] = texts, deadlines or {}
         seen, bytes = seen + bundle.count, bytes - #text
@@ -124,7 +124,7 @@ redis.register_function{
 local function due_since(queue, set, priority)
   local first = redis.call('ZRANGE', set_key(queue, set, priority), 0, 0, 'WITHSCORES')
   local bundle, time = parse_name(set, first[1] or ''), tonumber(first[2] or nil)
-  if bundle and set == 'unacked' then time = time + (rest_ms(queue, bundle.attempt) or math.huge) end
+  if bundle and set == 'unacked' then time = time + (rest_ms(queue, bundle.attempt, bundle.number) or math.huge) end
   return bundle and time <= queue.now and time or nil
 end
 
@@ -193,17 +193,14 @@ redis.register_function{
     local queue, priority, set = load_queue(keys[1]), args[1], args[2]
     local now, start = tonumber(args[3]), tonumber(args[4])
     local found = redis.call('ZRANGE', set_key(queue, set, priority), start, start + DUE_STEPS - 1, 'WITHSCORES')
-    local total, given_up, resting, steps, rests_of = 0, 0, 0, DUE_STEPS, {}
+    local total, given_up, resting, steps = 0, 0, 0, DUE_STEPS
     for i = 1, #found, 2 do
       local time = tonumber(found[i + 1])
       if time > now then return { total, given_up, resting, -1 } end
       if steps <= 0 then return { total, given_up, resting, start + (i - 1) / 2 } end
       local bundle, rest = parse_name(set, found[i]), 0
       if bundle then
-        if set == 'unacked' then
-          if rests_of[bundle.attempt] == nil then rests_of[bundle.attempt] = rest_ms(queue, bundle.attempt) or false end
-          rest = rests_of[bundle.attempt]
-        end
+        if set == 'unacked' then rest = rest_ms(queue, bundle.attempt, bundle.number) end
         local due, rests = count_due(queue, bundle, time, now, rest or 0)
         total, resting = total + due, resting + rests
         if not rest then given_up = given_up + due end

@@ -16,11 +16,12 @@
 -- How much one call does: a bundle that is settled as it was handed out is one step, and one that has
 -- to be opened is as many as it has messages.
 local SETTLE_STEPS = 600
--- Returns where messages go that are given back: set, attempt and time. 'bury' gives up at once.
-local function destination(queue, action, ms, attempt)
+-- Returns where messages go that are given back: set, attempt and time. 'bury' gives up at once. The
+-- number is that of the bundle or message by which their rest is spread.
+local function destination(queue, action, ms, attempt, number)
   if action == 'bury' then return 'dead', attempt, queue.now end
   if action == 'release' then return 'retry', math.max(attempt - 1, 0), queue.now end
-  local rest = rest_ms(queue, attempt)
+  local rest = rest_ms(queue, attempt, number)
   if not rest then return 'dead', attempt, queue.now end
   return 'retry', attempt, queue.now + math.max(ms, rest)
 end
@@ -31,7 +32,7 @@ local function settle_whole(queue, action, ms, bundle, time)
   elseif action == 'extend' then
     put_name(queue, 'unacked', bundle.priority, queue.now + ms, bundle.name, time)
   else
-    local set, attempt, at = destination(queue, action, ms, bundle.attempt)
+    local set, attempt, at = destination(queue, action, ms, bundle.attempt, bundle.number)
     put_name(queue, set, bundle.priority, at,
       name_of(bundle.number, bundle.priority, attempt, bundle.count))
     drop_member(set_key(queue, 'unacked', bundle.priority), time, bundle.name)
@@ -64,7 +65,7 @@ local function settle_some(queue, action, ms, name, numbers)
   end
   local taken = take_out(queue, bundle, messages, deadlines, time, is_meant)
   if #taken > 0 and action ~= 'ack' then
-    local set, attempt, at = destination(queue, action, ms, bundle.attempt)
+    local set, attempt, at = destination(queue, action, ms, bundle.attempt, string.sub(taken[1], 1, 16))
     add_bundle(queue, set, bundle.priority, attempt, join_bundles(taken), #taken, at)
   end
   return #taken, steps
@@ -147,7 +148,7 @@ local function fail_all(queue, words)
     local meant = bundle and bundle.count == 1 and '*' or number
     local count, steps = settle(queue, action, math.max(ms, 0), name, meant)
     if count > 0 then
-      local dead = action == 'bury' or not rest_ms(queue, bundle.attempt)
+      local dead = action == 'bury' or not rest_ms(queue, bundle.attempt, number)
       notes[#notes + 1] = { number = number, bundle = bundle, error = words[at + 3], dead = dead }
       if not dead then soonest = math.min(soonest, ms) end
     end

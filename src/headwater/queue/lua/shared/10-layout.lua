@@ -169,12 +169,16 @@ end
 -- ── Settings ──────────────────────────────────────────────────────────────────────────────────
 
 -- Returns how many ms messages rest that were handed out `attempt` times and not acknowledged; or
--- nil, when they are given up then.
-local function rest_ms(queue, attempt)
+-- nil, when they are given up then. A rest that grows is cut to between half and all of it, so that
+-- messages which failed together do not return together. How much is cut follows from the `number` of
+-- the bundle or message, always the same: multiples of the golden ratio lie evenly, and numbers of one
+-- moment follow each other.
+local function rest_ms(queue, attempt, number)
   local most, manner, first, longest = string.match(queue.settings, '^(%d+):(%a+):(%d+):(%d+)$')
   if not most then return 0 end
   if tonumber(most) > 0 and attempt >= tonumber(most) then return nil end
   if manner == 'none' then return 0 end
   if manner == 'fixed' then return tonumber(first) end
-  return math.min(tonumber(first) * 2 ^ (math.min(math.max(attempt, 1), 50) - 1), tonumber(longest))
+  local whole = math.min(tonumber(first) * 2 ^ (math.min(math.max(attempt, 1), 50) - 1), tonumber(longest))
+  return whole - math.floor(whole / 2 * (tonumber(number) % 1e6 * 0.61803398875 % 1))
 end

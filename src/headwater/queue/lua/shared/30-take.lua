@@ -21,7 +21,7 @@ local function lapse(queue, priority, most)
   for i = 1, #lapsed, 2 do
     local time = tonumber(lapsed[i + 1])
     local bundle = bundle_at(queue, 'unacked', priority, lapsed[i], time)
-    local rest = bundle and rest_ms(queue, bundle.attempt)
+    local rest = bundle and rest_ms(queue, bundle.attempt, bundle.number)
     if bundle and bundle.varied then
       local messages, deadlines = open_timed(queue, bundle, time)
       local over = take_out(queue, bundle, messages, deadlines, time,
