@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 import headwater
 from headwater.errors import InvalidInput, StoreUnreachable, TooManyClients
-from headwater.store import faults
+from headwater.store import aio_connections, connections, faults
 from tests.support.servers import Cluster, Server, until
 from tests.support.stores import works
 
@@ -111,6 +116,38 @@ def test_a_server_that_takes_no_more_connections_is_said_at_once(
                 dial(url)
             assert time.monotonic() - begun < 5
             assert caught.value.where == url
+
+
+def test_what_a_server_said_before_it_closed_is_not_lost_with_a_broken_pipe(
+    dial: Dial, tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may close between the look at what it said and the first command."""
+    looked = threading.Event()
+
+    def sees_nothing_yet(sock: Any) -> bool:
+        looked.set()
+        poll = select.poll()
+        poll.register(sock, 0)
+        assert poll.poll(20_000), "the other side has closed"
+        return False
+
+    for twin in (connections, aio_connections):
+        monkeypatch.setattr(twin, "has_news", sees_nothing_yet)
+    path = str(tmp_path / "full.sock")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(path)
+        door.listen()
+
+        def refuse() -> None:
+            guest, _ = door.accept()
+            with guest:
+                assert looked.wait(20)
+                guest.sendall(b"-ERR max number of clients reached\r\n")
+
+        refused = pool.submit(refuse)
+        with pytest.raises(TooManyClients):
+            dial(f"unix://{path}")
+        refused.result(20)
 
 
 def test_a_call_that_needs_one_connection_too_many_says_so_and_changes_nothing(

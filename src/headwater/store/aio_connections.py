@@ -13,11 +13,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import redis
-import redis.asyncio.connection
 import redis.exceptions
 from hiredis import pack_command
 
-from headwater.store import faults, idle
+from headwater.store import faults, idle, unix_sockets
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
 from headwater.store.connecting import (
@@ -28,6 +27,7 @@ from headwater.store.connecting import (
     REPLY_TIMEOUT_S,
     connection_maker,
     has_news,
+    last_words,
     refuse_closed,
 )
 from headwater.store.embedded import EmbeddedServer
@@ -326,24 +326,21 @@ class AsyncClusterConnections:
 def open_connections(address: Address, server: EmbeddedServer | None) -> AsyncStoreConnections:
     """Return the connections to an address; ``server`` is the one of an embedded store."""
 
-    async def shake_hands(connection: Any) -> None:
+    async def log_in(connection: Any) -> None:
         if server is not None:
             server.check_hold()
         if "ssl" not in address.options and _has_news(connection):
             # A server that is full says so and closes, and a command sent to it would hide why.
             connection._parser.on_connect(connection)
             await connection.read_response()
-        await connection.on_connect()
+        with last_words(connection._writer.get_extra_info("socket")):
+            await connection.on_connect()
         connection.client_id = None
 
     options = {"unix_socket_path": server.socket_path} if server else address.options
     # Both ends of a call are timed here, by one timer each, instead of every read and write.
     make = connection_maker(
-        redis.asyncio.connection,
-        options,
-        address,
-        socket_timeout=None,
-        redis_connect_func=shake_hands,
+        unix_sockets, options, address, socket_timeout=None, redis_connect_func=log_in
     )
     if address.kind == "cluster":
         return AsyncClusterConnections(address.nodes, make)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import select
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+import redis
 from hiredis import pack_command
 
 from headwater.errors import StoreError
@@ -71,6 +75,27 @@ def has_news(sock: Any, wait_s: float = 0) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(wait_s * 1000))
+
+
+@contextmanager
+def last_words(sock: Any) -> Iterator[None]:
+    """Raise what a server said before it closed a connection, in place of a broken pipe.
+
+    A server that is full says so and closes. On a unix socket a command that is sent just then
+    fails at once, and the socket is closed with the words of the server unread.
+    """
+    if sock is None or sock.family != socket.AF_UNIX:
+        yield
+        return
+    with socket.socket(fileno=os.dup(sock.fileno())) as spare:
+        try:
+            yield
+        except (redis.ConnectionError, OSError):
+            spare.setblocking(False)
+            with suppress(OSError):
+                if (said := spare.recv(1024)).startswith(b"-"):
+                    raise redis.ConnectionError(said[1:].decode("utf-8", "replace")) from None
+            raise
 
 
 def refuse_closed(**_: Any) -> NoReturn:

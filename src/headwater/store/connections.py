@@ -28,6 +28,7 @@ from headwater.store.connecting import (
     REPLY_TIMEOUT_S,
     connection_maker,
     has_news,
+    last_words,
     refuse_closed,
 )
 from headwater.store.embedded import EmbeddedServer
@@ -36,7 +37,7 @@ from headwater.store.slots import MOST_REDIRECTIONS, Node, Scattered, SlotMap, s
 from headwater.store.url import Address
 
 
-def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
+def _log_in(server: EmbeddedServer | None, connection: Any) -> None:
     """Log in, by when the server must answer at once; calls may take their time.
 
     Another store may have taken the place of the embedded one: its path leads there by now.
@@ -47,7 +48,8 @@ def _shake_hands(server: EmbeddedServer | None, connection: Any) -> None:
         # A server that is full says so and closes, and a command sent to it would hide why.
         connection._parser.on_connect(connection)
         connection.read_response()
-    connection.on_connect()
+    with last_words(connection._sock):
+        connection.on_connect()
     connection.client_id = None
     connection._sock.settimeout(REPLY_TIMEOUT_S)
 
@@ -333,7 +335,7 @@ def open_connections(address: Address, server: EmbeddedServer | None) -> StoreCo
         {"unix_socket_path": server.socket_path} if server else address.options,
         address,
         socket_timeout=CONNECT_TIMEOUT_S,
-        redis_connect_func=partial(_shake_hands, server),
+        redis_connect_func=partial(_log_in, server),
     )
     return (
         ClusterConnections(address.nodes, make)
