@@ -316,6 +316,20 @@ def test_output_that_finds_no_room_is_one_line_with_the_cure() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [["stream", "-h"], ["--version"]])
+def test_a_reader_of_the_help_may_leave_before_its_end(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = [sys.executable, "-m", "headwater", *words]
+    try:
+        done = subprocess.run(
+            program, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_program_says_its_version() -> None:
     process = start(None, "--version", cwd=os.sep)
     out, err = process.communicate()

@@ -66,6 +66,14 @@ class _PlainFlags:
                 parameter.metavar = "MS" if name.endswith("-ms") else _METAVARS.get(name)
         return found
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; raises BrokenPipeError when nobody reads it any more."""
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:
+            # Rich ends the program by itself then, with exit code 1.
+            raise BrokenPipeError from None
+
 
 class PlainCommand(_PlainFlags, TyperCommand):
     """A command whose usage names its arguments as pages do."""

@@ -15,6 +15,7 @@ from headwater.cli import (
     ick,
     keep,
     outbox,
+    output,
     queue,
     reader,
     run,
@@ -36,14 +37,24 @@ from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 
 class _OneLineErrors(PlainGroup):
-    """Prints what Headwater refuses as one line, and exits with 1."""
+    """Prints what Headwater refuses as one line, and exits with 1.
+
+    Exits with 0 when whoever read standard output has enough, also of a help text.
+    """
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        with output.ending_with_its_reader():
+            return super().make_context(*args, **options)
+        raise typer.Exit
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with output.ending_with_its_reader():
+                return super().invoke(ctx)
         except HeadwaterError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from None
+        raise typer.Exit
 
 
 app = typer.Typer(

@@ -140,12 +140,7 @@ def tail(
     form = check_format(line_format, as_json)
     left = sys.maxsize if count is None else count
     begin = min(10, left) if last is None else last
-    with (
-        known_stream(store, name) as stream,
-        suppress(KeyboardInterrupt),
-        interruptible(),
-        output.ending_with_its_reader(),
-    ):
+    with known_stream(store, name) as stream, suppress(KeyboardInterrupt), interruptible():
         facts = stream.info()
         at = max(facts.first, facts.last - begin + 1)
         while left and output.is_read():

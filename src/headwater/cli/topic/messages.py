@@ -140,12 +140,7 @@ def tail(
     form = check_format(line_format, as_json, TOPIC_FIELDS)
     left = sys.maxsize if count is None else count
     begin = min(10, left) if last is None else last
-    with (
-        connected(store) as hw,
-        suppress(KeyboardInterrupt),
-        interruptible(),
-        output.ending_with_its_reader(),
-    ):
+    with connected(store) as hw, suppress(KeyboardInterrupt), interruptible():
         from headwater.log.types import TopicMessage
 
         topic = topic_of(hw, name)
