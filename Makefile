@@ -96,8 +96,14 @@ format: setup ## format the code, and fix what lint can fix
 contracts: setup ## after a change of a server function's header: renew the pages; after a release: record the contracts
 	@$(RUN) tests.support.contracts $(if $(WORDING),--wording)
 
-bench: setup ## measure log, outbox, queues, dirty lists, timelines and Spark against their peers, and the longest calls
+bench: setup build/peers/.ready ## measure log, outbox, queues, workers, dirty lists, timelines and Spark against their peers, and the longest calls
 	@$(RUN) bench
+
+# Libraries that workers are compared with; without them, their rows are left out.
+build/peers/.ready: bench/peers.txt
+	@$(PYTHON) -m venv --clear build/peers
+	@if build/peers/bin/python -m pip install -qq --disable-pip-version-check -r bench/peers.txt; \
+	  then touch $@; else echo "some libraries could not be installed, and are not compared" >&2; fi
 
 bench-scale: setup ## grow a log to 100 million messages: memory, write rate, seek latency
 	@$(RUN) bench scale

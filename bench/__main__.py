@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import api, ick, log, longest_calls, outbox, queue, resp, scale, timeline
+from bench import api, ick, jobs, log, longest_calls, outbox, queue, resp, scale, timeline
 from bench.harness import Row, show, show_json
+from bench.job_libraries import LIBRARIES
 
 
 def main() -> int:
@@ -20,6 +21,7 @@ def main() -> int:
             "log",
             "outbox",
             "queue",
+            "jobs",
             "ick",
             "timeline",
             "api",
@@ -41,6 +43,8 @@ def main() -> int:
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
     parser.add_argument("--tails", type=int, default=1000, help="idle tails over HTTP")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
+    libraries = ",".join(LIBRARIES)
+    parser.add_argument("--libraries", default=libraries, help="that workers are compared with")
     parser.add_argument("--readers", type=int, default=2000, help="blocked readers of RESP")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
@@ -66,7 +70,10 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
         yield "outbox and consumers against bare SQL", rows
     if options.what in ("all", "queue"):
         rows = queue.run(options.rounds, options.waiting)
-        yield "queues against lists and job queues", rows
+        yield "queues against lists", rows
+    if options.what in ("all", "jobs"):
+        rows = jobs.run(options.rounds, options.libraries.split(","))
+        yield "jobs in one worker process against other libraries", rows
     if options.what in ("all", "ick"):
         yield "dirty lists against sorted sets", ick.run(options.rounds, options.dirty)
     if options.what in ("all", "timeline"):

@@ -1,124 +1,150 @@
-"""No-op jobs in one worker process, by each of several libraries: ``python -m bench.jobs``.
+"""Jobs a second in one worker process: ``headwater run`` against the workers of other libraries.
 
-Fills a queue, works it off with the library's own worker in this process, and prints how many jobs
-a second it did between the first and the last, each taken, run and acknowledged.
+Three handlers: one that does nothing, one that sleeps for a millisecond in a thread, and one that
+does so in a task, the latter two 32 at a time. All use the same server, with the same durability.
+A library is run where it is installed: in this environment, or in build/peers, which `make bench`
+makes from bench/peers.txt.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
 import sys
-import time
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import redis
 
-PAYLOAD = "x" * 100
+import headwater
+from bench.harness import Row, interleave, server, socket_url
+from bench.job_libraries import LIBRARIES, PAYLOAD
 
-
-class Tally:
-    """Counts jobs; the last one ends the process, whatever its worker would do next."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.done = 0
-        self.began = 0.0
-
-    def __call__(self) -> None:
-        if self.done == 0:
-            self.began = time.perf_counter()
-        self.done += 1
-        if self.done == self.count:
-            took = time.perf_counter() - self.began
-            os.write(1, b"%.1f\n" % ((self.count - 1) / took))
-            os._exit(0)
-
-
-tally = Tally(0)
-
-
-def job(payload: str) -> None:  # noqa: ARG001
-    """Do nothing, and be counted."""
-    tally()
-
-
-def headwater_jobs(path: str, count: int) -> None:
-    import headwater
-
-    queue = headwater.connect(f"unix://{path}").queue("jobs")
-    for at in range(0, count, 1000):
-        queue.push_many([PAYLOAD] * min(1000, count - at))
-
-    @queue.worker(concurrency=1)
-    def work(delivery: headwater.Delivery) -> None:
-        job(delivery.value.decode())
-
-    work.run()
-
-
-def rq_jobs(path: str, count: int) -> None:
-    from rq import Queue, SimpleWorker
-
-    connection = redis.Redis(unix_socket_path=path)
-    queue = Queue("jobs", connection=connection)
-    queue.enqueue_many([Queue.prepare_data(job, (PAYLOAD,)) for _ in range(count)])
-    # Without a process for each job, which would be fairer to nobody.
-    SimpleWorker([queue], connection=connection).work(burst=True, logging_level="ERROR")
-
-
-def dramatiq_jobs(path: str, count: int) -> None:
-    import dramatiq
-    from dramatiq.brokers.redis import RedisBroker
-
-    broker: Any = RedisBroker(url=f"unix://{path}")  # type: ignore[no-untyped-call]
-    dramatiq.set_broker(broker)
-    actor = dramatiq.actor(broker=broker)(job)
-    for _ in range(count):
-        actor.send(PAYLOAD)
-    worker = dramatiq.Worker(broker)
-    worker.start()
-    worker.join()
-    time.sleep(60)
-
-
-def huey_jobs(path: str, count: int) -> None:
-    from huey import RedisHuey
-
-    pool = redis.ConnectionPool(connection_class=redis.UnixDomainSocketConnection, path=path)
-    huey = RedisHuey("jobs", connection_pool=pool, results=False)
-    task = huey.task()(job)
-    for _ in range(count):
-        task(PAYLOAD)
-    huey.create_consumer(workers=1, periodic=False).run()
-
-
-def celery_jobs(path: str, count: int) -> None:
-    from celery import Celery
-
-    app = Celery("jobs", broker=f"redis+socket://{path}")
-    app.conf.task_ignore_result = True
-    app.conf.worker_hijack_root_logger = False
-    task = app.task(name="job")(job)
-    for _ in range(count):
-        task.delay(PAYLOAD)
-    words = ["worker", "--pool=solo", "--loglevel=ERROR", "--without-gossip", "--without-mingle"]
-    app.worker_main(["--quiet", *words, "--without-heartbeat"])
-
-
-LIBRARIES: dict[str, Callable[[str, int], Any]] = {
-    "headwater": headwater_jobs,
-    "rq": rq_jobs,
-    "dramatiq": dramatiq_jobs,
-    "huey": huey_jobs,
-    "celery": celery_jobs,
+PEERS = Path("build/peers/bin/python")
+AT_ONCE = 32
+# How many jobs each does in a run, for about a second; what is not there has no such handlers.
+JOBS: dict[str, dict[str, int]] = {
+    "empty": {
+        "headwater": 50_000,
+        "celery": 500,
+        "dramatiq": 500,
+        "huey": 1500,
+        "rq": 300,
+        "arq": 500,
+        "taskiq": 800,
+        "faststream": 500,
+    },
+    "sync": {
+        "headwater": 20_000,
+        "celery": 500,
+        "dramatiq": 2000,
+        "huey": 1000,
+        "rq": 300,
+        "taskiq": 500,
+        "faststream": 500,
+    },
+    "async": {
+        "headwater": 20_000,
+        "dramatiq": 1500,
+        "arq": 500,
+        "taskiq": 800,
+        "faststream": 500,
+    },
 }
+TITLES = {
+    "empty": "empty jobs",
+    "sync": "jobs of 1 ms in threads, 32 at once",
+    "async": "jobs of 1 ms in tasks, 32 at once",
+}
+# By how much ours has to be ahead at least, and by how much it shall be.
+GOALS = {"empty": (10.0, 30.0), "sync": (2.0, 10.0), "async": (2.0, 10.0)}
 
 
-if __name__ == "__main__":
-    name, place, jobs = sys.argv[1:]
-    # The libraries find the job by the name of its module, which is not the one that was started.
-    home = import_module("bench.jobs")
-    home.tally.count = int(jobs)
-    home.LIBRARIES[name](place, int(jobs))
+@dataclass
+class JobBench:
+    """A server, and how much of the usual work each run does."""
+
+    native: redis.Redis
+    share: float
+    rounds: int
+
+    def count(self, library: str, handler: str) -> int:
+        """Return how many jobs a run has."""
+        return max(100, int(JOBS[handler][library] * self.share))
+
+    def ours(self, handler: str) -> float:
+        """Work jobs off by ``headwater run``; returns jobs a second."""
+        count = self.count("headwater", handler)
+        self.native.flushdb()
+        with headwater.connect(socket_url(self.native)) as hw:
+            for start in range(0, count, 1000):
+                hw.queue("jobs").push_many([PAYLOAD] * min(1000, count - start))
+        environment = {
+            "BENCH_HANDLER": handler,
+            "BENCH_CONCURRENCY": str(_concurrency(handler)),
+            "BENCH_JOBS": str(count),
+        }
+        words = [sys.executable, "-m", "headwater", "run", "bench.job_app:app"]
+        return _measured([*words, "--store", socket_url(self.native)], environment)
+
+    def theirs(self, library: str, handler: str, python: str) -> float:
+        """Fill the queue of a library and work it off; returns jobs a second."""
+        self.native.flushdb()
+        path = self.native.connection_pool.connection_kwargs["path"]
+        count, at_once = self.count(library, handler), _concurrency(handler)
+        words = [python, "-m", "bench.job_libraries", library, path]
+        return _measured([*words, str(count), handler, str(at_once)], {})
+
+
+def _concurrency(handler: str) -> int:
+    return 1 if handler == "empty" else AT_ONCE
+
+
+def _measured(words: list[str], environment: dict[str, str]) -> float:
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        # The last job kills the group of the process.
+        start_new_session=True,
+        env=os.environ | environment,
+    )
+    if not done.stdout:
+        raise RuntimeError(f"{' '.join(words)} failed: {done.stderr[-2000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def python_of(library: str) -> str | None:
+    """Return the interpreter that has a library; None when none has."""
+    if importlib.util.find_spec(library) is not None:
+        return sys.executable
+    words = [str(PEERS), "-c", f"import {library}"]
+    if PEERS.exists() and subprocess.run(words, capture_output=True, check=False).returncode == 0:
+        return str(PEERS)
+    return None
+
+
+def run(rounds: int, libraries: Collection[str]) -> list[Row]:
+    """Measure every handler with every library that is found; says which are not."""
+    found = {name: python_of(name) for name in LIBRARIES if name in libraries}
+    missing = [name for name, python in found.items() if python is None]
+    if missing:
+        print(f"not installed, and not measured: {', '.join(missing)}", file=sys.stderr)
+    rows = []
+    with server("off") as native:
+        # In a short run, few jobs each.
+        bench = JobBench(native, 1 if rounds >= 3 else 0.1, max(1, rounds // 3))
+        for handler, counts in JOBS.items():
+            for library, python in found.items():
+                if python is None or library not in counts:
+                    continue
+                theirs = partial(bench.theirs, library, handler, python)
+                a, b = interleave(partial(bench.ours, handler), theirs, bench.rounds)
+                name = f"{TITLES[handler]}: headwater run / {library}, jobs/s"
+                rows.append(Row.of(name, "off", a, b, *GOALS[handler]))
+    return rows

@@ -1,11 +1,9 @@
-"""A queue against the server's own lists, against job queues, and against its own backlog."""
+"""A queue against the server's own lists, and against its own backlog."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +19,6 @@ MESSAGES = 1000
 TAKEN = 50
 VALUE = b"x" * 130
 LONG_MS = 3_600_000
-# How many jobs each library does in a run: for about a second, or two.
-JOBS = {"headwater": 30_000, "rq": 300, "dramatiq": 500, "huey": 1500, "celery": 500}
-PEERS = {"rq": "RQ", "dramatiq": "Dramatiq", "huey": "huey", "celery": "Celery"}
 
 
 @dataclass
@@ -97,30 +92,6 @@ def taking(place: Place) -> list[Row]:
             # How messages were pushed makes no difference to a list, so that row has no goal.
             goals = (least, aim) if together else (0, 0)
             rows.append(Row.of(name, "off", a, b, *goals))
-    return rows
-
-
-def run_jobs(place: Place, library: str, share: float) -> float:
-    """Let a library do no-op jobs in a process of its own; jobs a second."""
-    place.native.flushdb()
-    path = place.native.connection_pool.connection_kwargs["path"]
-    count = max(50, int(JOBS[library] * share))
-    words = [sys.executable, "-m", "bench.jobs", library, path, str(count)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode:
-        raise RuntimeError(f"{library} failed: {done.stderr[-2000:]}")
-    return float(done.stdout.split()[-1])
-
-
-def jobs(place: Place, share: float) -> list[Row]:
-    """Measure jobs that do nothing: taken, run and acknowledged in one worker process."""
-    rows = []
-    for library, title in PEERS.items():
-        ours = partial(run_jobs, place, "headwater", share)
-        theirs = partial(run_jobs, place, library, share)
-        a, b = interleave(ours, theirs, max(1, place.rounds // 3))
-        name = f"no-op jobs in one worker process / {title}, jobs/s"
-        rows.append(Row.of(name, "off", a, b, 1, 10))
     return rows
 
 
@@ -209,6 +180,4 @@ def run(rounds: int, count: int) -> list[Row]:
         rows = taking(place)
         rows.append(wake_up(place, 50))
         rows += backlog(place, count)
-        # In a short run, few jobs each.
-        rows += jobs(place, 1 if rounds >= 3 else 0.1)
     return rows

@@ -26,6 +26,8 @@ SHORT = (
     *("--waiting", "1000", "--seconds", "0.1", "--fragments", "2000", "--groups", "200", "--json"),
     # Fewer tails than these take no memory that the server has not had already.
     *("--tails", "300", "--readers", "20"),
+    # One that has handlers of all kinds; each costs some seconds of imports.
+    *("--libraries", "dramatiq"),
 )
 
 
@@ -35,7 +37,8 @@ SHORT = (
         ("log", 14, {"off", "always"}),
         ("outbox", 12, {"on"}),
         ("ick", 8, {"off", "always"}),
-        ("queue", 14, {"off"}),
+        ("queue", 10, {"off"}),
+        ("jobs", 3, {"off"}),
         ("timeline", 8, {"off"}),
         ("api", 6, {"off"}),
         ("resp", 5, {"off"}),
