@@ -76,6 +76,7 @@ from headwater.errors import (
     UnknownQueue,
     UnknownReader,
     UnknownStream,
+    UnknownTimedJob,
     UnknownTopic,
     UnreadableNode,
     ValueMisfit,
@@ -127,6 +128,10 @@ if TYPE_CHECKING:
     from headwater.scrubbing import RepairReport
     from headwater.store.scrub_pace import ScrubProgress, ScrubReport
     from headwater.store.scrubbing import Defect
+    from headwater.timed.jobs import DueRun
+    from headwater.timed.operating import TimedJobInfo
+    from headwater.timed.runner import TimedRunner
+    from headwater.timed.timed_jobs import TimedJobs
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
 
@@ -149,6 +154,7 @@ __all__ = [
     "DeadLetter",
     "Defect",
     "Delivery",
+    "DueRun",
     "EmbeddedServerFailed",
     "ExtraMissing",
     "Failure",
@@ -225,6 +231,9 @@ __all__ = [
     "StreamInfo",
     "StreamReplaced",
     "TargetNotEmpty",
+    "TimedJobInfo",
+    "TimedJobs",
+    "TimedRunner",
     "TimelineError",
     "TooManyClients",
     "Topic",
@@ -241,6 +250,7 @@ __all__ = [
     "UnknownQueue",
     "UnknownReader",
     "UnknownStream",
+    "UnknownTimedJob",
     "UnknownTopic",
     "UnreadableNode",
     "ValueMisfit",
@@ -297,6 +307,10 @@ _HOMES = {
     "headwater.scrubbing": ("RepairReport",),
     "headwater.store.scrub_pace": ("ScrubProgress", "ScrubReport"),
     "headwater.store.scrubbing": ("Defect",),
+    "headwater.timed.jobs": ("DueRun",),
+    "headwater.timed.operating": ("TimedJobInfo",),
+    "headwater.timed.runner": ("TimedRunner",),
+    "headwater.timed.timed_jobs": ("TimedJobs",),
     "headwater.workers.queue_worker": ("QueueWorker",),
     "headwater.workers.worker": ("Worker",),
 }

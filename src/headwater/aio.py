@@ -11,6 +11,8 @@ from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic, AsyncTopicGroup
 from headwater.queue.aio_queue import AsyncQueue
+from headwater.timed.aio_runner import AsyncTimedRunner
+from headwater.timed.aio_timed_jobs import AsyncTimedJobs
 from headwater.workers.aio_queue_worker import AsyncQueueWorker
 from headwater.workers.aio_worker import AsyncWorker
 
@@ -22,6 +24,8 @@ __all__ = [
     "AsyncQueue",
     "AsyncQueueWorker",
     "AsyncStream",
+    "AsyncTimedJobs",
+    "AsyncTimedRunner",
     "AsyncTopic",
     "AsyncTopicGroup",
     "AsyncWorker",

@@ -4,6 +4,7 @@
     ├── InvalidInput              the caller's argument is refused; nothing was sent
     ├── Undecodable               the value of a message is not what its codec says
     ├── HandlerTimeout            a handler of a worker ran longer than it may
+    ├── UnknownTimedJob           no timed job of that name was ever declared
     ├── AppRefused                parts of an application cannot run as they are declared
     ├── ExtraMissing              a library is not installed that only some parts need
     ├── FormatTooNew              what is stored was written by a newer release
@@ -142,6 +143,15 @@ class HandlerTimeout(HeadwaterError, TimeoutError):
             f"the handler ran longer than {timeout_ms} ms; make it end sooner, or raise timeout_ms"
         )
         self.timeout_ms = timeout_ms
+
+
+class UnknownTimedJob(HeadwaterError):
+    """No runner has declared a timed job of that name."""
+
+    def __init__(self, job: str, similar: str | None = None) -> None:
+        cure = f"did you mean {similar!r}?" if similar else "`headwater cron list` shows all"
+        super().__init__(f"there is no timed job {job!r}; {cure}")
+        self.job = job
 
 
 class ExtraMissing(HeadwaterError, ImportError):

@@ -73,10 +73,15 @@ class Clockwork:
 
     def state(self, job: str) -> JobState:
         """Return how a job stands."""
-        return self.hw.store.run(history(job_stream(job), 1))[-1].job
+        return last_state(self.hw, job)
 
 
 Due = Callable[[], list[FinishedRun]]
+
+
+def last_state(hw: headwater.Headwater, job: str) -> JobState:
+    """Return how a job stands."""
+    return hw.store.run(history(job_stream(job), 1))[-1].job
 
 
 def _job(name: str, handler: Callable[..., Any], options: dict[str, Any]) -> TimedJob:

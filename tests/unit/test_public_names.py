@@ -27,6 +27,8 @@ PAIRS: list[tuple[type, type]] = [
 WORKERS: list[tuple[type, type]] = [
     (headwater.Worker, aio.AsyncWorker),
     (headwater.QueueWorker, aio.AsyncQueueWorker),
+    (headwater.TimedRunner, aio.AsyncTimedRunner),
+    (headwater.TimedJobs, aio.AsyncTimedJobs),
 ]
 # These only make an object; with both clients nothing is sent yet, or it is sent with first use.
 IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel", "queue", "worker"}

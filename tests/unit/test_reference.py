@@ -71,6 +71,7 @@ def public_methods(kind: type) -> list[str]:
     [(kind, "python.md") for kind in HANDLES]
     + [(kind, "queue.md") for kind in QUEUES]
     + [(kind, "app.md") for kind in (headwater.App, RunningApp)]
+    + [(kind, "timed.md") for kind in (headwater.TimedRunner, headwater.TimedJobs)]
     + [(timeline.Farm, "timeline.md")]
     + [(kind, "outbox.md") for kind in PARTS_OF_THE_OUTBOX]
     + [(kind, "testing.md") for kind in PARTS_OF_TESTS],
@@ -123,6 +124,7 @@ def test_the_reference_tells_of_every_public_name(module: Any, page: str) -> Non
         (headwater.QueueStats, "queue.md"),
         (headwater.QueueSettings, "queue.md"),
         (headwater.KeptQueue, "queue.md"),
+        (headwater.TimedJobInfo, "timed.md"),
         (outbox.Status, "outbox.md"),
         (outbox.Checkpoint, "outbox.md"),
         (outbox.Progress, "outbox.md"),

@@ -26,6 +26,8 @@ from headwater.queue import types as queue_types
 from headwater.store.checks import Finding
 from headwater.store.embedded import EmbeddedStatus
 from headwater.text_or_base64 import from_text, to_text
+from headwater.timed.operating import TimedJobInfo
+from headwater.timed.states import ActiveRun, EndedRun
 from headwater.timeline.records import InstanceStatus, Repaired
 from headwater.views.record import Mirror, View
 
@@ -51,6 +53,9 @@ BY_HAND: dict[str, tuple[type, set[str]]] = {
     "InstanceView": (InstanceStatus, set()),
     "WalkedView": (Repaired, set()),
     "MovedView": (Repaired, set()),
+    "TimedJobView": (TimedJobInfo, set()),
+    "ActiveRunView": (ActiveRun, set()),
+    "EndedRunView": (EndedRun, set()),
 }
 
 

@@ -33,12 +33,14 @@ from headwater.app.parts import Fault, Part, chosen
 from headwater.app.resources import Places, Resources
 from headwater.app.running import RunningApp
 from headwater.app.streamer_part import StreamerPart
+from headwater.app.timed_part import AppJobs
 from headwater.app.worker_part import MessagesFrom, SourceKind, WorkerPart
 from headwater.codecs import Value, ValueCodec
 from headwater.errors import InvalidInput
 from headwater.inputs import Span
 from headwater.log.types import Message, TopicMessage
 from headwater.queue.types import Delivery
+from headwater.timed.jobs import Job, JobOptions
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -54,7 +56,7 @@ _OF_PART = ("name", "processes")
 
 
 class App(RunningApp):
-    """The parts of an application: workers, consumers, the streamer, the housekeeper.
+    """The parts of an application: workers, consumers, timed jobs, the streamer, the housekeeper.
 
     ``store`` is the URL of the store, ``db`` that of the database, or an engine of SQLAlchemy.
     ``profile`` names a profile of headwater.toml for what is not given; without it, the environment
@@ -69,6 +71,7 @@ class App(RunningApp):
         profile: str | None = None,
     ) -> None:
         super().__init__(Places(store, db, profile))
+        self._timed = AppJobs(self)
 
     def __repr__(self) -> str:
         return f"App({', '.join(self._parts)})"
@@ -207,6 +210,26 @@ class App(RunningApp):
         from headwater.app.keeper_part import KeeperPart
 
         self.add(KeeperPart(name, every))
+
+    # ── Timed jobs ───────────────────────────────────────────────────────────────────────────
+
+    def every(self, interval: Span, **options: Unpack[JobOptions]) -> Callable[[Job], Job]:
+        """Run the function below at each multiple of an interval since 1970; it may be async.
+
+        Each run happens once among all processes that run the application. Options are those of
+        TimedRunner. Raises InvalidInput.
+        """
+        return self._timed.every(interval, **options)
+
+    def cron(
+        self, expression: str, *, tz: str = "UTC", **options: Unpack[JobOptions]
+    ) -> Callable[[Job], Job]:
+        """Run the function below when a cron expression matches in a time zone; it may be async.
+
+        Each run happens once among all processes that run the application. Options are those of
+        TimedRunner. Raises InvalidInput.
+        """
+        return self._timed.cron(expression, tz=tz, **options)
 
     # ── Checking ─────────────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,7 @@ import typer
 from headwater import profiles
 from headwater.cli import (
     consumer,
+    cron,
     doctor,
     ick,
     keep,
@@ -78,6 +79,7 @@ app.add_typer(reader.app, name="reader")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
+app.add_typer(cron.app, name="cron")
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("keep")(keep.keep)

@@ -39,7 +39,7 @@ STATUSES: Final = (
 _OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 _UNKNOWN: Final = _OUTCOMES.index("unknown")
 _READS: Final = ("stream", "group", "topic", "queue", "channel", "ick", "store")
-_PARTS: Final = ("store.many", "worker.handle", "streamer.batch", "consumer.batch")
+_PARTS: Final = ("store.many", "worker.handle", "timed.run", "streamer.batch", "consumer.batch")
 # Of each operation and outcome: its buckets, one for what is beyond, and the sum in nanoseconds.
 _WIDTH: Final = len(BOUNDS) + 2
 # Of each operation: its outcomes, then messages and bytes.

@@ -28,7 +28,7 @@ class AsyncTimedRunner(JobTable):
     """
 
     def __init__(
-        self, hw: AsyncHeadwater, *, concurrency: int = 4, clock: NowMs | None = None
+        self, hw: AsyncHeadwater, *, concurrency: int = 8, clock: NowMs | None = None
     ) -> None:
         super().__init__()
         self._store = hw.store
@@ -67,6 +67,16 @@ class AsyncTimedRunner(JobTable):
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
+
+    def give_back(self) -> int:
+        """Cancel the runs that go on here, so that ``run`` returns them and ends; returns how many.
+
+        To be called in the event loop. Another runner begins them anew at once.
+        """
+        self.stop()
+        for task in self._running:
+            task.cancel()
+        return len(self._running)
 
     async def run_due(self) -> list[FinishedRun]:
         """Run what is due now, one after the other, and return how each attempt ended.
@@ -146,8 +156,10 @@ class AsyncTimedRunner(JobTable):
             task.cancel()
         ended = await asyncio.gather(*self._running)
         self._running.clear()
-        if (ended or self._unsettled) and self._engine is not None:
-            await self._note([*self._unsettled, *ended])
+        if self._engine is not None:
+            if ended or self._unsettled:
+                await self._note([*self._unsettled, *ended])
+            await self._store.run(self._engine.leave())
 
     async def _note(self, finished: list[FinishedRun]) -> None:
         assert self._engine is not None, "nothing runs before it has begun"

@@ -67,6 +67,11 @@ class _Entry:
         self.known: KnownJob = KnownJob(None, 0)
         self.look_ms = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a run of it waits or goes on somewhere, as far as is known here."""
+        return self.known.state is not None and bool(self.known.state.runs)
+
 
 class TimedEngine:
     """Decides what one runner does; everything that asks the store is an operation."""
@@ -83,6 +88,7 @@ class TimedEngine:
         self._ready: dict[str, None] = {}
         self._held: set[tuple[str, ActiveRun]] = set()
         self._seen: dict[str, int] = {}
+        self._left: set[str] = set()
         self._board_at = 1
         self._heard_ms = 0
         self._beaten_ms = 0
@@ -147,6 +153,24 @@ class TimedEngine:
                 stolen.append(done)
         return stolen
 
+    def leave(self) -> Operation[None]:
+        """Tell the others that this runner has ended, so that they need not wait for it."""
+        yield from job_streams.post(self._board, Notice(self.me, self.now_ms(), left=True))
+
+    def give_back(self, taken: Iterable[TakenRun]) -> Operation[int]:
+        """Return runs that go on here as the process ends; returns how many.
+
+        It may be called beside anything else that this runner does.
+        """
+        given = 0
+        for each in taken:
+            stream = job_streams.job_stream(each.job.name)
+            decide = self._end_of(FinishedRun(each, begun=False))
+            _, step = yield from job_streams.change(stream, decide)
+            given += step is not None
+        yield from self.leave()
+        return given
+
     def wait_ms(self, free: int) -> int:
         """Return how long there is nothing to do, if nobody says otherwise."""
         if self._ready and free:
@@ -157,7 +181,18 @@ class TimedEngine:
             next_ms = min(next_ms, self._heap[0][0])
         return min(max(next_ms - now, 0), HEAR_MS)
 
-    def end_of(self, run: FinishedRun) -> Callable[[JobState | None], TimedStep | None]:
+    def _define(self, entry: _Entry) -> Operation[KnownJob]:
+        def decide(state: JobState | None) -> TimedStep | None:
+            return steps.define(state, entry.job.spec, self.now_ms(), self.me)
+
+        known, _ = yield from job_streams.change(entry.stream, decide)
+        return known
+
+    def _settle(self, done: FinishedRun) -> Operation[tuple[KnownJob, TimedStep | None]]:
+        entry = self._entries[done.taken.job.name]
+        return (yield from job_streams.change(entry.stream, self._end_of(done), entry.known))
+
+    def _end_of(self, run: FinishedRun) -> Callable[[JobState | None], TimedStep | None]:
         """Return what decides about the end of a run."""
         taken = run.taken.run
         error = None if run.error is None else spelled(run.error).replace("\n", ": ", 1)
@@ -171,17 +206,6 @@ class TimedEngine:
 
         return decide
 
-    def _define(self, entry: _Entry) -> Operation[KnownJob]:
-        def decide(state: JobState | None) -> TimedStep | None:
-            return steps.define(state, entry.job.spec, self.now_ms(), self.me)
-
-        known, _ = yield from job_streams.change(entry.stream, decide)
-        return known
-
-    def _settle(self, done: FinishedRun) -> Operation[tuple[KnownJob, TimedStep | None]]:
-        entry = self._entries[done.taken.job.name]
-        return (yield from job_streams.change(entry.stream, self.end_of(done), entry.known))
-
     def _step(self, entry: _Entry, free: bool) -> TimedStep | None:
         state, now, name = entry.known.state, self.now_ms(), entry.job.name
         if state is None:
@@ -191,6 +215,8 @@ class TimedEngine:
         def lost(run: ActiveRun) -> bool:
             if run.by == self.me:
                 return (name, run) not in self._held
+            if run.by in self._left:
+                return True
             return now > max(self._silent_ms(run), self._patient_ms)
 
         return steps.look(state, name, now, self.me, free, lost)
@@ -271,13 +297,18 @@ class TimedEngine:
     def _hear(self) -> Operation[None]:
         heard, self._board_at = yield from job_streams.hear(self._board, self._board_at)
         self._heard_ms = self.now_ms()
-        named = []
+        named: list[_Entry] = []
         for notice in heard:
             self._seen[notice.by] = max(self._seen.get(notice.by, 0), notice.at_ms)
             if notice.job in self._entries:
                 named.append(self._entries[notice.job])
+            if notice.left:
+                self._left.add(notice.by)
+                named += [entry for entry in self._entries.values() if entry.busy]
         old = self._heard_ms - 2 * LEASE_MS
         self._seen = {by: at for by, at in self._seen.items() if at >= old}
+        self._left &= self._seen.keys()
+        named = list(dict.fromkeys(named))
         yield from self._refresh(named)
         for entry in named:
             self._look_at(entry, self._heard_ms)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from headwater.errors import InvalidInput, LostFuture, OutcomeUnknown, ReusedSequence, StaleSequence
 from headwater.inputs import MAX_NAME_BYTES, check_name
@@ -45,11 +46,15 @@ class KnownJob(NamedTuple):
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message of the stream of the runners: one of them lives, or a job is to be looked at."""
+    """A message of the stream of the runners: one of them lives, or a job is to be looked at.
+
+    ``left`` is the last one of a runner: it has nothing in hand any more.
+    """
 
     by: str
     at_ms: int = 0
     job: str = ""
+    left: bool = False
 
 
 _notices: Final = msgspec.json.Decoder(Notice)
@@ -175,7 +180,7 @@ def hear(board: StreamHandle, offset: int) -> Operation[tuple[list[Notice], int]
                 said = _notices.decode(message.value)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
-            heard.append(said if said.at_ms else Notice(said.by, message.time_ms, said.job))
+            heard.append(said if said.at_ms else replace(said, at_ms=message.time_ms))
         if len(passage.messages) < _PAGE:
             return heard, passage.next
         offset = passage.next

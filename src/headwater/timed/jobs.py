@@ -14,7 +14,8 @@ from headwater.timed.states import JobSpec, Missed, Overlap
 from headwater.timed.steps import table_of
 from headwater.timed.timetables import LEAST_INTERVAL_MS
 
-Handler = TypeVar("Handler", bound=Callable[..., Any])
+# The function of a job, which decorators return as it is.
+Job = TypeVar("Job", bound=Callable[..., Any])
 
 MOST_ATTEMPTS: Final = 1000
 
@@ -85,7 +86,7 @@ class JobTable:
             )
         self.jobs[job.name] = job
 
-    def every(self, interval: Span, **options: Unpack[JobOptions]) -> Callable[[Handler], Handler]:
+    def every(self, interval: Span, **options: Unpack[JobOptions]) -> Callable[[Job], Job]:
         """Run the function below at each multiple of an interval since 1970; returns it as it is.
 
         See TimedRunner for the options.
@@ -94,15 +95,15 @@ class JobTable:
 
     def cron(
         self, expression: str, *, tz: str = "UTC", **options: Unpack[JobOptions]
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[Job], Job]:
         """Run the function below when a cron expression matches; returns it as it is.
 
         See TimedRunner for the options.
         """
         return self._declaring(cron_plan(expression, tz, **options), "cron")
 
-    def _declaring(self, plan: JobPlan, kind: str) -> Callable[[Handler], Handler]:
-        def declare(handler: Handler) -> Handler:
+    def _declaring(self, plan: JobPlan, kind: str) -> Callable[[Job], Job]:
+        def declare(handler: Job) -> Job:
             # A second job of the same function has a name of its own.
             taken = self.jobs.get(name_of(handler))
             second = taken is not None and taken.handler is handler

@@ -27,7 +27,13 @@ from headwater.stopping import StopSignal
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import JobTable, TimedJob
-from headwater.timed.running import RunCounts, check_concurrency, log, log_end, runner_name
+from headwater.timed.running import (
+    RunCounts,
+    check_concurrency,
+    log,
+    log_end,
+    runner_name,
+)
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
@@ -47,7 +53,7 @@ class TimedRunner(JobTable):
     ``jitter`` each run begins up to so much later.
     """
 
-    def __init__(self, hw: Headwater, *, concurrency: int = 4, clock: NowMs | None = None) -> None:
+    def __init__(self, hw: Headwater, *, concurrency: int = 8, clock: NowMs | None = None) -> None:
         super().__init__()
         self._store = hw.store
         self._concurrency = check_concurrency(concurrency)
@@ -79,20 +85,29 @@ class TimedRunner(JobTable):
                 if not store_may_recover(error):
                     raise
                 self._wait(outage.meet(error))
+        if self._engine is not None:
+            self._store.run(self._engine.leave())
 
     def stop(self) -> None:
         """Ask ``run`` to end; from any thread or signal handler. It stays stopped."""
         self._stop.set()
         self._ended.put(None)
 
+    def give_back(self) -> int:
+        """Return the runs that go on here, as the process ends; returns how many.
+
+        Another runner begins them anew at once.
+        """
+        self.stop()
+        engine = self._engine
+        return 0 if engine is None else self._store.run(engine.give_back(list(self._running)))
+
     def run_due(self) -> list[FinishedRun]:
         """Run what is due now, here and one after the other, and return how each attempt ended.
 
         It returns when nothing is left that is due by then, or that could begin.
         """
-        engine = self._engine = TimedEngine(
-            self.jobs.values(), runner_name(self._store.token()), self._clock
-        )
+        engine = self._engine = self._new_engine()
         self._store.run(engine.begin())
         done: list[FinishedRun] = []
         while taken := self._store.run(engine.turn(1)):
@@ -102,10 +117,12 @@ class TimedRunner(JobTable):
                 done.append(finished)
         return done
 
+    def _new_engine(self) -> TimedEngine:
+        return TimedEngine(self.jobs.values(), runner_name(self._store.token()), self._clock)
+
     def _turn(self) -> None:
         if self._engine is None:
-            name = runner_name(self._store.token())
-            engine = TimedEngine(self.jobs.values(), name, self._clock)
+            engine = self._new_engine()
             self._store.run(engine.begin())
             self._engine = engine
         engine = self._engine

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         scrubs,
         stores,
         streams,
+        timed,
         timelines,
         tokens,
     )
@@ -49,6 +50,7 @@ __all__ = [
     "scrubs",
     "stores",
     "streams",
+    "timed",
     "timelines",
     "tokens",
 ]
