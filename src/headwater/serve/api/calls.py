@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
     from headwater.serve.api.databases import ServedDatabase
+    from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
     from headwater.serve.stream_writes import StreamWrites
     from headwater.serve.tokens import Tokens
@@ -36,6 +37,7 @@ class Served:
     openapi: bytes
     metrics: OperationMetrics
     sampler: Sampler
+    scrubs: Scrubs
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None
 

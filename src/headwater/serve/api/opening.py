@@ -15,6 +15,7 @@ from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import Router
+from headwater.serve.api.scrubs import Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
@@ -89,6 +90,7 @@ async def _answering(
 ) -> AsyncIterator[ApiService]:
     tails = Tails(hw)
     sampler = Sampler(hw, metrics, extras=() if database is None else (database.add_metrics,))
+    scrubs = Scrubs(hw)
     service = ApiService(
         Served(
             hw,
@@ -99,6 +101,7 @@ async def _answering(
             document(ROUTES),
             metrics,
             sampler,
+            scrubs,
             farm,
             database,
         ),
@@ -115,3 +118,4 @@ async def _answering(
         tails.stop()
         await sampler.close()
         await service.close()
+        await scrubs.close()

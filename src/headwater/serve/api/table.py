@@ -8,6 +8,7 @@ from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
+from headwater.serve.api.scrubs import SCRUB_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
@@ -17,6 +18,7 @@ from headwater.serve.api.topics import TOPIC_ROUTES
 
 ROUTES: Final = (
     *STORE_ROUTES,
+    *SCRUB_ROUTES,
     *STREAM_ROUTES,
     *UPKEEP_ROUTES,
     *GROUP_ROUTES,

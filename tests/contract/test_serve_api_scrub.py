@@ -1,0 +1,85 @@
+"""A scrub that was begun over HTTP is known to every process, and its report outlives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import headwater
+from headwater.log.keys import stream_key
+from headwater.serve.api.scrubs import RUNNING, SCRUBS
+from tests.support.api import ApiClient, ApiServer, messages_of
+from tests.support.servers import Server, until
+
+PATH = "/v1/store/scrub"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+def ended(client: ApiClient) -> None:
+    until(lambda: client.get(PATH).body["running"] is None)
+
+
+def test_a_scrub_reports_what_is_damaged_to_whoever_asks(store: Server) -> None:
+    with ApiServer(store.url) as api:
+        client = api.client()
+        assert client.get(PATH).body == {"running": None, "last": None}
+        client.post(messages_of("rides"), [{"value": "x"}] * 5)
+        begun = client.post(PATH, {})
+        assert (begun.status, begun.body["running"]["state"]) == (202, "running")
+        ended(client)
+        sound = client.get(PATH).body["last"]
+        assert (sound["state"], sound["who"], sound["defects"]) == ("done", "everybody", 0)
+        assert sound["report"]["complete"]
+        store.client().hset(stream_key("rides"), "last", 3)
+        assert client.post(PATH, {"names": ["rides"], "kinds": ["stream"]}).status == 202
+        ended(client)
+    with ApiServer(store.url, read_only=True) as other:
+        client = other.client()
+        damaged = client.get(PATH).body["last"]
+        assert damaged["scrub"] != sound["scrub"]
+        assert damaged["defects"] == len(damaged["report"]["defects"]) > 0
+        assert damaged["report"]["defects"][0]["name"] == "rides"
+        assert client.post(PATH, {}).status == 403
+        client.close()
+
+
+def test_one_scrub_runs_at_a_time_and_ends_with_its_server(store: Server) -> None:
+    with headwater.connect(store.url) as hw:
+        hw.stream("large").write_many([("t", b"x" * 1000)] * 1000)
+    with ApiServer(store.url) as api, ApiServer(store.url) as other:
+        client, second = api.client(), other.client()
+        slow = {"rate_mb_s": 0.001}
+        assert client.post(PATH, slow).status == 202
+        for one in (client, second):
+            assert one.post(PATH, {}).status == 409
+            assert one.get(PATH).body["running"]["state"] == "running"
+        until(lambda: second.get(PATH).body["running"]["bytes"] > 0)
+        api.stop()
+        last = second.get(PATH).body
+        assert (last["running"], last["last"]["report"]["complete"]) == (None, False)
+
+
+def test_a_scrub_whose_process_was_killed_keeps_nobody_from_another(store: Server) -> None:
+    with headwater.connect(store.url) as hw, ApiServer(store.url) as api:
+        client = api.client()
+        left = hw.stream(SCRUBS).read(hw.stream(SCRUBS).info().last, 1)[0]
+        assert left is not None
+        note = json.dumps({**json.loads(left.value), "state": "running", "report": None})
+        hw.stream(RUNNING).delete()
+        hw.stream(RUNNING).write("", note)
+        assert client.post(PATH, {}).status == 409
+        hw.stream(RUNNING).delete()
+        columns = {"tag": [""], "value": [note.encode()], "time": [left.time_ms - 3_600_000]}
+        hw.stream(RUNNING).append(pa.record_batch(columns))
+        assert client.get(PATH).body["running"] is None
+        assert client.post(PATH, {}).status == 202
+        ended(client)
+        assert client.get(PATH).body["last"]["scrub"] != json.loads(left.value)["scrub"]
