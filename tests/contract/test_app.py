@@ -238,7 +238,7 @@ def test_a_part_that_dies_is_started_again_and_its_counts_go_on(
         until(lambda: app.states()[0].status == "resting")
         assert app.states()[0].why == "LookupError: not yet"
         until(lambda: seen == [b"1"])
-        state = until(lambda: next(s for s in app.states() if s.counts.done))
+        state = until(lambda: next((s for s in app.states() if s.counts.done), None))
         assert (state.restarts, state.status, state.why) == (1, "running", None)
     finally:
         app.stop()

@@ -175,7 +175,7 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
 
 def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
-    few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code"}
+    few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code", "part"}
     for family in FAMILIES.values():
         assert set(family.labels) <= objects | few
 

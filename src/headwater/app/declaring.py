@@ -39,10 +39,10 @@ class WorkerDeclaration(TypedDict, total=False):
     """
 
     name: str
-    processes: int
+    processes: int | None
     concurrency: int
     ack_ms: Span
-    max_attempts: int
+    max_attempts: int | None
     timeout: Span
     backoff: Backoff
     backoff_ms: Span

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
+from headwater.app.log_lines import with_log_context
 from headwater.app.parts import Fault, Part, PartCounts, Work
 from headwater.app.resources import Resources
 from headwater.codecs import coder_of
@@ -119,13 +120,14 @@ class WorkerPart(Part):
         source = self.source
         hw: Any = resources.async_hw if self.is_async else resources.hw
         make = _async_worker if self.is_async else _sync_worker
+        handler = with_log_context(self.name, self.object, self.handler)
         if source.kind == "queue":
-            return make(hw.queue(source.name, codec=source.codec), self.handler, self.options)
+            return make(hw.queue(source.name, codec=source.codec), handler, self.options)
         if source.kind == "topic":
             log = hw.topic(source.name, source.partitions, codec=source.codec)
         else:
             log = hw.stream(source.name, codec=source.codec)
-        return make(log.group(source.group, **self.group_options), self.handler, self.options)
+        return make(log.group(source.group, **self.group_options), handler, self.options)
 
     def counts(self, work: Any) -> PartCounts:
         """Return how many messages were handled, and how many attempts failed."""

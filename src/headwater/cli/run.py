@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import StoreUrl
+from headwater.cli.options import StoreUrl, duration_ms, size_bytes
+from headwater.errors import AppRefused
+
+if TYPE_CHECKING:
+    from headwater.app.child_messages import Checked
+    from headwater.app.supervisor import RunPlan, Supervisor
+
+_BAD_APP = 2
 
 
 def run(
@@ -25,10 +37,55 @@ def run(
         list[str] | None,
         typer.Option("--except", metavar="PART", help="Do not run this part; may be repeated."),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, metavar="N", help="Run the workers in N processes.")
+    ] = 1,
     drain: Annotated[
         str,
         typer.Option(metavar="TIME", help="How long handlers that have begun may take at the end."),
     ] = "30s",
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Replace a process that uses more, after it is drained.",
+            show_default=False,
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="ADDR",
+            help="Host and port at which /metrics, /healthz and /readyz are answered.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="HEADWATER_TOKENS",
+            help="The file of tokens, made by `headwater token`, one of which /metrics then needs; "
+            "without it, --http is on the loopback only.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["text", "json"], typer.Option("--log", help="How log lines are written.")
+    ] = "text",
+    view: Annotated[
+        bool | None,
+        typer.Option(
+            "--view/--no-view",
+            help="Show rates, lag and failures of each part; default: on a terminal.",
+            show_default=False,
+        ),
+    ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start again when a file of the application changes."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the parts; exit with 2 if one cannot run.")
     ] = False,
@@ -45,33 +102,110 @@ def run(
 ) -> None:
     """Run the parts of an application until Ctrl-C or SIGTERM.
 
-    First all parts are checked: what is wrong is listed, and the exit code is 2. A part that dies
-    is started again. Either signal lets handlers that have begun end within --drain; what is not
-    done is given back at once, and the exit code is 0. A second signal ends that wait.
+    First all parts are checked: what is wrong is listed, and the exit code is 2. A part or a
+    process that dies is started again. Either signal lets handlers that have begun end within
+    --drain; what is not done is given back at once, and the exit code is 0. A second signal ends
+    that wait.
     """
-    from headwater.app.loading import load_app
-    from headwater.app.parts import Fault
-    from headwater.app.resources import Places
-    from headwater.errors import AppRefused, InvalidInput
+    from headwater.app.supervisor import RunPlan, Supervisor
 
+    console = output.console()
+    watched = console.is_terminal if view is None else view
+    plan = RunPlan(
+        target, store, db, tuple(only or ()), tuple(without or ()), workers, duration_ms(drain),
+        0 if max_memory is None else size_bytes(max_memory), log, reload,
+        watched=watched or http is not None,
+    )  # fmt: skip
+    if check:
+        found = Supervisor(plan, _list_faults).check()
+        _list_faults(found)
+        raise typer.Exit(_BAD_APP if any(fault.fatal for fault in found.faults) else 0)
     try:
-        app = load_app(target)
-        given = app.places
-        app.places = Places(store or given.store, db or given.db, given.profile)
-        if check:
-            faults = app.check(only=only or (), without=without or ())
-            _list(faults)
-            raise typer.Exit(2 if any(fault.fatal for fault in faults) else 0)
-        app.run(drain=drain, only=only or (), without=without or ())
-    except InvalidInput as error:
-        _list([Fault("application", str(error))])
-        raise typer.Exit(2) from None
-    except AppRefused as error:
-        for fault in error.faults:
-            output.warn(f"error: {fault}")
-        raise typer.Exit(2) from None
+        with ExitStack() as opened:
+            _run(plan, http, tokens, watched, opened)
+    except AppRefused:
+        # What is wrong was listed.
+        raise typer.Exit(_BAD_APP) from None
 
 
-def _list(faults: object) -> None:
-    for fault in faults:  # type: ignore[attr-defined]
-        output.warn(f"{'error' if fault.fatal else 'warning'}: {fault}")
+def _run(
+    plan: RunPlan, http: str | None, tokens: Path | None, watched: bool, opened: ExitStack
+) -> None:
+    """Run a plan, with what is opened beside it."""
+    from headwater.app.supervisor import Supervisor
+
+    lines = _Lines(output.warn)
+    counts = None
+    if http is not None:
+        file = tempfile.TemporaryFile(prefix="headwater-counts-")  # noqa: SIM115  it is entered
+        counts = opened.enter_context(file).fileno()
+    opened.enter_context(_logged(plan, lines))
+    supervisor = Supervisor(plan, _list_faults, lines if watched else None, counts)
+    if http is not None:
+        opened.enter_context(_answering(supervisor, http, tokens, counts))
+    if watched:
+        from headwater.cli.run_view import RunView, shown
+
+        view = RunView(f"headwater run {plan.target}", supervisor.parts)
+        console = output.console()
+        lines.to(opened.enter_context(shown(view, console)))
+    supervisor.run()
+
+
+class _Lines:
+    """Prints a line wherever lines go now."""
+
+    def __init__(self, printer: Callable[[str], object]) -> None:
+        self._print = printer
+
+    def __call__(self, line: str) -> None:
+        self._print(line)
+
+    def to(self, printer: Callable[[str], object]) -> None:
+        """Print by another way from now on."""
+        self._print = printer
+
+
+@contextmanager
+def _logged(plan: RunPlan, lines: Callable[[str], None]) -> Iterator[None]:
+    """Print what the supervisor itself logs in the same form as its processes."""
+    from headwater.app.log_lines import LineFormatter
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines(self.format(record))
+
+    printer = Printer(logging.INFO)
+    printer.setFormatter(LineFormatter("json" if plan.log == "json" else "text", None, {}))
+    logger = logging.getLogger("headwater")
+    level = logger.level
+    logger.addHandler(printer)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(level)
+
+
+@contextmanager
+def _answering(
+    supervisor: Supervisor, http: str, tokens: Path | None, counts: int | None
+) -> Iterator[None]:
+    """Answer those who watch, at one port for all processes."""
+    from headwater.lazy_names import extra_needed
+
+    with extra_needed("serve"):
+        from headwater.app.watching import watched
+        from headwater.serve.listening import parse_address
+    from headwater.serve.token_file import TokenFile
+
+    known = None if tokens is None else TokenFile(tokens)
+    with watched(supervisor, parse_address(http), known, counts) as url:
+        output.warn(f"metrics on {url}/metrics")
+        yield
+
+
+def _list_faults(checked: Checked) -> None:
+    for fault in checked.faults:
+        output.warn(f"{'error' if fault.fatal else 'warning'}: {fault.text}")

@@ -33,6 +33,7 @@ _GROUP: Final = ("store", "stream", "group")
 _QUEUE: Final = ("store", "queue")
 _ICK: Final = ("store", "ick")
 _OUTBOX: Final = ("database",)
+_PART: Final = ("part",)
 
 _TABLE: Final = (
     Family("stream_messages_total", "counter", _STREAM, "Messages written since the stream began."),
@@ -86,6 +87,11 @@ _TABLE: Final = (
     Family("operation_bytes_total", "counter", ("op",), "Bytes that were sent and received."),
     Family("outcome_unknown_total", "counter", ("op",), "Operations without an answer."),
     Family("retries_total", "counter", ("why",), "Attempts that were made again."),
+    Family("part_done_total", "counter", _PART, "Messages, rows or runs that a part has done."),
+    Family("part_failed_total", "counter", _PART, "Attempts of a part that failed."),
+    Family("part_restarts_total", "counter", _PART, "Times that a part died and began again."),
+    Family("part_processes", "gauge", _PART, "Processes in which a part runs now."),
+    Family("part_lag", "gauge", _PART, "Messages or rows that wait for a part."),
     Family("http_requests_total", "counter", ("code",), "Requests that were answered, by status."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),

@@ -9,6 +9,7 @@ the server functions. What has no row is counted as ``other``.
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import threading
 from bisect import bisect_left
@@ -58,9 +59,16 @@ def _places() -> int:
     return len(operation_names()) * _ROW + len(REASONS) + len(STATUSES) + 1
 
 
-def shared_counts(processes: int = 1) -> memoryview[int]:
-    """Return memory for the counts of so many processes, which stays shared across a fork."""
-    return memoryview(mmap.mmap(-1, processes * _places() * 8)).cast("q")
+def shared_counts(processes: int = 1, file: int = -1) -> memoryview[int]:
+    """Return memory for the counts of so many processes, which stays shared across a fork.
+
+    Processes that are not forks of each other share it by a ``file``, a descriptor, which grows to
+    the size that is needed.
+    """
+    size = processes * _places() * 8
+    if file >= 0 and os.fstat(file).st_size < size:
+        os.ftruncate(file, size)
+    return memoryview(mmap.mmap(file, size)).cast("q")
 
 
 class OperationMetrics:

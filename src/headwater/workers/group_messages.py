@@ -48,6 +48,7 @@ class GroupMessages(Generic[AnyGroup]):
         self.held_ms = held_ms
         self.expire_ms = None if expire_ms is None else check_ms(expire_ms, "expire_ms", 1)
         self.retries = retries
+        retries.object = self.name
         self._where = where
 
     def __repr__(self) -> str:

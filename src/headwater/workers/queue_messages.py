@@ -34,6 +34,7 @@ class QueueMessages(Generic[AnyQueue]):
         self.name = name
         self.ack_ms = check_ms(ack_ms, "ack_ms", 1)
         self.retries = retries
+        retries.object = self.name
         self.settings = QueueSettings()
 
     def __repr__(self) -> str:

@@ -59,6 +59,8 @@ class Retries:
                 f"{self._longest_ms}"
             )
         self._dice = dice
+        # What the messages are of, by the name that instruments know; log records have it.
+        self.object = ""
         # Whether there is a place for what is given up.
         self.buries = True
 
@@ -110,17 +112,19 @@ class Retries:
     def _log_failure(
         self, item: Any, error: BaseException, where: str, after_ms: Span | None, poison: bool
     ) -> None:
+        known = {"handled": (self.object, item)}
         then = "it is buried" if after_ms is None else f"it is redelivered in {_words(*after_ms)}"
         if poison:
             # Without the words of the error: those of a codec may quote the value.
             kind = type(error.__cause__ or error).__name__
             cure = "" if self.buries else "; open the group with dead_letters=True to bury it"
             words = "%s, attempt %d, does not fit its codec (%s); %s%s"
-            log.error(words, where, item.attempt, kind, then, cure)
+            log.error(words, where, item.attempt, kind, then, cure, extra=known)
         elif isinstance(error, Unanswered):
-            log.error("%s, attempt %d: %s; %s", where, item.attempt, error, then)
+            log.error("%s, attempt %d: %s; %s", where, item.attempt, error, then, extra=known)
         else:
-            log.error("%s failed, attempt %d; %s", where, item.attempt, then, exc_info=error)
+            words = "%s failed, attempt %d; %s"
+            log.error(words, where, item.attempt, then, exc_info=error, extra=known)
 
 
 def _words(least: int, most: int) -> str:

@@ -1,0 +1,343 @@
+"""The supervisor: starts the processes of an application, keeps their number, and ends them.
+
+It runs no code of the application itself, so that nothing of that can harm it. One process checks
+the application first; only when nothing is wrong are parts assigned. A process that dies is started
+again, later each time. When the supervisor dies, by whatever means, its processes end.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from headwater.app.child_messages import Assign, Begin, Checked, Hurry, PartPlan, Stop
+from headwater.app.part_run import FIRST_REST_S, LONGEST_REST_S, WELL_S
+from headwater.app.plan import ProcessPlan, plan_processes
+from headwater.app.process import GRACE_S, ChildProcess, how_it_ended
+from headwater.app.reloading import WatchedFiles
+from headwater.app.totals import PartTotal, Totals
+from headwater.errors import AppRefused
+from headwater.outages import delay_s
+from headwater.stopping import StopSignal, stop_on_signals
+
+log = logging.getLogger("headwater.app")
+
+# How often it looks at what no pipe tells: files that changed, restarts and kills that are due.
+_LOOK_S: Final = 0.25
+# What processes have left after a second signal.
+_HURRY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """How an application is run. ``memory`` is the most bytes of a process; 0 is no limit."""
+
+    target: str
+    store: str | None = None
+    db: str | None = None
+    only: Sequence[str] = ()
+    without: Sequence[str] = ()
+    workers: int = 1
+    drain_ms: int = 30_000
+    memory: int = 0
+    log: str = "text"
+    reload: bool = False
+    watched: bool = False
+
+
+@dataclass(slots=True)
+class _Place:
+    """A process that there shall be, and the one that there is."""
+
+    plan: ProcessPlan
+    process: ChildProcess | None = None
+    deaths: int = 0
+    start_at: float = 0.0
+    replaced: bool = field(default=False)
+
+
+class Supervisor:
+    """Runs an application by a plan until it is told to stop.
+
+    ``show_faults`` is called with what a check found; ``lines`` with each line that processes
+    print, which is inherited without it. ``counts`` is a file for the counts of all processes.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        show_faults: Callable[[Checked], None],
+        lines: Callable[[str], None] | None = None,
+        counts: int | None = None,
+    ) -> None:
+        self._plan = plan
+        self._show_faults = show_faults
+        self._lines = lines
+        self._counts = counts
+        self._places: list[_Place] = []
+        self._files = WatchedFiles()
+        self._totals = Totals()
+        self._stop = StopSignal()
+        self._signals = 0
+        self.draining = False
+
+    # ── What is known ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def processes(self) -> int:
+        """How many processes there shall be."""
+        return len(self._places)
+
+    def parts(self) -> list[PartTotal]:
+        """Return what all processes together say of each part; from any thread."""
+        return self._totals.parts(
+            [place.process.parts for place in list(self._places) if place.process is not None]
+        )
+
+    def missing(self) -> str | None:
+        """Return why not all parts run in all processes, or None; from any thread."""
+        if self.draining:
+            return "the application is stopping"
+        if not self._places:
+            return "the application is starting"
+        for place in list(self._places):
+            process = place.process
+            if process is None:
+                return f"process {place.plan.number} is not running"
+            for part in process.parts.values():
+                if part.status != "running":
+                    return f"part {part.name} is {part.status}{f': {part.why}' if part.why else ''}"
+            if process.trouble is not None:
+                return f"process {place.plan.number}: {process.trouble}"
+            if not process.is_ready:
+                return f"process {place.plan.number} is starting"
+        return None
+
+    # ── Running ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        """Run until a signal; raises AppRefused when the application cannot run."""
+        with stop_on_signals(self._signalled):
+            try:
+                while True:
+                    self._start_all()
+                    self._watch()
+                    if self._stop.is_set():
+                        return
+            finally:
+                self._end_all()
+
+    def check(self) -> Checked:
+        """Let a process check the application, and return what it found."""
+        with stop_on_signals(self._signalled):
+            process = self._spawn(0, check=True)
+            try:
+                return self._wait_for_check(process) or Checked([], [], [])
+            finally:
+                self._end(process)
+
+    def stop(self) -> None:
+        """Ask for the end, as SIGTERM does; once more, to hurry. From any thread."""
+        self._signalled()
+
+    def _start_all(self) -> None:
+        """Check the application by a first process, and then start the others."""
+        first = self._spawn(0, check=True)
+        checked = self._wait_for_check(first)
+        if checked is None:
+            self._end(first)
+            return
+        self._files.watch(checked.files)
+        if checked.faults:
+            self._show_faults(checked)
+        if fatal := [fault.text for fault in checked.faults if fault.fatal]:
+            self._end(first)
+            if not self._plan.reload:
+                raise AppRefused(fatal)
+            log.info("waiting for a change of the application's files")
+            return
+        self._totals.plans(checked.parts)
+        plans = plan_processes(checked.parts, self._plan.workers)
+        self._places = [_Place(plan) for plan in plans]
+        self._places[0].process = first
+        self._assign(self._places[0], first, checked.parts)
+        for place in self._places[1:]:
+            self._start(place)
+
+    def _wait_for_check(self, process: ChildProcess) -> Checked | None:
+        while process.checked is None and not self._stop.is_set():
+            self._hear([process], _LOOK_S)
+            if process.code is not None and process.checked is None:
+                with suppress(BlockingIOError):
+                    self._hear([process], 0)
+                if process.checked is None:
+                    raise RuntimeError(f"the process that checks {how_it_ended(process.code)}")
+        return None if self._stop.is_set() else process.checked
+
+    def _watch(self) -> None:
+        """Keep the processes running, until the end or until files of the application changed."""
+        while not self._stop.is_set():
+            self._hear([p.process for p in self._places if p.process is not None], _LOOK_S)
+            for place in self._places:
+                self._look_at(place)
+            if self._plan.reload and (changed := self._files.changed()):
+                log.info("%s changed: the application is started again", changed)
+                self._end_all()
+                self._places = []
+                return
+
+    def _look_at(self, place: _Place) -> None:
+        process = place.process
+        if process is None:
+            if time.monotonic() >= place.start_at:
+                self._start(place)
+        elif process.code is not None:
+            self._bury(place, process, process.code)
+        else:
+            process.kill_if_due()
+            self._limit_memory(place, process)
+
+    def _bury(self, place: _Place, process: ChildProcess, code: int) -> None:
+        """Note that a process has ended, and when the next takes its place."""
+        process.close()
+        self._totals.bury(process.parts)
+        place.process = None
+        number, parts = place.plan.number, ", ".join(place.plan.parts)
+        if place.replaced:
+            place.replaced = False
+            place.start_at = 0.0
+            return
+        if time.monotonic() - process.started >= WELL_S:
+            place.deaths = 0
+        place.deaths += 1
+        rest_s = delay_s(place.deaths, FIRST_REST_S, LONGEST_REST_S)
+        place.start_at = time.monotonic() + rest_s
+        words = "process %d (%s) %s, and is started again in %g s"
+        log.error(words, number, parts, how_it_ended(code), rest_s)
+        self._totals.restarted(place.plan.parts)
+
+    def _limit_memory(self, place: _Place, process: ChildProcess) -> None:
+        most = self._plan.memory
+        if not most or place.replaced or process.memory <= most:
+            return
+        place.replaced = True
+        words = "process %d (%s) uses %d MB, more than %d: it is drained and replaced"
+        parts = ", ".join(place.plan.parts)
+        log.warning(words, place.plan.number, parts, process.memory >> 20, most >> 20)
+        process.tell(Stop())
+        process.kill_after(self._plan.drain_ms / 1000 + GRACE_S)
+
+    # ── Processes ────────────────────────────────────────────────────────────────────────────
+
+    def _spawn(self, number: int, *, check: bool) -> ChildProcess:
+        plan = self._plan
+        share = () if self._counts is None else (self._counts,)
+        process = ChildProcess(share, self._lines)
+        process.tell(
+            Begin(
+                *(plan.target, plan.store, plan.db, list(plan.only), list(plan.without)),
+                *(plan.log, number, check),
+            )
+        )
+        return process
+
+    def _start(self, place: _Place) -> None:
+        place.process = self._spawn(place.plan.number, check=False)
+        self._assign(place, place.process, self._totals.known)
+
+    def _assign(self, place: _Place, process: ChildProcess, parts: Sequence[PartPlan]) -> None:
+        # One process looks up the lag of each part.
+        first = {
+            part.name: next(p.plan.number for p in self._places if part.name in p.plan.parts)
+            for part in parts
+        }
+        lags = [name for name, number in first.items() if number == place.plan.number]
+        drain_ms, watched, count = self._plan.drain_ms, self._plan.watched, len(self._places)
+        process.tell(
+            Assign(
+                *(list(place.plan.parts), place.plan.number, drain_ms),
+                watched=watched,
+                lags=lags if watched else [],
+                counts=self._counts,
+                processes=count,
+            )
+        )
+
+    def _hear(self, processes: Sequence[ChildProcess], wait_s: float) -> None:
+        """Take what processes say, waiting so long for it, or for a signal."""
+        poll = select.poll()
+        poll.register(self._stop, select.POLLIN)
+        speakers: dict[int, ChildProcess] = {}
+        for process in processes:
+            for pipe in process.pipes():
+                poll.register(pipe, select.POLLIN | select.POLLHUP)
+                speakers[pipe] = process
+        try:
+            for pipe, _ in poll.poll(wait_s * 1000):
+                if pipe in speakers:
+                    speakers[pipe].hear(pipe)
+        except KeyboardInterrupt:
+            self._signalled()
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        self._stop.set()
+
+    def _end_all(self) -> None:
+        """Drain all processes; a second signal hurries them, a third one kills them."""
+        self.draining = self._stop.is_set()
+        left = [place.process for place in self._places if place.process is not None]
+        for process in left:
+            process.tell(Stop())
+            process.kill_after(self._plan.drain_ms / 1000 + GRACE_S)
+        if left and self.draining:
+            seconds = self._plan.drain_ms / 1000
+            words = "stopping: handlers that have begun may take %g s; a second signal ends that"
+            log.info(words, seconds)
+        told = 1
+        while left:
+            if self._signals > told:
+                told = self._signals
+                for process in left:
+                    process.tell(Hurry())
+                    process.kill_after(_HURRY_S if told == 2 else 0)
+            self._hear_out(left)
+            for process in [one for one in left if one.code is not None]:
+                process.close()
+                self._totals.bury(process.parts)
+                left.remove(process)
+            for process in left:
+                if process.kill_if_due():
+                    log.warning("a process did not end in time, and was killed")
+        for place in self._places:
+            place.process = None
+
+    def _hear_out(self, processes: Sequence[ChildProcess]) -> None:
+        # Once the request to stop is set, a poll of it returns at once.
+        poll = select.poll()
+        speakers = {pipe: process for process in processes for pipe in process.pipes()}
+        for pipe in speakers:
+            poll.register(pipe, select.POLLIN | select.POLLHUP)
+        try:
+            if not speakers:
+                time.sleep(_LOOK_S / 10)
+            for pipe, _ in poll.poll(_LOOK_S * 1000):
+                speakers[pipe].hear(pipe)
+        except KeyboardInterrupt:
+            self._signalled()
+
+    def _end(self, process: ChildProcess) -> None:
+        """End a process that has no parts yet."""
+        process.tell(Stop())
+        process.kill_after(GRACE_S)
+        while process.code is None:
+            self._hear_out([process])
+            process.kill_if_due()
+        process.close()

@@ -1,0 +1,159 @@
+"""``headwater run``: one command checks and runs all parts, in processes that it keeps alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.app.loading import load_app
+from headwater.errors import InvalidInput
+from tests.support.apps import PARTS, NotingApp, RunningProgram, is_alive
+from tests.support.commands import run
+from tests.support.servers import until
+from tests.support.stores import Stores
+
+VALUES = [b"m%d" % n for n in range(20)]
+
+
+class Running:
+    """An application that runs for all tests of this module, with a port to watch it."""
+
+    def __init__(self, app: NotingApp, program: RunningProgram) -> None:
+        self.app = app
+        self.program = program
+        found = until(lambda: re.search(r"metrics on (http://[\d.:]+)/metrics", program.log()), 40)
+        self.url = found[1]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+
+    def metric(self, name: str) -> int:
+        found = re.search(rf"^{re.escape(name)} (\d+)$", self.get("/metrics")[1], re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    def records(self) -> list[Any]:
+        return [json.loads(line) for line in self.program.log().splitlines() if line[0] == "{"]
+
+
+@pytest.fixture(scope="module")
+def running(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("app")
+    app = NotingApp(stores.url("plain"), f"app-{folder.parent.name}-{folder.name}", folder)
+    words = ("--workers", "2", "--log", "json", "--http", "127.0.0.1:0")
+    with app.running(*words, NOTES_PROCESSES="1") as program:
+        yield Running(app, program)
+        assert program.end() == 0
+
+
+def test_all_parts_run_in_all_processes_and_handle_everything(running: Running) -> None:
+    running.app.write([*VALUES, b"fail"])
+    until(lambda: running.app.done([*VALUES, b"fail"]), 40)
+    until(lambda: running.get("/readyz") == (200, "ok\n"), 40)
+    assert running.get("/healthz") == (200, "ok\n")
+
+
+def test_metrics_are_the_sum_of_all_processes(running: Running) -> None:
+    total = len(VALUES) + 1
+    for part in PARTS:
+        until(lambda: running.metric(f'headwater_part_done_total{{part="{part}"}}') == total)  # noqa: B023
+    expected = {"keep": 1, "queue_async": 1, **dict.fromkeys(PARTS[:4], 2)}
+    for part, processes in expected.items():
+        assert running.metric(f'headwater_part_processes{{part="{part}"}}') == processes
+    done = running.metric('headwater_operation_messages_total{op="worker.handle"}')
+    assert done == total * len(PARTS)
+    # Once for each sync part: of async ones, "fail" is a message like any other.
+    assert running.metric('headwater_part_failed_total{part="queue_sync"}') == 1
+    until(lambda: 'headwater_part_lag{part="queue_sync"} 0' in running.get("/metrics")[1])
+
+
+def test_log_lines_name_part_object_and_message(running: Running) -> None:
+    name = running.app.name
+    failed = next(r for r in running.records() if r.get("error") == "LookupError")
+    own = next(r for r in running.records() if r["message"] == "about to fail")
+    for record in (failed, own):
+        assert record["attempt"] == 1
+        assert record["part"] in PARTS
+        assert record["object"].startswith(name)
+        assert "id" in record or record["offset"] >= 1
+    assert "as it was asked to" in failed["traceback"]
+
+
+@pytest.mark.fault
+def test_the_counts_of_a_process_stay_when_it_is_killed(running: Running) -> None:
+    victim = next(note.process for note in running.app.notes() if note.part == "queue_async")
+    os.kill(victim, signal.SIGKILL)
+    metric = 'headwater_part_restarts_total{part="queue_async"}'
+    until(lambda: running.metric(metric) == 1, 40)
+    until(lambda: running.get("/readyz")[0] == 200, 40)
+    assert running.metric('headwater_part_done_total{part="queue_async"}') == len(VALUES) + 1
+    assert not is_alive(victim)
+    died = next(r for r in running.records() if "was killed" in r["message"])
+    assert died["message"].startswith("process 2 (queue_async) was killed by signal 9 (SIGKILL)")
+
+
+# ── Checks ───────────────────────────────────────────────────────────────────────────────────
+
+MODULE = """
+import headwater
+app = headwater.App()
+@app.worker(queue="good")
+def good(job): open("ran", "w").close()
+@app.worker(queue="bad name", concurrency=0)
+def bad(job): ...
+app.stream_outbox()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWATER_DB", raising=False)
+    return tmp_path
+
+
+def test_what_is_wrong_is_listed_and_nothing_runs(stores: Stores, folder: Path) -> None:
+    (folder / "shop.py").write_text(MODULE)
+    url = stores.url("plain")
+    found = run(url, "run", "shop:app", "--no-view")
+    assert found.code == 2
+    listed = [tuple(line.split(": ")[:2]) for line in found.err.splitlines()]
+    assert [part for kind, part in listed if kind == "error"] == ["db", "bad", "bad"]
+    assert [part for kind, part in listed if kind == "warning"] == ["good"]
+    assert not (folder / "ran").exists()
+    only = run(url, "run", "shop:app", "--check", "--only", "good")
+    assert (only.code, only.err) == (
+        0,
+        "warning: good: the store has no queue 'good' yet; it is made by the first write\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "words"),
+    [
+        ("nowhere_at_all:app", "", "there is no module 'nowhere_at_all'"),
+        ("shop_a:jobs", "import headwater\napp = headwater.App()", "did you mean shop_a:app?"),
+        ("shop_b:app", "import nothing_of_that_name", "ModuleNotFoundError"),
+        ("a b:app", "", "is no module and name"),
+    ],
+)
+def test_an_application_that_cannot_be_loaded_is_a_fault_with_a_cure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, module: str, words: str
+) -> None:
+    if module:
+        (folder / f"{target.partition(':')[0]}.py").write_text(module)
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        load_app(target)
