@@ -8,10 +8,14 @@ makes from bench/peers.txt.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +29,7 @@ from bench.job_libraries import LIBRARIES, PAYLOAD
 
 PEERS = Path("build/peers/bin/python")
 AT_ONCE = 32
+PATIENCE_S = 300.0
 # How many jobs each does in a run, for about a second; what is not there has no such handlers.
 JOBS: dict[str, dict[str, int]] = {
     "empty": {
@@ -104,19 +109,29 @@ def _concurrency(handler: str) -> int:
 
 
 def _measured(words: list[str], environment: dict[str, str]) -> float:
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        # The last job kills the group of the process.
-        start_new_session=True,
-        env=os.environ | environment,
-    )
-    if not done.stdout:
-        raise RuntimeError(f"{' '.join(words)} failed: {done.stderr[-2000:]}")
-    return float(done.stdout.split()[-1])
+    """Run a program until it has done all jobs, and end it; returns what it reported."""
+    with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
+        result, log = Path(folder, "result"), Path(folder, "log")
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                words,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                env=os.environ | environment | {"BENCH_RESULT": str(result)},
+            )
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while not result.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{' '.join(words)} failed: {log.read_text()[-2000:]}")
+                time.sleep(0.01)
+        finally:
+            # What it started ends with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return float(result.read_text())
 
 
 def python_of(library: str) -> str | None:
