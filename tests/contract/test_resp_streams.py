@@ -47,6 +47,31 @@ def test_what_is_written_is_read_back_with_its_offsets(
     ]
 
 
+def test_headers_are_written_beside_entries_and_read_where_they_are_asked_for(
+    client: Any, library: headwater.Headwater, name: str
+) -> None:
+    ask = client.execute_command
+    given = ["HEADERS", 2, "content-type", "text", "b", b"\x00"]
+    assert ask("TWRITE", name, *given, "ENTRIES", "a", "1", "b", "2") == 1
+    assert ask("TWRITE", name, "c", "3") == 3
+    found = ask("TREAD", name, 1, 3, "WITHHEADERS")
+    assert [m[:3] for m in found] == ask("TREAD", name, 1, 3)
+    given_back = [m[3] for m in found]
+    headers = [
+        one if isinstance(one, dict) else dict(zip(one[::2], one[1::2], strict=True))
+        for one in given_back
+    ]
+    assert headers == [{b"content-type": b"text", b"b": b"\x00"}] * 2 + [{}]
+    assert [dict(m.headers) for m in library.stream(name).read(1, 1) if m] == [
+        {"content-type": b"text", "b": b"\x00"}
+    ]
+    (first,) = ask("TREAD", name, 0, 1, "GROUP", "g", "WITHATTEMPT", "WITHHEADERS")
+    assert len(first) == 5
+    for wrong in (["HEADERS", -1], ["HEADERS", 2, "a", "b"], ["HEADERS", 1, "hw.x", "y"]):
+        with pytest.raises(redis.ResponseError):
+            ask("TWRITE", name, *wrong, "ENTRIES", "a", "1")
+
+
 def test_evicted_messages_are_null(client: Any, name: str) -> None:
     ask = client.execute_command
     ask("TWRITE", name, "ENTRIES", *(part for n in range(6) for part in ("t", n)))

@@ -5,19 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import hiredis
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater import errors
+from headwater.headers import Headers
+from headwater.log import node
+from headwater.log.reading import FoundRuns
+from headwater.log.runs import PackedRun, PlainRun, Run
 from headwater.log.types import Message
 from headwater.serve.resp.faults import ERROR_CODES, CommandRefused, error_reply
+from headwater.serve.resp.message_replies import (
+    MessageForm,
+    encode_array,
+    spell_messages,
+    spell_runs,
+)
 from headwater.serve.resp.replies import (
     OK,
     ErrorReply,
     StatusReply,
     Verbatim,
-    encode_messages,
     encode_reply,
 )
 from headwater.serve.resp.syntax import arguments_of
@@ -83,8 +93,46 @@ def test_texts_errors_and_messages(protocol: int) -> None:
     assert read(encode_reply(Verbatim("a\r\nb"), protocol)) in (b"a\r\nb", "a\r\nb")
     assert encode_reply(ErrorReply("ERR", "a\r\nb\nc"), protocol) == b"-ERR a  b c\r\n"
     messages = [Message(1, "tä", b"a\r\n", 0), None]
-    assert read(encode_messages(messages, protocol, None)) == [[1, "tä".encode(), b"a\r\n"], None]
-    assert read(encode_messages([], protocol, (1, 0))) == [[1, 0]]
+    spelled = spell_messages(messages, MessageForm(protocol))
+    assert read(encode_array(2, spelled, None)) == [[1, "tä".encode(), b"a\r\n"], None]
+    assert read(encode_array(0, [], (1, 0))) == [[1, 0]]
+
+
+def packed(base: int, values: list[bytes], offsets: list[int] | None = None) -> PackedRun:
+    """Return a run whose tags tell the offsets; one with ``offsets`` has holes."""
+    at = offsets or list(range(base, base + len(values)))
+    batch = node.batch_of([f"tä{offset}" for offset in at], values, None, offsets)
+    return PackedRun(base, at[-1] + (2 if offsets else 0), 7, batch)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_messages_that_are_read_as_columns_are_spelled_as_those_that_are_read_one_by_one(
+    protocol: int, with_headers: bool
+) -> None:
+    headers = Headers({"a": b"b"}).encoded
+    headed = packed(300, [b"v"] * 40)
+    columns = [*headed.batch.columns, pa.array([headers, b""] * 20, pa.binary())]
+    runs: list[Run] = [
+        packed(5, [b"x" * (n % 50) for n in range(100)]),
+        # Longer than the lengths that are known beforehand.
+        packed(105, [b"y" * n for n in range(4080, 4120)]),
+        # Holes, before, in and behind it.
+        packed(200, [b"z"] * 40, [200 + 2 * n for n in range(40)]),
+        PackedRun(300, 339, 7, pa.RecordBatch.from_arrays(columns, ["tag", "value", "headers"])),
+        PlainRun(340, 341, [(340, "a", b"1", 7), (341, "", b"", 7)], {341: headers}),
+        # A part of a larger run.
+        packed(400, [b"w%d" % n for n in range(100)]).cut(450, 489),
+    ]
+    found = FoundRuns(runs, 500, 5, 600)
+    messages: list[Any] = [None] * 500
+    for run in runs:
+        for message in run.messages():
+            messages[message.offset - 3] = message
+    form = MessageForm(protocol, with_headers=with_headers)
+    by_columns = read(encode_array(500, spell_runs(found, 3, form), None))
+    assert by_columns == read(encode_array(500, spell_messages(messages, form), None))
+    assert len(by_columns) == 500
 
 
 @pytest.mark.parametrize(
@@ -118,7 +166,7 @@ def test_the_hints_of_a_command_come_from_its_syntax() -> None:
     found = arguments_of(COMMANDS[b"TREAD"].syntax)
     assert [argument["name"] for argument in found] == [
         "key", "offset", "count", "milliseconds", "group", "retry-ms", "first", "n", "deadletters",
-        "withattempt", "withinfo",
+        "withattempt", "withheaders", "withinfo",
     ]  # fmt: skip
     assert found[3] == {
         "name": "milliseconds",

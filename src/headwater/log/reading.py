@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from headwater.inputs import Duration
 from headwater.log import counts, history
+from headwater.log.arrivals import arrivals, woken_messages
 from headwater.log.extents import extent
 from headwater.log.fetching import FetchedPart, fetch, fetch_part
 from headwater.log.handles import StreamHandle
-from headwater.log.keys import tail_key
 from headwater.log.limits import (
     MAX_OFFSET,
     REPLY_BYTES,
@@ -30,18 +30,13 @@ from headwater.log.runs import (
     NOTHING_HELD,
     Run,
     check_node,
-    is_elsewhere,
-    is_partial,
-    open_entries,
     open_runs,
 )
 from headwater.log.types import Message, Passage, StreamInfo
-from headwater.store.call import Call, Clock, Operation, Wait
+from headwater.store.call import Call, Clock, Operation
 
 # So many names of groups are in one reply; stated in the Lua.
 LISTED_GROUPS = 1000
-# A blocked call returns this often, so that a dead connection is noticed.
-WAIT_SLICE_MS = 5000
 
 Piece = TypeVar("Piece")
 
@@ -68,9 +63,9 @@ def read(
     if found[0] or not count or not patience:
         return found
     deadline = (yield Clock()) + patience
-    while entries := (yield from _arrivals(stream, offset, count, deadline)):
+    while entries := (yield from arrivals(stream, offset, count, deadline)):
         # What woke a reader says nothing about the bounds.
-        woken = [] if with_info else _woken(stream, entries, offset, count)
+        woken = [] if with_info else woken_messages(stream, entries, offset, count)
         found = (woken, 0, 0) if woken else (yield from _read_now(stream, offset, count))
         if found[0]:
             break
@@ -98,8 +93,8 @@ def read_from(
     if passage.next > offset or not count or not patience:
         return passage
     deadline = (yield Clock()) + patience
-    while entries := (yield from _arrivals(stream, offset, count, deadline)):
-        woken = [] if looks else _woken(stream, entries, offset, count)
+    while entries := (yield from arrivals(stream, offset, count, deadline)):
+        woken = [] if looks else woken_messages(stream, entries, offset, count)
         if rows := [m for m in woken if m is not None]:
             return Passage(rows, rows[-1].offset + 1, None, rows[-1].offset)
         passage = yield from _pass_over(stream, offset, count)
@@ -109,44 +104,9 @@ def read_from(
     return passage
 
 
-def _arrivals(
-    stream: StreamHandle, offset: int, count: int, deadline: float
-) -> Operation[list[Any]]:
-    """Wait until the tail holds an entry at or after an offset; returns [] when time is up."""
-    tail = tail_key(stream.key)
-    most = min(count, 1000)
-    while True:
-        left = deadline - (yield Clock())
-        if left <= 0:
-            return []
-        slice_ms = max(1, int(min(left, WAIT_SLICE_MS)))
-        command = ("XREAD", "COUNT", most, "BLOCK", slice_ms, "STREAMS", tail, f"0-{offset - 1}")
-        if reply := (yield Wait(tail, command, slice_ms, messages=counts.arrived)):
-            entries: list[Any] = reply[0][1]
-            return entries
-
-
 def complete(key: str) -> Call:
     """Have a write completed or dropped that stopped half-way: the tail goes beyond the end."""
     return Call("hw_stream_complete", key, repeatable=True)
-
-
-def _woken(
-    stream: StreamHandle, entries: list[Any], offset: int, count: int
-) -> list[Message | None]:
-    """Return what woke a blocked reader, if it begins with the very offset it waits for."""
-    if any(is_elsewhere(fields) for _, fields in entries) or is_partial(entries[-1][1]):
-        return []
-    runs = open_entries(entries, stream.name)
-    if not runs or runs[0].base > offset:
-        return []
-    rows = [m for run in runs for m in run.cut(offset, offset + count - 1).messages()]
-    dense = [m.offset for m in rows] == list(range(offset, offset + len(rows)))
-    if not dense:
-        return []
-    if rows:
-        stream.seen = stream.seen._replace(woken=max(stream.seen.woken, rows[-1].offset))
-    return list(rows)
 
 
 def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
@@ -165,34 +125,52 @@ def _look(stream: StreamHandle, at: int, end: int) -> Operation[FetchedPart]:
     return part
 
 
-def _read_now(
-    stream: StreamHandle, offset: int, count: int
-) -> Operation[tuple[list[Message | None], int, int]]:
-    out: list[Message | None] = []
+class FoundRuns(NamedTuple):
+    """What a read found: runs in order, one place for each offset, the bounds of the stream then.
+
+    Places that no run has are of messages that are gone.
+    """
+
+    runs: list[Run]
+    places: int
+    first: int
+    last: int
+
+
+def read_runs(stream: StreamHandle, offset: int, count: int) -> Operation[FoundRuns]:
+    """Read ``count`` messages from ``offset`` on as they lie; no objects are made of them."""
+    check_offset(offset)
+    check_count(count)
+    found: list[Run] = []
     at, end = offset, offset + count - 1
     first = last = 0
     while at <= end:
         first, last, covered, runs, *_ = yield from _look(stream, at, end)
-        gone = min(first, end + 1, last + 1) - at
-        if gone > 0:
-            out += [None] * gone
-            at += gone
+        at = max(at, min(first, end + 1, last + 1))
         covered = min(covered, end)
-        for run in runs:
-            if run.last >= at:
-                _place(out, run.cut(at, covered), offset)
-        if covered >= at:
-            out += [None] * (covered - offset + 1 - len(out))
-            at = covered + 1
+        found += [run.cut(at, covered) for run in runs if run.last >= at]
+        at = max(at, covered + 1)
         if at > last or covered < at - 1:
             break
-    return out, first, last
+    return FoundRuns(found, at - offset, first, last)
+
+
+def _read_now(
+    stream: StreamHandle, offset: int, count: int
+) -> Operation[tuple[list[Message | None], int, int]]:
+    found = yield from read_runs(stream, offset, count)
+    out: list[Message | None] = []
+    for run in found.runs:
+        _place(out, run, offset)
+    out += [None] * (found.places - len(out))
+    return out, found.first, found.last
 
 
 def _place(out: list[Message | None], run: Run, offset: int) -> None:
-    """Put a run's messages at their places; what compaction took away stays None."""
+    """Put a run's messages at their places; what is gone stays None."""
     rows = run.messages()
-    if len(rows) == run.last - run.base + 1 and run.base == offset + len(out):
+    out += [None] * (run.base - offset - len(out))
+    if len(rows) == run.last - run.base + 1:
         out += rows
         return
     for message in rows:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
+from headwater.log.handles import StreamHandle
 from headwater.serve.batching import Batcher, BatchPart
 
 if TYPE_CHECKING:
@@ -28,33 +29,43 @@ Written: TypeAlias = "Callable[[int | Exception, int], None]"
 MOST_STREAMS: Final = 256
 
 
+class _Known(NamedTuple):
+    stream: AsyncStream[Any]
+    batcher: Batcher[Any, int]
+    reading: StreamHandle
+
+
 class StreamWrites:
     """The streams that a process used last, and the writes to them."""
 
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._hw = hw
-        self._known: OrderedDict[str, tuple[AsyncStream[Any], Batcher[Any, int]]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def stream(self, name: str) -> AsyncStream[Any]:
         """Return the stream of that name; raises InvalidInput.
 
         It is the same one for all requests, so that it knows how large the packed part has become.
         """
-        return self._find(name)[0]
+        return self._find(name).stream
+
+    def reading(self, name: str) -> StreamHandle:
+        """Return what reads of columns from that stream share; raises InvalidInput."""
+        return self._find(name).reading
 
     def add(self, name: str, entries: Entries, size: int, done: Written) -> None:
         """Write entries of so many bytes, all or none; raises InvalidInput for the name.
 
         ``done`` is called later, never before this returns.
         """
-        self._find(name)[1].add(BatchPart(entries, done, size))
+        self._find(name).batcher.add(BatchPart(entries, done, size))
 
-    def _find(self, name: str) -> tuple[AsyncStream[Any], Batcher[Any, int]]:
+    def _find(self, name: str) -> _Known:
         found = self._known.get(name)
         if found is None:
             stream = self._hw.stream(name)
             batcher = Batcher(partial(_write, stream), _was_refused)
-            found = self._known[name] = (stream, batcher)
+            found = self._known[name] = _Known(stream, batcher, StreamHandle(name, set()))
             self._forget()
         else:
             self._known.move_to_end(name)
@@ -63,7 +74,7 @@ class StreamWrites:
     def _forget(self) -> None:
         """Drop streams that nobody has used for long; those that are being written stay."""
         for name in list(self._known)[: max(0, len(self._known) - MOST_STREAMS)]:
-            if self._known[name][1].idle:
+            if self._known[name].batcher.idle:
                 del self._known[name]
 
 

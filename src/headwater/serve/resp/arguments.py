@@ -69,6 +69,13 @@ class Arguments:
             return self.take().decode().upper()
         return None
 
+    def pairs(self) -> dict[str, bytes]:
+        """Return as many names and values as the next argument says."""
+        count = self.number()
+        if count < 0:
+            raise syntax_error()
+        return {self.text(): self.take() for _ in range(count)}
+
     def spans(self) -> list[tuple[int, int]]:
         """Return all arguments that are left as ranges: an offset, or start-end."""
         return [_span_of(word) for word in self.rest()]

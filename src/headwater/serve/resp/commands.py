@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headwater.serve.resp.faults import CommandRefused
+from headwater.serve.stream_writes import Entries
 from headwater.serve.tokens import Scope
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Write(NamedTuple):
     """Entries for a stream; their answer is the offset of the first of them."""
 
     stream: str
-    entries: list[tuple[str, bytes]]
+    entries: Entries
     size: int
 
 

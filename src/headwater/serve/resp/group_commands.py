@@ -10,8 +10,9 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.types import DeadLetter, Message
 from headwater.serve.resp.arguments import Arguments
 from headwater.serve.resp.commands import RespCommand, Words, wrong_arity
+from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_messages
 from headwater.serve.resp.read_options import ReadOptions, start_of
-from headwater.serve.resp.replies import EncodedReply, encode_messages
+from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
 from headwater.serve.tokens import Scope
 
@@ -61,9 +62,8 @@ async def read_group(
         async with session.door.at_store:
             messages = await read(0)
     info = (bounds[0], bounds[1]) if bounds else None
-    return EncodedReply(
-        encode_messages(messages, session.protocol, info, with_attempt=options.with_attempt)
-    )
+    form = MessageForm(session.protocol, options.with_attempt, options.with_headers)
+    return EncodedReply(encode_array(len(messages), spell_messages(messages, form), info))
 
 
 def _group(session: RespSession, arguments: Arguments) -> AsyncGroup:

@@ -21,6 +21,7 @@ class ReadOptions:
     block_ms: float = 0
     with_info: bool = False
     with_attempt: bool = False
+    with_headers: bool = False
     group: str | None = None
     retry_ms: int | None = None
     expire_ms: int | None = None
@@ -48,6 +49,8 @@ def read_options(words: Words) -> ReadOptions:
                 found["with_info"] = True
             case "WITHATTEMPT":
                 found["with_attempt"] = True
+            case "WITHHEADERS":
+                found["with_headers"] = True
             case "START":
                 found["start"] = start_of(arguments.take())
             case "MAXPENDING":

@@ -7,10 +7,7 @@ booleans and sets: there a map is an array of names and values, a boolean 1 or 0
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
-
-from headwater.log.types import Message
 
 
 class StatusReply(NamedTuple):
@@ -40,9 +37,7 @@ class Verbatim(NamedTuple):
 
 OK: Final = StatusReply("OK")
 _NULLS: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
-_NULL_MESSAGES: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 _SIMPLE_INTS: Final = tuple(b":%d\r\n" % number for number in range(1024))
-_WITH_ATTEMPT: Final = b"*4\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n"
 _NO_LINES: Final = str.maketrans("\r\n", "  ")
 
 
@@ -121,37 +116,6 @@ def spell_number(number: float) -> bytes:
     if number.is_integer() and abs(number) < 1e17:
         return b"%d" % int(number)
     return repr(number).encode()
-
-
-def encode_messages(
-    messages: Iterable[Message | None],
-    protocol: int,
-    info: tuple[int, int] | None,
-    *,
-    with_attempt: bool = False,
-) -> bytes:
-    """Spell messages as RCP 11 does: [[offset, tag, entry], ...]; None is null.
-
-    ``info`` is the first element then: the first and last offset of the stream. With the attempt,
-    each message has that as its fourth part.
-    """
-    null = _NULL_MESSAGES[protocol]
-    parts = [b""]
-    if info is not None:
-        parts.append(b"*2\r\n:%d\r\n:%d\r\n" % info)
-    add = parts.append
-    for message in messages:
-        if message is None:
-            add(null)
-            continue
-        tag, value = message.tag.encode(), message.value
-        spelled = (message.offset, len(tag), tag, len(value), value)
-        if with_attempt:
-            add(_WITH_ATTEMPT % (*spelled, message.attempt))
-        else:
-            add(b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % spelled)
-    parts[0] = b"*%d\r\n" % (len(parts) - 1)
-    return b"".join(parts)
 
 
 def _line(text: str) -> bytes:

@@ -9,14 +9,17 @@ from typing import Final
 from headwater.errors import InvalidInput
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.limits import MAX_TAG_BYTES
-from headwater.log.types import Message
+from headwater.log.reading import read_runs
 from headwater.serve.resp.arguments import Arguments, int_of, text_of
 from headwater.serve.resp.commands import RespCommand, Words, Write, wrong_arity
+from headwater.serve.resp.door import Door
 from headwater.serve.resp.faults import syntax_error
 from headwater.serve.resp.group_commands import look_at_stream, read_group
+from headwater.serve.resp.message_replies import MessageForm, encode_array, spell_runs
 from headwater.serve.resp.read_options import ReadOptions, read_options
-from headwater.serve.resp.replies import EncodedReply, encode_messages
+from headwater.serve.resp.replies import EncodedReply
 from headwater.serve.resp.session import RespSession
+from headwater.serve.stream_writes import Entries
 from headwater.serve.tokens import Scope
 
 # A read returns fewer messages than asked for once it has so many bytes.
@@ -32,11 +35,14 @@ def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
     arguments = Arguments(words)
     name = arguments.text()
     backlog = producer = sequence = None
+    headers: dict[str, bytes] = {}
     for option in arguments.options():
         if option == "BACKLOG":
             backlog = arguments.number()
         elif option == "PRODUCER":
             producer, sequence = arguments.text(), arguments.number()
+        elif option == "HEADERS":
+            headers = arguments.pairs()
         elif option == "ENTRIES":
             break
         else:
@@ -44,16 +50,22 @@ def twrite(session: RespSession, words: Words) -> Write | Awaitable[int]:
     flat = arguments.rest()
     if not flat or len(flat) % 2:
         raise wrong_arity("twrite")
-    entries = [(_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)]
+    size = sum(map(len, flat))
+    entries: Entries = [
+        (_tag_of(tag), value) for tag, value in zip(flat[::2], flat[1::2], strict=True)
+    ]
+    if headers:
+        entries = [(*entry, headers) for entry in entries]
+        size += len(entries) * sum(len(name) + len(value) for name, value in headers.items())
     if backlog is None and producer is None:
-        return Write(name, entries, sum(map(len, flat)))
+        return Write(name, entries, size)
     stream = session.door.writes.stream(name)
     return _write(stream, entries, backlog, producer, sequence)
 
 
 async def _write(
     stream: AsyncStream,
-    entries: list[tuple[str, bytes]],
+    entries: Entries,
     backlog: int | None,
     producer: str | None,
     sequence: int | None,
@@ -80,23 +92,22 @@ def tread(session: RespSession, words: Words) -> Awaitable[EncodedReply]:
 
 
 async def _read(session: RespSession, stream: AsyncStream, options: ReadOptions) -> EncodedReply:
-    protocol = session.protocol
+    form = MessageForm(session.protocol, with_headers=options.with_headers)
 
     async def read_now() -> EncodedReply | None:
         """Return what there is; None when that is nothing."""
         async with session.door.at_store:
-            messages, bounds = await _messages(stream, options)
-        if not messages and options.count and options.block_ms:
+            count, parts, bounds = await _spelled(session.door, options, form)
+        if not count and options.count and options.block_ms:
             return None
-        info = bounds if options.with_info else None
-        return EncodedReply(encode_messages(messages, protocol, info))
+        return EncodedReply(encode_array(count, parts, bounds if options.with_info else None))
 
     waiting = session.door.waiting
     if not (options.block_ms and waiting.covers(stream.name, options.offset)):
         found = await read_now()
         if found is not None:
             return found
-    wish = (options.offset, options.count, options.with_info, protocol)
+    wish = (options.offset, options.count, options.with_info, form)
     with session.may_wait():
         found = await waiting.read(stream, options.offset, wish, read_now, options.block_ms)
     if found is None:
@@ -106,24 +117,24 @@ async def _read(session: RespSession, stream: AsyncStream, options: ReadOptions)
     return found
 
 
-async def _messages(
-    stream: AsyncStream, options: ReadOptions
-) -> tuple[list[Message | None], tuple[int, int]]:
-    """Read up to so many messages, or bytes."""
-    offset, left = options.offset, options.count
-    if options.with_info or left <= _STEP:
-        whole = await stream.read(offset, min(left, _STEP), with_info=True)
-        found, bounds = whole.messages, (whole.first, whole.last)
-    else:
-        found, bounds = await stream.read(offset, _STEP), (0, 0)
-    size = sum([len(m.value) for m in found if m is not None])
-    while len(found) < left and len(found) % _STEP == 0 and found and size < READ_BYTES:
-        more = await stream.read(offset + len(found), min(left - len(found), _STEP))
-        if not more:
+async def _spelled(
+    door: Door, options: ReadOptions, form: MessageForm
+) -> tuple[int, list[bytes], tuple[int, int]]:
+    """Read up to so many messages, or bytes; returns how many, spelled, and the stream's bounds."""
+    if not options.count and options.with_info:
+        found = await door.writes.stream(options.stream).read(options.offset, 0, with_info=True)
+        return 0, [], (found.first, found.last)
+    stream = door.writes.reading(options.stream)
+    count, parts, bounds = 0, list[bytes](), None
+    while bounds is None or (count < options.count and sum(map(len, parts)) < READ_BYTES):
+        at, step = options.offset + count, min(options.count - count, _STEP)
+        runs = await door.client.store.run(read_runs(stream, at, step))
+        parts += spell_runs(runs, at, form)
+        count += runs.places
+        bounds = bounds or (runs.first, runs.last)
+        if runs.places < step:
             break
-        size += sum([len(m.value) for m in more if m is not None])
-        found += more
-    return found, bounds
+    return count, parts, bounds
 
 
 async def tevict(session: RespSession, words: Words) -> int:
@@ -138,12 +149,13 @@ def _scope_of_read(words: Words) -> Scope | None:
 
 STREAM_COMMANDS: Final = (
     RespCommand("TWRITE", -4, Scope.WRITE, -1, "stream",
-                "key tag entry | key [BACKLOG count] [PRODUCER name sequence] ENTRIES tag entry "
-                "[tag entry ...]",
+                "key tag entry | key [BACKLOG count] [PRODUCER name sequence] "
+                "[HEADERS pairs name value [name value ...]] ENTRIES tag entry [tag entry ...]",
                 "Appends entries, all or none; returns the offset of the first.", twrite),
     RespCommand("TREAD", -4, Scope.READ, -1, "stream",
                 "key offset count [BLOCK milliseconds] [GROUP group] [RETRY retry-ms expire-ms] "
-                "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [WITHATTEMPT] [WITHINFO]",
+                "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [WITHATTEMPT] "
+                "[WITHHEADERS] [WITHINFO]",
                 "Returns messages from an offset on, or those that a group hands out.", tread,
                 blocking=True, wider=_scope_of_read),
     RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",

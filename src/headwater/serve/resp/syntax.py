@@ -16,8 +16,8 @@ from headwater.serve.resp.replies import StatusReply
 
 _PIECES: Final = re.compile(r"\[|\]|[^\s\[\]]+")
 _NUMBERS: Final = (
-    "offset", "count", "milliseconds", "retry-ms", "expire-ms", "n", "priority", "index", "limit",
-    "protover",
+    "offset", "count", "pairs", "milliseconds", "retry-ms", "expire-ms", "n", "priority", "index",
+    "limit", "protover",
 )  # fmt: skip
 
 
