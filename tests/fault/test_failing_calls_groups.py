@@ -13,6 +13,8 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.failures import Failure
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.ruler import group_ruler
 from tests.support import group_cases as cases
 from tests.support.failing_calls import FailingServer
 from tests.support.failing_calls import Failure as FailingCall
@@ -54,6 +56,13 @@ def seek(offset: int) -> Deed:
         case.group.seek(offset)
 
     return operate
+
+
+def drawn(case: GroupCase) -> None:
+    """Look at the ruler: from within a range, one by one, and range by cell."""
+    handle = GroupHandle(StreamHandle(case.name, set()), "g", "case")
+    for first, cells in ((2, 100), (1, 1)):
+        case.hw.store.run(group_ruler(handle, first, MESSAGES, cells))
 
 
 def removed(case: GroupCase) -> None:
@@ -161,6 +170,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "free beside a new group": (cases.deleted_and_new, lambda case: case.hw.keep(case.name)),
     "choose another grave": (cases.has_letters, choose_another_grave),
     "write with a backlog": (cases.has_read, lambda case: case.stream.write("t", b"", backlog=2)),
+    "ruler": (cases.has_fragments, drawn),
     "evict": (cases.has_read, lambda case: case.stream.evict(9, past_readers=False)),
     "delete": (cases.served(FAR), deleted),
     "delete many groups": (cases.crowded, deleted),

@@ -10,6 +10,7 @@ import typer
 
 from headwater import profiles
 from headwater.cli import (
+    console,
     consumer,
     cron,
     doctor,
@@ -81,6 +82,7 @@ app.add_typer(consumer.app, name="consumer")
 app.add_typer(spark.app, name="spark")
 app.add_typer(cron.app, name="cron")
 app.command("serve")(serve.serve)
+app.command("console")(console.console)
 app.command("run")(run.run)
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)

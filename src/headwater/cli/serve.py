@@ -92,6 +92,7 @@ def serve(
 
     with extra_needed("serve"):
         from headwater.serve.api.server import RespListening, StoreServer, tls_context
+        from headwater.serve.console.service import Console
         from headwater.serve.listening import parse_address
     from headwater.profiles import store_of
     from headwater.serve.token_file import TokenFile
@@ -110,5 +111,6 @@ def serve(
         None if resp is None else RespListening(parse_address(resp), resp_flags.limits(http_flags)),
         farm,
         db,
+        Console,
     )
     server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))

@@ -16,6 +16,8 @@ from headwater.errors import InvalidInput
 from headwater.instrument import installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
+from headwater.serve.api.service import ApiService
+from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
 from headwater.serve.listening import ListenAddress, url_of
@@ -56,6 +58,7 @@ class StoreServer:
     resp: RespListening | None = None
     farm: str | None = None
     db: str | None = None
+    front: Callable[[ApiService], Handler] = lambda service: service
 
     @property
     def _settings(self) -> ApiSettings:
@@ -126,7 +129,8 @@ class StoreServer:
         farm: AsyncFarm | None,
     ) -> None:
         async with open_api(self._settings, hw, writes, metrics, farm) as service:
-            await serve_http(process, service, self.limits, self.tls, service.drain)
+            handler = self.front(service)
+            await serve_http(process, handler, self.limits, self.tls, service.drain)
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

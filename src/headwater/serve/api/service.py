@@ -89,6 +89,21 @@ class ApiService:
         self._numbers = itertools.count(1)
 
     @property
+    def served(self) -> Served:
+        """What its requests share."""
+        return self._served
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it refuses whatever changes something."""
+        return self._read_only
+
+    def guard(self, headers: dict[bytes, bytes] | None) -> None:
+        """Refuse the request of a page that is not meant; raises Refused."""
+        if not self.needs_token:
+            self._guard(headers, self._cors)
+
+    @property
     def needs_token(self) -> bool:
         """Whether a client is anonymous until it shows a token."""
         return self._served.tokens.required
@@ -125,8 +140,7 @@ class ApiService:
         request_id = self._id_of(request)
         finish = partial(self._finish, request, request_id, answer)
         try:
-            if not self.needs_token:
-                self._guard(request.headers, self._cors)
+            self.guard(request.headers)
             call = self._call(request, request_id)
             work = self._work(call)
         except (Refused, HeadwaterError) as error:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import EVERYBODY, Grant, Scope, Tokens
+
+TOKEN_COOKIE: Final = b"headwater_token"
 
 
 def authorize(
@@ -26,6 +31,19 @@ def shown_grant(tokens: Tokens, authorization: str) -> Grant | None:
         return EVERYBODY
     scheme, _, token = authorization.partition(" ")
     return tokens.find(token.strip()) if scheme.lower() == "bearer" else None
+
+
+def cookie_credentials(cookies: bytes) -> bytes | None:
+    """Return the token of a Cookie header, spelled ``Cookie token``; None without one.
+
+    Only pages of the console take it: what programs ask for needs an Authorization header, which
+    no browser adds by itself.
+    """
+    for one in cookies.split(b";"):
+        name, _, token = one.strip().partition(b"=")
+        if name == TOKEN_COOKIE and token:
+            return b"Cookie " + unquote_to_bytes(token)
+    return None
 
 
 def check_grant(grant: Grant | None, needed: Scope | None, name: str | None) -> None:

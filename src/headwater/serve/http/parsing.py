@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 import httptools
 
+from headwater.serve.http.authorization import cookie_credentials
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Request
@@ -26,7 +27,7 @@ from headwater.serve.http.targets import check_host, split_target
 Admit: TypeAlias = Callable[[str, str, str], Admitted]
 
 _HEADERS: Final = frozenset(
-    (b"host", b"content-length", b"authorization", b"transfer-encoding", b"expect")
+    (b"host", b"content-length", b"authorization", b"cookie", b"transfer-encoding", b"expect")
 )
 # How much is parsed at once. More than one request may be in it, and each costs memory.
 PIECE_BYTES: Final = 4096
@@ -51,6 +52,7 @@ class RequestParser:
         "_authorization",
         "_body",
         "_chunked",
+        "_cookie",
         "_expects",
         "_fields",
         "_framing_bytes",
@@ -91,6 +93,7 @@ class RequestParser:
         self._host = b""
         self._split_last = ("", b"")
         self._authorization: bytes | None
+        self._cookie: bytes | None
         self._body: bytes | bytearray
         self.requests: deque[Request] = deque()
         self.refused: Refused | None = None
@@ -182,7 +185,7 @@ class RequestParser:
         self.begun = True
         self.in_body = self._expects = self._chunked = False
         self._target = self._body = b""
-        self._authorization = self._refusal = self._fields = None
+        self._authorization = self._cookie = self._refusal = self._fields = None
         self._hosts = self._headers = self._head_bytes = self._length = self._size = 0
 
     def on_url(self, part: bytes) -> None:
@@ -214,6 +217,8 @@ class RequestParser:
             if self._authorization is not None:
                 raise Refused(400, "the request has two Authorization headers; send one")
             self._authorization = value
+        elif name == b"cookie":
+            self._cookie = cookie_credentials(value)
         elif name == b"transfer-encoding":
             if value.strip().lower() != b"chunked":
                 raise Refused(400, "a body comes with its Content-Length, or chunked")
@@ -252,10 +257,9 @@ class RequestParser:
         if (method, self._target) != self._split_last:
             self._path, self._query = split_target(method, self._target)
             self._split_last = method, self._target
-        shown = self._authorization
-        authorization = shown.strip().decode("latin-1") if shown else ""
+        shown = (self._authorization or self._cookie or b"").strip().decode("latin-1")
         try:
-            admitted = self._admit(method, self._path, authorization)
+            admitted = self._admit(method, self._path, shown)
         except Refused as refused:
             # Without a body it is known where the next request begins.
             if self._length or self._chunked or refused.close:

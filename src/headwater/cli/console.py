@@ -1,0 +1,60 @@
+"""``headwater console``: the console of a store, in a browser, by one command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headwater.cli import output
+from headwater.cli.options import StoreUrl
+
+
+def console(
+    http: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDR", help="Host and port of the loopback; port 0 takes a free one."
+        ),
+    ] = "127.0.0.1:0",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse whatever changes something.")
+    ] = False,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Print the address, and open no browser.")
+    ] = False,
+    store: StoreUrl = None,
+) -> None:
+    """Show the store in a browser, until Ctrl-C or SIGTERM.
+
+    It serves this machine only, and everybody on it may do everything. `headwater serve` has the
+    same pages under /console, with tokens, for other machines.
+    """
+    from headwater.lazy_names import extra_needed
+
+    with extra_needed("serve"):
+        from headwater.serve.api.server import StoreServer
+        from headwater.serve.console.service import HOME, Console
+        from headwater.serve.listening import parse_address
+    from headwater.profiles import store_of
+    from headwater.serve.http.limits import HttpLimits
+    from headwater.serve.tokens import Tokens
+
+    server = StoreServer(
+        store_of(store, None),
+        parse_address(http),
+        Tokens(),
+        1,
+        HttpLimits(),
+        read_only,
+        front=Console,
+    )
+
+    def ready(url: str) -> None:
+        output.say(f"the console is at {url}{HOME}; Ctrl-C ends it")
+        if not no_open:
+            import webbrowser
+
+            webbrowser.open(url + HOME)
+
+    server.run(ready)

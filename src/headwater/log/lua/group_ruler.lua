@@ -1,0 +1,98 @@
+--[[
+  hw_group_ruler: which offsets of a part of a stream are pending in a group, dead or missed.
+  KEYS   1 the stream
+  ARGV   1 group   2 first offset   3 last offset   4 cells into which the part is cut, 1 to 512
+  Reply  name, value, ...: next, ack_offset,
+         pending { first, last, attempt, when it is looked at again (ms; 0: now), ranges, ... },
+         dead { first, last, attempt, ... } (of the newest 256 ranges), gaps { first, last, ... }
+         error HW_NO_GROUP
+  Cost   O(cells * log ranges), whatever the length of the part
+
+  Up to as many pending ranges as there are cells are returned one by one. Of more, those that begin in
+  the same cell are one: from the first offset of the first to the last offset of the last, with the
+  attempt and the deadline of the first.
+]]
+local MOST_CELLS = 512
+local DEAD_RANGES = 256
+
+-- Adds ranges to a reply, each with how many it stands for.
+local function add_ranges(G, words, ranges, counts)
+  if not ranges[1] then return end
+  local starts = {}
+  for i, range in ipairs(ranges) do starts[i] = range.start end
+  local dues = redis.call('ZMSCORE', G .. ':due', unpack(starts))
+  for i, range in ipairs(ranges) do
+    local n = #words
+    words[n + 1], words[n + 2], words[n + 3] = range.first, range.last, range.attempt
+    words[n + 4], words[n + 5] = tonumber(dues[i] or 0), counts and counts[i] or 1
+  end
+end
+
+-- Returns the ranges that begin in first..last, and those of one cell as one.
+local function by_cells(G, first, last, cells)
+  local found, counts, width = {}, {}, (last - first + 1) / cells
+  for cell = 0, cells - 1 do
+    local low = digits(first + math.floor(cell * width))
+    local high = digits(first + math.floor((cell + 1) * width) - 1)
+    local begins = redis.call('ZRANGE', G .. ':pending', low, high, 'BYSCORE', 'LIMIT', 0, 1)
+    if begins[1] then
+      local ends = redis.call('ZRANGE', G .. ':pending', high, low, 'BYSCORE', 'REV', 'LIMIT', 0, 1)
+      local range = parse_pending(begins[1])
+      range.last = parse_pending(ends[1]).last
+      found[#found + 1] = range
+      counts[#counts + 1] = redis.call('ZCOUNT', G .. ':pending', low, high)
+    end
+  end
+  return found, counts
+end
+
+redis.register_function{
+  function_name = 'hw_group_ruler',
+  callback = function(keys, args)
+    local K, name, first, last, cells = keys[1], args[1], to_number(args[2]), to_number(args[3]), to_number(args[4])
+    local G, stream = group_key(K, name), load_stream(K)
+    local group = load_group(G, stream)
+    if not group then return no_group() end
+    cells = math.max(1, math.min(cells, MOST_CELLS, last - first + 1))
+    local pending, dead, gaps = {}, {}, {}
+    if group.seeking == 0 and group.pending > 0 and first <= last then
+      local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1)
+      local reaching = before[1] and parse_pending(before[1])
+      if reaching and reaching.last >= first then add_ranges(G, pending, { reaching }) end
+      if redis.call('ZCOUNT', G .. ':pending', digits(first), digits(last)) <= cells then
+        local ranges = {}
+        for i, member in ipairs(redis.call('ZRANGE', G .. ':pending', digits(first), digits(last), 'BYSCORE')) do
+          ranges[i] = parse_pending(member)
+        end
+        add_ranges(G, pending, ranges)
+      else
+        add_ranges(G, pending, by_cells(G, first, last, cells))
+      end
+      for _, _, low, high, due in string.gmatch(group.handed, HANDED) do
+        if to_number(high) >= first and to_number(low) <= last then
+          local n = #pending
+          pending[n + 1], pending[n + 2], pending[n + 3] = to_number(low), to_number(high), 1
+          pending[n + 4], pending[n + 5] = to_number(due), 1
+        end
+      end
+    end
+    for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', -DEAD_RANGES, -1)) do
+      local low, high, attempt = string.match(member, '^%d+:(%d+):(%d+):(%d+)$')
+      if low and to_number(high) >= first and to_number(low) <= last then
+        local n = #dead
+        dead[n + 1], dead[n + 2], dead[n + 3] = to_number(low), to_number(high), to_number(attempt)
+      end
+    end
+    for number in string.gmatch(redis.call('HGET', G, 'gaps') or '', '%d+') do
+      gaps[#gaps + 1] = to_number(number)
+    end
+    return {
+      'next', group.seeking > 0 and group.seeking or group.next,
+      'ack_offset', group_position(G),
+      'pending', pending,
+      'dead', dead,
+      'gaps', gaps,
+    }
+  end,
+  flags = { 'no-writes' },
+}

@@ -1,0 +1,77 @@
+"""The ruler of a stream: what became of its offsets in each group, drawn from ranges.
+
+Offsets are dense and what is pending is kept as ranges, so that a part of any length costs as much
+as a short one: at most so many ranges as the picture has cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from headwater.inputs import check_int
+from headwater.log.handles import GroupHandle
+from headwater.log.replies import rows
+from headwater.store.call import Call, Operation
+from headwater.store.faults import Refusal
+
+MAX_CELLS: Final = 512
+
+
+class PendingRange(NamedTuple):
+    """Offsets that were handed out together and are not acknowledged.
+
+    They are looked at again at ``due_ms``, 0 for now. With ``ranges`` above 1 it is the hull of so
+    many that lie too close for the picture; attempt and deadline are those of the first.
+    """
+
+    first: int
+    last: int
+    attempt: int
+    due_ms: int
+    ranges: int
+
+
+class DeadOffsets(NamedTuple):
+    """Offsets that a group gave up together, after so many attempts."""
+
+    first: int
+    last: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRuler:
+    """What became of a part of a stream in one group.
+
+    Offsets from ``next`` on are new; before it they are done, unless they are in one of the lists.
+    ``dead`` has the newest 256 ranges, ``gaps`` the newest 16 ranges that the group missed.
+    """
+
+    name: str
+    next: int
+    ack_offset: int
+    pending: list[PendingRange]
+    dead: list[DeadOffsets]
+    gaps: list[tuple[int, int]]
+
+
+def group_ruler(
+    group: GroupHandle, first: int, last: int, cells: int = 256
+) -> Operation[GroupRuler | None]:
+    """Return what became of first..last in a group, None when it is gone; changes nothing."""
+    check_int(cells, "cells", 1, MAX_CELLS)
+    args = (group.name, first, last, cells)
+    try:
+        reply = yield Call("hw_group_ruler", group.key, args, read_only=True)
+    except Refusal:
+        return None
+    found: dict[str, Any] = {key.decode(): value for key, value in rows(reply, 2)}
+    return GroupRuler(
+        name=group.name,
+        next=found["next"],
+        ack_offset=found["ack_offset"],
+        pending=[PendingRange(*row) for row in rows(found["pending"], 5)],
+        dead=[DeadOffsets(*row) for row in rows(found["dead"], 3)],
+        gaps=[(low, high) for low, high in rows(found["gaps"], 2)],
+    )

@@ -1,0 +1,25 @@
+"""Addresses of pages, from the root of the console on."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+
+def part(name: str) -> str:
+    """Spell a name as one part of a path."""
+    return quote(name, safe="")
+
+
+def stream_link(stream: str) -> str:
+    """Return the page of a stream."""
+    return f"/streams/{part(stream)}"
+
+
+def group_link(stream: str, group: str) -> str:
+    """Return the page of a group."""
+    return f"/streams/{part(stream)}/groups/{part(group)}"
+
+
+def queue_link(queue: str) -> str:
+    """Return the page of a queue."""
+    return f"/queues/{part(queue)}"

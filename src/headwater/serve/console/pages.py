@@ -1,0 +1,34 @@
+"""The pages of the console: where each is, and under which word of the navigation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headwater.serve.console.calls import ConsolePage
+from headwater.serve.console.letters import show_dead
+from headwater.serve.console.overview import show_overview
+from headwater.serve.console.queues import show_queue, show_queues
+from headwater.serve.console.store import show_audit, show_lists, show_store
+from headwater.serve.console.streams import show_group, show_stream, show_streams
+
+NAVIGATION: Final = (
+    ("Overview", ""),
+    ("Streams", "/streams"),
+    ("Queues", "/queues"),
+    ("Dirty lists", "/lists"),
+    ("Dead letters", "/dead"),
+    ("Audit", "/audit"),
+    ("Store", "/store"),
+)
+PAGES: Final = (
+    ConsolePage("", show_overview, "overview.html", "Overview"),
+    ConsolePage("/streams", show_streams, "streams.html", "Streams"),
+    ConsolePage("/streams/{stream}", show_stream, "stream.html", "Streams"),
+    ConsolePage("/streams/{stream}/groups/{group}", show_group, "group.html", "Streams"),
+    ConsolePage("/queues", show_queues, "queues.html", "Queues"),
+    ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
+    ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
+    ConsolePage("/dead", show_dead, "dead.html", "Dead letters"),
+    ConsolePage("/audit", show_audit, "audit.html", "Audit"),
+    ConsolePage("/store", show_store, "store.html", "Store"),
+)

@@ -1,0 +1,107 @@
+"""Pages out of templates: what a template may call, and how numbers, sizes and times are shown."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from headwater.serve.console.assets import asset_path
+from headwater.serve.console.links import part
+
+_SHOWN_BYTES: Final = 4096
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+_AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+@cache
+def environment() -> Environment:
+    """Return where templates are found; everything that they show is escaped."""
+    made = Environment(
+        loader=PackageLoader("headwater.serve.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        number=number, size=size, age=age, moment=moment, payload=payload, name=part
+    )
+    made.globals.update(query=query, asset=asset_path)
+    return made
+
+
+def render(template: str, context: dict[str, Any]) -> bytes:
+    """Return a page."""
+    return environment().get_template(template).render(context).encode()
+
+
+def number(value: float | None) -> str:
+    """Spell a number with its thousands grouped."""
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def size(value: float) -> str:
+    """Spell a number of bytes in the unit that suits it."""
+    for unit in _UNITS[:-1]:
+        if abs(value) < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} {_UNITS[-1]}"
+
+
+def age(ms: float | None) -> str:
+    """Spell how long something takes or has lasted."""
+    if ms is None:
+        return "–"
+    seconds = ms / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for length, unit in _AGES:
+        if seconds >= 2 * length or unit == "s":
+            return f"{seconds / length:.0f} {unit}"
+    raise AssertionError
+
+
+def moment(ms: int | None) -> Markup:
+    """Return when something was: how long ago, and the exact time on hover."""
+    if not ms:
+        return Markup("–")
+    exact = dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    ago = time.time() * 1000 - ms
+    words = f"{age(ago)} ago" if ago >= 0 else f"in {age(-ago)}"
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, words)
+
+
+def payload(value: bytes) -> dict[str, Any]:
+    """Return how a value is shown: JSON with its fields in order, text, or hex; cut where long."""
+    cut = value[:_SHOWN_BYTES]
+    more = len(value) - len(cut)
+    try:
+        text = value.decode()
+        shown = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return {"kind": "json", "text": shown[:_SHOWN_BYTES], "more": more, "line": _line(text)}
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        pass
+    text = cut.decode("utf-8", "replace")
+    if "\ufffd" not in text and text.isprintable():
+        return {"kind": "text", "text": text, "more": more, "line": _line(text)}
+    spelled = cut.hex(" ")
+    return {"kind": "hex", "text": spelled, "more": more, "line": _line(spelled)}
+
+
+def _line(text: str) -> str:
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def query(**given: Any) -> str:
+    """Spell the query of a link; what is None is left out."""
+    return urlencode({key: value for key, value in given.items() if value is not None})

@@ -1,0 +1,166 @@
+"""The ruler: a stream as one strip of offsets, and under it one row for whoever reads it.
+
+Everything is drawn from ranges that the store has; no message is read. Places are in a picture of
+1000 units: what is narrower than ``LEAST`` is drawn that wide, so that a single message is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from headwater.log.ruler import GroupRuler
+from headwater.log.types import GroupInfo, StreamInfo
+
+WIDTH: Final = 1000.0
+LEAST: Final = 2.0
+# Attempts beyond this one are drawn alike.
+_MOST_ATTEMPTS: Final = 3
+
+
+class Stretch(NamedTuple):
+    """The part of a stream that is looked at, both ends included."""
+
+    first: int
+    last: int
+
+    @property
+    def length(self) -> int:
+        """How many offsets it has."""
+        return self.last - self.first + 1
+
+    def zoomed(self, factor: float, end: int) -> Stretch:
+        """Return a window around the same middle, within 1..end."""
+        length = max(min(round(self.length * factor), max(end, 1)), 1)
+        return self._placed((self.first + self.last - length + 1) // 2, length, end)
+
+    def moved(self, share: float, end: int) -> Stretch:
+        """Return a window of the same length, moved by a share of it, within 1..end."""
+        return self._placed(self.first + round(self.length * share), self.length, end)
+
+    def _placed(self, first: int, length: int, end: int) -> Stretch:
+        first = max(min(first, end - length + 1), 1)
+        return Stretch(first, first + length - 1)
+
+
+class Segment(NamedTuple):
+    """Offsets that share one fate, and where they are drawn. ``note`` is shown on hover."""
+
+    kind: str
+    x: float
+    width: float
+    first: int
+    last: int
+    note: str = ""
+
+
+class RulerRow(NamedTuple):
+    """What became of the offsets for one reader."""
+
+    kind: str
+    name: str
+    segments: list[Segment]
+    lag: int
+    info: GroupInfo | None = None
+
+
+class RulerPicture(NamedTuple):
+    """All of a ruler: the strip of the whole stream, that of the window, and the rows under it."""
+
+    window: Stretch
+    end: int
+    whole: list[Segment]
+    focus: list[Segment]
+    mark: Segment
+    rows: list[RulerRow]
+
+
+def window_of(info: StreamInfo, first: int | None, last: int | None) -> Stretch:
+    """Return the window that is asked for; without one, all that can be read."""
+    end = max(info.last, 1)
+    low = info.first if first is None else first
+    high = end if last is None else last
+    low = max(min(low, end), 1)
+    return Stretch(low, max(min(high, end), low))
+
+
+def draw(
+    info: StreamInfo,
+    window: Stretch,
+    groups: Sequence[tuple[GroupInfo, GroupRuler]],
+    readers: Iterable[tuple[str, str, int]],
+    now_ms: int,
+) -> RulerPicture:
+    """Draw the ruler of a stream; readers are (kind, name, offset that it needs next)."""
+    end = max(info.last, 1)
+    everything = Stretch(1, end)
+    rows = [_group_row(facts, ruler, info, window, now_ms) for facts, ruler in groups]
+    rows += [_reader_row(*reader, info, window) for reader in readers]
+    mark = _segment("mark", window.first, window.last, everything)
+    assert mark is not None
+    return RulerPicture(
+        window=window,
+        end=end,
+        whole=_strip(info, everything),
+        focus=_strip(info, window),
+        mark=mark,
+        rows=rows,
+    )
+
+
+def _strip(info: StreamInfo, window: Stretch) -> list[Segment]:
+    sealed = max(info.sealed, info.first - 1)
+    return _kept(
+        _segment("evicted", 1, info.first - 1, window, "evicted"),
+        _segment("sealed", info.first, sealed, window, "sealed: in nodes"),
+        _segment("tail", sealed + 1, info.last, window, "tail: not sealed yet"),
+    )
+
+
+def _group_row(
+    facts: GroupInfo, ruler: GroupRuler, info: StreamInfo, window: Stretch, now_ms: int
+) -> RulerRow:
+    segments = [*_passed(ruler.next, info, window)]
+    for low, high in ruler.gaps:
+        segments += _kept(_segment("missed", low, high, window, "missed: evicted before read"))
+    for one in ruler.pending:
+        kind = "due" if one.due_ms <= now_ms else f"pending-{min(one.attempt, _MOST_ATTEMPTS)}"
+        wait_s = max(one.due_ms - now_ms, 0) / 1000
+        note = f"pending, attempt {one.attempt}, " + (
+            "due again now" if one.due_ms <= now_ms else f"due again in {wait_s:.0f} s"
+        )
+        if one.ranges > 1:
+            note = f"{one.ranges:,} pending ranges; the first: {note}"
+        segments += _kept(_segment(kind, one.first, one.last, window, note))
+    for low, high, attempt in ruler.dead:
+        note = f"dead after {attempt} attempts"
+        segments += _kept(_segment("dead", low, high, window, note))
+    return RulerRow("group", facts.name, segments, facts.lag, facts)
+
+
+def _reader_row(kind: str, name: str, needed: int, info: StreamInfo, window: Stretch) -> RulerRow:
+    lag = max(info.last + 1 - max(needed, info.first), 0)
+    return RulerRow(kind, name, [*_passed(needed, info, window)], lag)
+
+
+def _passed(following: int, info: StreamInfo, window: Stretch) -> list[Segment]:
+    """Return what lies before the next offset of a reader, and what from there on."""
+    return _kept(
+        _segment("done", 1, following - 1, window, "done"),
+        _segment("new", following, info.last, window, "not handed out yet"),
+    )
+
+
+def _kept(*segments: Segment | None) -> list[Segment]:
+    return [segment for segment in segments if segment is not None]
+
+
+def _segment(kind: str, first: int, last: int, window: Stretch, note: str = "") -> Segment | None:
+    """Return where offsets are drawn; None when none of them is in the window."""
+    low, high = max(first, window.first), min(last, window.last)
+    if low > high:
+        return None
+    scale = WIDTH / window.length
+    width = min(max((high - low + 1) * scale, LEAST), WIDTH)
+    x = min((low - window.first) * scale, WIDTH - width)
+    return Segment(kind, round(x, 2), round(width, 2), first, last, note)

@@ -1,0 +1,298 @@
+"""Answers the requests of the console, and passes all others on to the API.
+
+A browser shows its token in a cookie, which no script can read and no foreign page can send. A form
+changes something only when it comes from a page of this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+import msgspec
+
+from headwater.errors import HeadwaterError, InvalidInput
+from headwater.release import __version__
+from headwater.serve.api.service import Answer, ApiService
+from headwater.serve.console.actions import ACTIONS, Action
+from headwater.serve.console.assets import Asset, find_asset
+from headwater.serve.console.calls import ConsolePage, PageCall
+from headwater.serve.console.pages import NAVIGATION, PAGES
+from headwater.serve.console.render import render
+from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
+from headwater.serve.http.faults import own_fault
+from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
+from headwater.serve.tokens import Grant
+
+log = logging.getLogger("headwater.serve.console")
+
+HOME: Final = "/console"
+_HTML: Final = "text/html; charset=utf-8"
+_SAFE: Final = (
+    b"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+    b"img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    b"frame-ancestors 'none'\r\n"
+    b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: same-origin\r\n"
+    b"Cache-Control: no-store\r\n"
+)
+
+
+class _Shown(NamedTuple):
+    """A page that was admitted: by whom, and with which names in its path."""
+
+    page: ConsolePage
+    names: tuple[str, ...]
+    grant: Grant
+
+
+class _Acting(NamedTuple):
+    """An action that is shown or made."""
+
+    grant: Grant
+
+
+class _SigningIn(NamedTuple):
+    """Somebody who has shown no token that is known."""
+
+    known: bool
+
+
+class Console:
+    """A Handler of HTTP: the console under its path, and the API under all others."""
+
+    def __init__(self, api: ApiService) -> None:
+        self._api = api
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pages = {tuple(page.path.split("/")[1:]): page for page in PAGES}
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a client is anonymous until it shows a token."""
+        return self._api.needs_token
+
+    @property
+    def headers(self) -> frozenset[bytes]:
+        """The names of the headers that it looks at, in lower case."""
+        return self._api.headers | {b"cookie", b"sec-fetch-site", b"if-none-match"}
+
+    def admit(self, method: str, path: str, authorization: str) -> Admitted:
+        """Decide on a request by its head; raises Refused."""
+        if path != HOME and not path.startswith(HOME + "/"):
+            return self._api.admit(method, path, authorization)
+        if method not in ("GET", "HEAD", "POST"):
+            raise Refused(405, "the console takes GET and POST", "GET, HEAD, POST")
+        asset = find_asset(path.removeprefix(HOME + "/static/"))
+        if asset is not None:
+            return Admitted(asset, known=not self.needs_token)
+        scheme, _, token = authorization.partition(" ")
+        shown = f"Bearer {token}" if scheme == "Cookie" else authorization
+        grant = shown_grant(self._api.served.tokens, shown)
+        if path == HOME + "/sign-in":
+            # A form of a stranger is small, and the limits of anonymous clients hold.
+            return Admitted(_SigningIn(grant is not None), known=True)
+        if grant is None or grant.widest is None:
+            return Admitted(_SigningIn(False), known=False)
+        if path == HOME + "/act":
+            return Admitted(_Acting(grant), known=True)
+        page, names = self._find(path)
+        return Admitted(_Shown(page, names, grant), known=True)
+
+    def _find(self, path: str) -> tuple[ConsolePage, tuple[str, ...]]:
+        parts = tuple(path.split("/")[2:])
+        for pattern, page in self._pages.items():
+            if len(pattern) != len(parts):
+                continue
+            names = []
+            for want, part in zip(pattern, parts, strict=True):
+                if want.startswith("{") and part:
+                    names.append(_unquoted(part))
+                elif want != part:
+                    break
+            else:
+                return page, tuple(names)
+        raise Refused(404, "the console has no such page")
+
+    def handle(self, request: Request, answer: Answer) -> Callable[[], Any] | None:
+        """Answer a request that was admitted."""
+        action = request.action
+        if isinstance(action, Asset):
+            answer(action.reply(request))
+            return None
+        if not isinstance(action, _Shown | _Acting | _SigningIn):
+            return self._api.handle(request, answer)
+        task = asyncio.get_running_loop().create_task(self._answered(request))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._done, answer))
+        return None
+
+    def _done(self, answer: Answer, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
+        answer(task.result())
+
+    async def _answered(self, request: Request) -> Reply:
+        grant = getattr(request.action, "grant", None)
+        try:
+            self._api.guard(request.headers)
+            if isinstance(request.action, _SigningIn):
+                return self._sign_in(request, known=request.action.known)
+            if isinstance(request.action, _Acting):
+                return await self._act(request, request.action.grant)
+            if request.method == "POST":
+                raise Refused(405, "pages are read by GET", "GET, HEAD")
+            return await self._show(request, request.action)
+        except Refused as refused:
+            return self._fault(request, grant, refused.status, str(refused))
+        except HeadwaterError as error:
+            status = 400 if isinstance(error, InvalidInput) else 503
+            return self._fault(request, grant, status, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  a page says what it can
+            fault = own_fault(error)
+            return self._fault(request, grant, fault.status, str(fault))
+
+    def _call(self, request: Request, grant: Grant, names: tuple[str, ...] = ()) -> PageCall:
+        query = dict(parse_qsl(request.query, keep_blank_values=True))
+        return PageCall(self._api.served, grant, names, query, request, self._api.read_only)
+
+    async def _show(self, request: Request, shown: _Shown) -> Reply:
+        call = self._call(request, shown.grant, shown.names)
+        context = await shown.page.show(call)
+        return self._page(call, shown.page.template, shown.page.place, context)
+
+    def _page(
+        self, call: PageCall, template: str, place: str, context: dict[str, Any], status: int = 200
+    ) -> Reply:
+        root = call.request.root + HOME
+        own = {
+            "root": root,
+            "place": place,
+            "nav": NAVIGATION,
+            "store": call.served.hw.store.where,
+            "holder": call.grant.holder,
+            "read_only": call.read_only,
+            "needs_token": self.needs_token,
+            "said": call.query.get("said", ""),
+            "version": __version__,
+            "here": f"{root}{call.request.path.removeprefix(HOME)}",
+            "asked": call.query,
+        }
+        return Reply(status, render(template, own | context), _HTML, _SAFE)
+
+    def _fault(self, request: Request, grant: Grant | None, status: int, text: str) -> Reply:
+        call = self._call(request, grant or Grant("nobody", {}))
+        return self._page(call, "fault.html", "", {"status": status, "text": text}, status)
+
+    def _sign_in(self, request: Request, *, known: bool) -> Reply:
+        root = request.root + HOME
+        call = self._call(request, Grant("nobody", {}))
+        back = call.query.get("back") or request.path
+        if not back.startswith(HOME) or back.startswith(HOME + "/sign-in"):
+            back = HOME
+        if request.method != "POST":
+            context = {"back": back, "wrong": False, "known": known}
+            return self._page(call, "sign_in.html", "", context, 200 if known else 401)
+        self._check_own_page(request)
+        form = dict(parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
+        token = form.get("token", "").strip()
+        if form.get("out"):
+            return _redirect(root, _cookie("", root, age=0))
+        grant = shown_grant(self._api.served.tokens, f"Bearer {token}")
+        if grant is None:
+            return self._page(call, "sign_in.html", "", {"back": back, "wrong": True}, 401)
+        log.info("%s signed in to the console", grant.holder)
+        back = form.get("back") or HOME
+        back = back if back.startswith(HOME) else HOME
+        return _redirect(root + back.removeprefix(HOME), _cookie(token, root))
+
+    def _check_own_page(self, request: Request) -> None:
+        """Check that a form was sent by a page of this server; raises Refused."""
+        headers = request.headers or {}
+        site = headers.get(b"sec-fetch-site")
+        origin = headers.get(b"origin")
+        if site is not None and site != b"same-origin":
+            raise Refused(403, "this form was sent by a page of another site")
+        if origin is not None and origin.partition(b"://")[2] != headers.get(b"host", b""):
+            raise Refused(403, "this form was sent by a page of another site")
+
+    async def _act(self, request: Request, grant: Grant) -> Reply:
+        call = self._call(request, grant)
+        if request.method == "POST":
+            self._check_own_page(request)
+            form = dict(parse_qsl(request.body.decode(), keep_blank_values=True))
+            call = replace(call, query=form)
+        prepare = ACTIONS.get(call.query.get("do", ""))
+        if prepare is None:
+            raise Refused(404, "the console has no such action")
+        action = await prepare(call)
+        if not call.may(action.scope, action.name):
+            why = "this server is read-only" if call.read_only else "your token does not allow it"
+            raise Refused(403, f"{action.title}: {why}")
+        root = request.root + HOME
+        if request.method != "POST":
+            context = {"action": action, "fields": call.query, "back": root + action.back}
+            return self._page(call, "act.html", "", context)
+        reply = await self._made(request, grant, action)
+        if reply.status >= 300:
+            problem = msgspec.json.decode(reply.body)
+            raise Refused(reply.status, f"{action.title}: {problem.get('detail', reply.status)}")
+        back = root + action.back
+        joint = "&" if "?" in back else "?"
+        return _redirect(f"{back}{joint}{urlencode({'said': 'Done: ' + action.title})}")
+
+    async def _made(self, request: Request, grant: Grant, action: Action) -> Reply:
+        """Make an action by its route of the API, which checks, audits and answers."""
+        body = b"" if action.body is None else msgspec.json.encode(action.body)
+        admitted = self._api.admit_as(action.method, action.path, grant)
+        headers = {b"content-type": b"application/json"}
+        for name in (b"host", b"origin"):
+            if (found := (request.headers or {}).get(name)) is not None:
+                headers[name] = found
+        asked = Request(
+            action.method, action.path, "", admitted.action, True, body, headers=headers
+        )
+        done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def take(reply: Reply | StreamedReply) -> None:
+            if not done.done() and isinstance(reply, Reply):
+                done.set_result(reply)
+
+        self._api.handle(asked, take)
+        return await done
+
+    def refuse(self, refused: Refused) -> Reply:
+        """Return the reply to what is refused, which may not even be a request."""
+        return self._api.refuse(refused)
+
+    def count(self, reply: Reply | StreamedReply) -> None:
+        """Count a request that is answered."""
+        self._api.count(reply)
+
+    async def close(self) -> None:
+        """Wait until no page is under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _redirect(where: str, *headers: bytes) -> Reply:
+    line = b"Location: %b\r\n" % quote(where, safe="/?&=%:+,.-_~").encode()
+    return Reply(303, b"", _HTML, _SAFE + line + b"".join(headers))
+
+
+def _cookie(token: str, path: str, age: int | None = None) -> bytes:
+    words = (
+        f"{TOKEN_COOKIE.decode()}={quote(token, safe='')}; Path={path}; HttpOnly; SameSite=Strict"
+    )
+    if age is not None:
+        words += f"; Max-Age={age}"
+    return f"Set-Cookie: {words}\r\n".encode()
+
+
+def _unquoted(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise Refused(400, "a name in the path is not UTF-8") from None

@@ -1,0 +1,51 @@
+"""The store as a whole: dirty lists, the audit, and what the doctor finds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from headwater.serve.api.audit import AUDIT
+from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.http.messages import Refused
+from headwater.serve.tokens import Scope
+from headwater.store.doctor import examine
+from headwater.views import overview
+
+_NOTES: Final = 100
+
+
+async def show_lists(call: PageCall) -> Context:
+    """Show the channels of dirty lists."""
+    found = await call.hw.store.run(overview.all_channels())
+    shown = set(call.visible([one.name for one in found]))
+    return {"channels": [one for one in found if one.name in shown]}
+
+
+async def show_audit(call: PageCall) -> Context:
+    """Show what was changed by whom, the newest first."""
+    call.check(AUDIT)
+    stream = call.hw.stream(AUDIT)
+    info = await stream.info()
+    end = min(call.number("before", info.last + 1) or info.last + 1, info.last + 1)
+    start = max(end - _NOTES, info.first)
+    read = await stream.read(start, end - start) if end > start else []
+    notes = []
+    for offset, message in enumerate(read, start):
+        if message is None:
+            continue
+        try:
+            note = msgspec.json.decode(message.value)
+        except msgspec.DecodeError:
+            continue
+        notes.append({"offset": offset, "time_ms": message.time_ms, **note})
+    return {"notes": notes[::-1], "older": start if start > info.first else None}
+
+
+async def show_store(call: PageCall) -> Context:
+    """Show what the store promises, by its settings and its state."""
+    if not call.grant.everywhere(Scope.READ):
+        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
+    return {"report": await asyncio.to_thread(examine, call.served.store_url)}

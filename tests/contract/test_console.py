@@ -1,0 +1,271 @@
+"""The console shows what a store holds, to whom may see it, and changes what it says it will."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import pytest
+
+import headwater
+from headwater import Headwater
+from headwater.serve.console.pages import PAGES
+from headwater.serve.console.service import Console
+from headwater.serve.token_file import TokenFile, add_token
+from headwater.serve.tokens import Scope
+from tests.support.api import Answer, ApiClient, ApiServer
+from tests.support.stores import Stores
+
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+@pytest.fixture(scope="module")
+def hw(stores: Stores) -> Iterator[Headwater]:
+    with headwater.connect(stores.url("plain")) as hw:
+        yield hw
+
+
+@pytest.fixture(scope="module")
+def api(stores: Stores) -> Iterator[ApiServer]:
+    with ApiServer(stores.url("plain"), front=Console) as api:
+        yield api
+
+
+@pytest.fixture
+def browser(api: ApiServer) -> ApiClient:
+    return api.client()
+
+
+class Filled:
+    """A stream with a group that has everything a ruler shows, and a queue with dead letters."""
+
+    def __init__(self, hw: Headwater) -> None:
+        mark = secrets.token_hex(4)
+        self.stream = hw.stream(f"console-{mark}{EVIL}")
+        self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
+        for _ in range(3):
+            self.stream.write("tail", b"3")
+        self.stream.evict(100)
+        self.group = self.stream.group("mail", dead_letters=True)
+        held = self.group.read(1000, ack_ms=60_000)
+        self.group.ack(held[:400], held[600:])
+        self.group.bury(held[500], error=ValueError(EVIL))
+        self.stream.register_reader(f"spark{EVIL}", 2000)
+        self.queue = hw.queue(f"console-{mark}")
+        self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
+        taken = self.queue.pop(1, ack_ms=60_000)
+        self.queue.bury(*taken, error=RuntimeError(EVIL))
+
+
+@pytest.fixture(scope="module")
+def filled(hw: Headwater) -> Filled:
+    return Filled(hw)
+
+
+def part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def path_of(page: str, filled: Filled) -> str:
+    names = {"{stream}": filled.stream.name, "{group}": "mail", "{queue}": filled.queue.name}
+    words = [part(names[word]) if word in names else word for word in page.split("/")]
+    return "/console" + "/".join(words)
+
+
+def send(client: ApiClient, path: str, origin: str = "", **form: str) -> Answer:
+    media = "application/x-www-form-urlencoded"
+    headers = {"Origin": origin} if origin else {}
+    return client.ask("POST", path, urlencode(form).encode(), media=media, headers=headers)
+
+
+def text_of(answer: Answer) -> str:
+    text: str = answer.body.decode()
+    return text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.show.__name__)
+def test_every_page_is_shown_and_escapes_what_producers_wrote(
+    browser: ApiClient, filled: Filled, page: object
+) -> None:
+    found = browser.get(path_of(page.path, filled))  # type: ignore[attr-defined]
+    assert found.status == 200, text_of(found)
+    assert "<script>alert" not in text_of(found)
+    policy = found.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    # No code and no style inside the page, which the policy would refuse.
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|\sstyle=", text_of(found))
+
+
+def test_a_ruler_shows_what_became_of_every_offset(browser: ApiClient, filled: Filled) -> None:
+    shown = text_of(browser.get(path_of("/streams/{stream}", filled)))
+    kinds = set(re.findall(r'<rect class="([\w-]+)" x=', shown))
+    assert kinds == {"evicted", "sealed", "tail", "mark", "done", "pending-1", "dead", "new"}
+    assert "501 – 600: pending, attempt 1" in html.unescape(shown)
+    assert "lag 1,903" in shown
+    zoomed = browser.get(path_of("/streams/{stream}", filled) + "?first=550&last=560")
+    assert "550 – 560" in text_of(zoomed)
+
+
+@pytest.mark.parametrize("at", ["first", "last", "1500", "1,500", "2020-01-01T00:00:00Z"])
+def test_messages_are_shown_from_any_place(browser: ApiClient, filled: Filled, at: str) -> None:
+    shown = text_of(browser.get(f"{path_of('/streams/{stream}', filled)}?at={quote(at)}"))
+    first = {"first": 101, "last": 2954, "1500": 1500, "1,500": 1500}.get(at, 101)
+    assert f"Messages from {first:,}" in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/console/streams/none", 404, "there is no stream"),
+        ("/console/queues/none", 404, "there is no queue"),
+        ("/console/nowhere", 404, "no such page"),
+        ("/console/act?do=nothing", 404, "no such action"),
+        ("/console/streams?from=x", 400, "is a number"),
+    ],
+)
+def test_what_is_not_there_is_said(browser: ApiClient, path: str, status: int, said: str) -> None:
+    found = browser.get(path)
+    assert found.status == status
+    body = found.body if isinstance(found.body, dict) else text_of(found)
+    assert said in str(body)
+
+
+def test_an_action_says_what_it_will_do_and_then_does_it(
+    browser: ApiClient, hw: Headwater, filled: Filled
+) -> None:
+    name, fields = filled.stream.name, {"do": "seek", "group": "mail", "to": "1,000"}
+    bill = text_of(browser.get("/console/act?" + urlencode({**fields, "stream": name})))
+    assert "hands out 101 messages again" in bill
+    assert "headwater stream seek" in bill
+    assert filled.group.info().next == 1101, "a bill changes nothing"
+    done = send(browser, "/console/act", stream=name, **fields)
+    assert done.status == 303
+    said = parse_qs(urlsplit(done.headers["location"]).query)["said"]
+    assert "Seek mail" in said[0]
+    assert filled.group.info().next == 1000
+    notes = hw.stream("hw.audit").read(max(hw.stream("hw.audit").info().last - 1, 1), 2)
+    outcomes = [json.loads(note.value) for note in notes if note is not None]
+    assert [note["outcome"] for note in outcomes] == ["begun", "done"]
+    assert outcomes[0]["asked"] == {"to": 1000}
+    assert outcomes[0]["before"]["next"] == 1101
+
+
+def test_a_queue_is_paused_redriven_and_purged(browser: ApiClient, hw: Headwater) -> None:
+    queue = hw.queue(f"console-{secrets.token_hex(4)}")
+    queue.push_many([b"a", b"b"])
+    queue.bury(*queue.pop(1, ack_ms=60_000), error="broken")
+    found = []
+    for action in ("queue-state", "queue-state", "queue-redrive", "purge"):
+        assert send(browser, "/console/act", do=action, queue=queue.name).status == 303
+        stats = queue.stats()
+        found.append((stats.paused, stats.ready, stats.dead))
+    assert found == [(True, 1, 1), (False, 1, 1), (False, 2, 0), (False, 0, 0)]
+
+
+def test_a_form_of_a_foreign_page_changes_nothing(browser: ApiClient, hw: Headwater) -> None:
+    queue = hw.queue(f"console-{secrets.token_hex(4)}")
+    queue.push(b"a")
+    sent = send(browser, "/console/act", "http://evil.example", do="purge", queue=queue.name)
+    assert sent.status == 403
+    assert queue.stats().ready == 1
+
+
+HOLDERS = {
+    "reader": {Scope.READ: ["mine-*"]},
+    "admin": {Scope.ADMIN: ["mine-*"]},
+    "root": {Scope.ADMIN: ["*"]},
+}
+
+
+class Guarded:
+    """A console with tokens, and browsers that are signed in."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        path = folder / "tokens.json"
+        self.tokens = {who: add_token(path, who, given) for who, given in HOLDERS.items()}
+        self.api = ApiServer(url, TokenFile(path), front=Console)
+
+    def sign_in(self, who: str) -> tuple[ApiClient, str]:
+        client = self.api.client()
+        signed = send(client, "/console/sign-in", token=self.tokens[who], back="/console/dead")
+        assert (signed.status, signed.headers["location"]) == (303, "/console/dead")
+        cookie = signed.headers["set-cookie"]
+        assert "HttpOnly; SameSite=Strict" in cookie
+        return client, cookie.partition(";")[0]
+
+
+@pytest.fixture(scope="module")
+def guarded(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    guarded = Guarded(stores.url("plain"), tmp_path_factory.mktemp("tokens"))
+    with guarded.api:
+        yield guarded
+
+
+def test_nobody_sees_a_page_without_a_token(guarded: Guarded, filled: Filled) -> None:
+    client = guarded.api.client()
+    for page in PAGES:
+        found = client.get(path_of(page.path, filled))
+        assert found.status == 401
+        assert "Sign in" in text_of(found)
+        assert filled.queue.name not in text_of(found).replace(path_of(page.path, filled), "")
+    wrong = send(client, "/console/sign-in", token="hw_wrong")
+    assert (wrong.status, "set-cookie" in wrong.headers) == (401, False)
+
+
+def test_a_cookie_is_for_pages_alone(guarded: Guarded) -> None:
+    client, cookie = guarded.sign_in("root")
+    assert client.get("/console/streams", Cookie=cookie).status == 200
+    assert client.get("/v1/streams", Cookie=cookie).status == 401
+
+
+def test_a_browser_sees_and_changes_what_its_token_allows(guarded: Guarded, hw: Headwater) -> None:
+    mine, yours = f"mine-{secrets.token_hex(4)}", f"yours-{secrets.token_hex(4)}"
+    for name in (mine, yours):
+        hw.queue(name).push(b"x")
+        hw.stream(name).write("t", b"x")
+    reader, cookie = guarded.sign_in("reader")
+    for kind in ("streams", "queues"):
+        shown = text_of(reader.get(f"/console/{kind}?q={mine[-4:]}", Cookie=cookie))
+        assert mine in shown
+        shown = text_of(reader.get(f"/console/{kind}?q=yours", Cookie=cookie))
+        assert yours not in shown
+        assert reader.get(f"/console/{kind}/{yours}", Cookie=cookie).status == 403
+    assert reader.get("/console/store", Cookie=cookie).status == 403
+    assert "Purge" not in text_of(reader.get(f"/console/queues/{mine}", Cookie=cookie))
+    for who, allowed in (("reader", False), ("admin", True)):
+        client, cookie = guarded.sign_in(who)
+        form = urlencode({"do": "purge", "queue": mine}).encode()
+        media = "application/x-www-form-urlencoded"
+        sent = client.ask("POST", "/console/act", form, media=media, headers={"Cookie": cookie})
+        assert (sent.status == 303) is allowed, who
+        assert (hw.queue(mine).stats().ready == 0) is allowed, who
+
+
+def test_a_read_only_server_shows_and_changes_nothing(stores: Stores, hw: Headwater) -> None:
+    queue = hw.queue(f"console-{secrets.token_hex(4)}")
+    queue.push(b"x")
+    with ApiServer(stores.url("plain"), front=Console, read_only=True) as api:
+        client = api.client()
+        shown = text_of(client.get(f"/console/queues/{queue.name}"))
+        assert "read-only" in shown
+        assert "Purge" not in shown
+        assert send(client, "/console/act", do="purge", queue=queue.name).status == 403
+    assert queue.stats().ready == 1
+
+
+def test_files_are_kept_by_browsers_until_they_change(browser: ApiClient) -> None:
+    page = text_of(browser.get("/console"))
+    files = re.findall(r'(?:href|src)="(/console/static/[^"]+)"', page)
+    assert len(set(files)) == 4
+    for file in files:
+        found = browser.get(file)
+        assert found.status == 200
+        assert "immutable" in found.headers["cache-control"]
+        again = browser.get(file, If_None_Match=found.headers["etag"])
+        assert again.status == 304
