@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,10 @@ from headwater.spark.jobs.walk import walk
 from headwater.spark.timelines.source import TimelineSource
 from headwater.timeline import Farm
 from headwater.timeline.law import State
+from headwater.timeline.walker.walker import MAX_RATE
 from tests.support import commands
 from tests.support.farms import Replica, replicas
-from tests.support.servers import Server
+from tests.support.servers import Server, until
 from tests.support.spark.tables import small_table
 
 TRIPLES = StructType(
@@ -115,6 +119,36 @@ def test_clusters_that_differ_are_read_as_one_and_walked_into_one_state(
     away = walk(spark, f"{farm};127.0.0.1:1", dry_run=True)
     assert not away.whole
     assert away.unscanned == ["3 redis://127.0.0.1:1"]
+
+
+@pytest.mark.long
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+def test_a_killed_walk_is_gone_on_with(spark: SparkSession, four: list[Replica]) -> None:
+    """The driver and the JVM are killed as soon as the first timelines are repaired."""
+    whole, empty = four[:2]
+    farm = f"{whole.url};{empty.url}"
+    keys = 20_000
+    with Farm.open(whole.url) as half:
+        for first in range(0, keys, 1000):
+            half.insert([(f"k{n}", 1.0, "m") for n in range(first, first + 1000)])
+    words = ["spark", "walk", "--instances", farm, "--rate", "2000", "--master", "local[1]"]
+    program = commands.start(None, *words, start_new_session=True)
+    try:
+        until(lambda: program.poll() is not None or empty.client.dbsize(), seconds=200)
+        assert program.poll() is None, program.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+    repaired = empty.client.dbsize()
+    assert 0 < repaired < keys
+    rest = walk(spark, farm, rate=MAX_RATE)
+    # What was under way in a task when its driver died may still have come to its end.
+    assert 0 < rest.written <= keys - repaired
+    assert (rest.timelines, rest.whole) == (keys, True)
+    assert empty.client.dbsize() == whole.client.dbsize() == keys
+    assert walk(spark, farm, dry_run=True, rate=MAX_RATE).differing == 0
 
 
 def test_a_query_feeds_timelines_from_a_log(

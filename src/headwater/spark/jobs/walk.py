@@ -2,6 +2,7 @@
 
 Each task walks one instance, as ``headwater timeline walk`` does for all. A timeline is compared by
 one task, wherever copies of it lie. A repeated task repairs again, which changes nothing.
+A run that dies has repaired part of the timelines; the next one compares all, and writes the rest.
 """
 
 from __future__ import annotations
