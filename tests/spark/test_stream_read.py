@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,10 +104,12 @@ def test_a_topic_is_read_over_all_partitions(
 
 
 def test_a_query_waits_for_a_stream_that_is_not_there_yet(
-    harvest: Harvest, make_embedded_stream: Callable[[int], Stream]
+    spark: SparkSession, harvest: Harvest, make_embedded_stream: Callable[[int], Stream]
 ) -> None:
     query = harvest.start()
     try:
+        # Its process connects to Spark before it imports PySpark.
+        until(lambda: "headwater.spark.engine.source_process" in children(spark))
         stream = make_embedded_stream(10)
         until(lambda: harvest.offsets() == list(range(1, 11)))
         stream.write("late", b"")
@@ -114,6 +117,15 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
         assert query.exception() is None
     finally:
         query.stop()
+
+
+def children(spark: SparkSession) -> str:
+    """Return what the JVM has started, with its arguments."""
+    jvm = spark._jvm
+    assert jvm is not None
+    parent = jvm.java.lang.ProcessHandle.current().pid()
+    words = ["ps", "-o", "args", "--ppid", str(parent)]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
 def test_evicted_messages_are_a_loss_that_is_told_exactly(

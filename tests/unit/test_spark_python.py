@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headwater.spark.engine.processes import RUNNER
 from headwater.spark.engine.python import fast_python
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
@@ -37,6 +39,48 @@ def test_only_archives_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
         )
     assert done.stdout.strip() == f"{sys.executable} {os.pathsep.join(paths[1:])}"
     assert {os.environ[name] for name in VARIABLES} == {sys.executable}
+
+
+def test_the_process_of_a_streaming_query_connects_before_it_imports_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark waits ten seconds for it; here, PySpark is not to be had until it has connected."""
+    pytest.importorskip("pyspark")
+    library = tmp_path / "lib"
+    (library / "pyspark" / "sql" / "streaming").mkdir(parents=True)
+    for folder in ("pyspark", "pyspark/sql", "pyspark/sql/streaming"):
+        (library / folder / "__init__.py").touch()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (library / "pyspark" / "__init__.py").write_text(f"open({str(gate)!r}).close()")
+    (library / "pyspark" / "util.py").write_text("def local_connect_and_auth(*_): 1 / 0")
+    (library / "pyspark/sql/streaming/python_streaming_source_runner.py").write_text(
+        "import os, sys\n"
+        "from pyspark.util import local_connect_and_auth\n"
+        "file, sock = local_connect_and_auth(os.environ['PYTHON_WORKER_FACTORY_SOCK_PATH'], None)\n"
+        "file.write((__name__ + ' ' + sys.modules['__main__'].__spec__.name).encode())\n"
+        "file.flush()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with fast_python(), socket.socket(socket.AF_UNIX) as server:
+        server.bind("spark.sock")
+        server.listen()
+        server.settimeout(60)
+        paths = {"PYTHONPATH": str(library), "PYTHON_WORKER_FACTORY_SOCK_PATH": "spark.sock"}
+        with subprocess.Popen(
+            [os.environ["PYSPARK_PYTHON"], "-m", RUNNER],
+            env=os.environ | paths,
+            stderr=subprocess.PIPE,
+        ) as process:
+            try:
+                connection, _ = server.accept()
+                gate.write_bytes(b"")
+                with connection, connection.makefile("rb") as file:
+                    assert file.read() == f"__main__ {RUNNER}".encode()
+                assert process.communicate(timeout=60)[1] == b""
+            finally:
+                process.kill()
+        assert process.returncode == 0
 
 
 def test_a_python_or_a_spark_of_the_users_own_is_left_alone(

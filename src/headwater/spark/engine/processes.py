@@ -16,12 +16,14 @@ import sys
 import traceback
 from typing import Any
 
+# The module of PySpark that the process of a streaming source runs.
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
 _print_exc = traceback.print_exc
 # Objects that survive one of the first so many full collections are frozen: some are made while
 # modules are imported, the others by the first tasks. A cycle that is frozen and dies later is
 # never freed, so there is an end to it.
 _FREEZES = 10
-_SOURCE_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def is_spark_process() -> bool:
@@ -33,7 +35,7 @@ def is_spark_process() -> bool:
 def stop_on_signal() -> None:
     """Let the process of a streaming source stop its reader when Spark ends it, by SIGTERM."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == _SOURCE_PROCESS:
+    if spec is not None and spec.name == RUNNER:
         signal.signal(signal.SIGTERM, _end_of_stream)
 
 

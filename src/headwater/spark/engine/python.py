@@ -3,7 +3,8 @@
 Spark puts an archive of PySpark before everything else on the path of its processes. Python
 compiles what it imports from an archive at every start, which takes four times as long as to import
 the installed package, and a streaming query fails when its process needs more than ten seconds.
-Where the archive belongs to the installed package, a wrapper script takes it off the path.
+Where the archive belongs to the installed package, a wrapper script takes it off the path, and lets
+the process of a streaming query connect before it imports (``source_process``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwater.spark.engine.processes import RUNNER
 from headwater.spark.engine.wrappers import install_wrapper
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ for one in $PYTHONPATH; do
   esac
 done
 unset IFS
+if [ "$1 $2" = "-m {runner}" ]; then
+  shift 2
+  set -- -m {connecting} "$@"
+fi
 PYTHONPATH="$left" exec {python} "$@"
 """
 
@@ -70,5 +76,10 @@ def _wrapper() -> Path | None:
     home = Path(spec.origin).parent
     if os.environ.get("SPARK_HOME", str(home)) != str(home):
         return None
-    script = _WRAPPER.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable))
+    script = _WRAPPER.format(
+        home=shlex.quote(str(home)),
+        python=shlex.quote(sys.executable),
+        runner=RUNNER,
+        connecting="headwater.spark.engine.source_process",
+    )
     return install_wrapper("python", script)
