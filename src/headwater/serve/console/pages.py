@@ -7,6 +7,12 @@ from typing import Final
 from headwater.serve.console.calls import ConsolePage
 from headwater.serve.console.letters import show_dead
 from headwater.serve.console.overview import show_overview
+from headwater.serve.console.pipelines import (
+    show_outbox,
+    show_spark,
+    show_timed,
+    show_timed_job,
+)
 from headwater.serve.console.queues import show_queue, show_queues
 from headwater.serve.console.store import show_audit, show_lists, show_store
 from headwater.serve.console.streams import show_group, show_stream, show_streams
@@ -16,6 +22,9 @@ NAVIGATION: Final = (
     ("Streams", "/streams"),
     ("Queues", "/queues"),
     ("Dirty lists", "/lists"),
+    ("Outbox", "/outbox"),
+    ("Spark", "/spark"),
+    ("Timed jobs", "/timed"),
     ("Dead letters", "/dead"),
     ("Audit", "/audit"),
     ("Store", "/store"),
@@ -28,6 +37,10 @@ PAGES: Final = (
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
+    ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
+    ConsolePage("/spark", show_spark, "spark.html", "Spark"),
+    ConsolePage("/timed", show_timed, "timed.html", "Timed jobs"),
+    ConsolePage("/timed/{job}", show_timed_job, "timed_job.html", "Timed jobs"),
     ConsolePage("/dead", show_dead, "dead.html", "Dead letters"),
     ConsolePage("/audit", show_audit, "audit.html", "Audit"),
     ConsolePage("/store", show_store, "store.html", "Store"),

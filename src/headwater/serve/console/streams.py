@@ -16,6 +16,7 @@ from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.ruler import draw, window_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
+from headwater.spark.queries.status import query_statuses
 from headwater.store.many import together
 from headwater.views import overview
 
@@ -54,6 +55,12 @@ async def show_stream(call: PageCall) -> Context:
         (row.group, ruler) for row, ruler in zip(shown, rulers, strict=True) if ruler is not None
     ]
     readers = [("reader", reader, needed) for reader, needed in sorted(info.readers.items())]
+    readers += [
+        ("Spark", query.name or query.query[:8], read.next)
+        for query in await call.hw.store.run(query_statuses())
+        for read in query.reads
+        if read.stream == name
+    ]
     now_ms = int(time.time() * 1000)
     picture = draw(info, window, found, readers[:_ROWS], now_ms)
     at = await _place(call, info)

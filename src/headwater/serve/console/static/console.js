@@ -40,7 +40,7 @@
     show(chosen);
   });
 
-  const places = { o: "", s: "/streams", q: "/queues", l: "/lists", d: "/dead", a: "/audit", h: "/store" };
+  const places = { o: "", s: "/streams", q: "/queues", l: "/lists", b: "/outbox", p: "/spark", t: "/timed", d: "/dead", a: "/audit", h: "/store" };
   const help = () => {
     let box = document.getElementById("keys");
     if (!box) {
@@ -48,7 +48,7 @@
       box.id = "keys";
       box.innerHTML =
         "<h2>Keys</h2><p><kbd>/</kbd> search</p><p><kbd>g</kbd> then <kbd>o</kbd> overview, <kbd>s</kbd> streams, " +
-        "<kbd>q</kbd> queues, <kbd>l</kbd> dirty lists, <kbd>d</kbd> dead letters, <kbd>a</kbd> audit, <kbd>h</kbd> store</p>" +
+        "<kbd>q</kbd> queues, <kbd>l</kbd> dirty lists, <kbd>b</kbd> outbox, <kbd>p</kbd> Spark, <kbd>t</kbd> timed jobs, <kbd>d</kbd> dead letters, <kbd>a</kbd> audit, <kbd>h</kbd> store</p>" +
         "<p><kbd>+</kbd> <kbd>-</kbd> closer and wider on a ruler</p><p><kbd>r</kbd> load again</p>" +
         "<form method='dialog'><button>Close</button></form>";
       document.body.append(box);
