@@ -6,6 +6,8 @@ with headwater.connect() as hw:
     rides = hw.stream("rides")
     rides.write("ride-1", b"{}")
     print(rides.read(1, 10))
+
+To pytest, which finds a plugin in this distribution: PYTEST_DONT_REWRITE, it has no asserts.
 """
 
 from typing import TYPE_CHECKING
