@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import os
 import re
 import shutil
@@ -126,6 +127,18 @@ def test_the_sdist_builds_the_wheel_that_the_clone_builds(built: Built, tmp_path
         assert {i.filename: i.CRC for i in first.infolist()} == {
             i.filename: i.CRC for i in second.infolist()
         }
+
+
+def test_a_package_index_shows_no_link_that_leads_nowhere(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        [path] = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        metadata = email.message_from_bytes(wheel.read(path))
+    shown = str(metadata.get_payload())
+    targets = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert targets, "links to other places and within the page stay"
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "## What it promises" in shown
 
 
 @pytest.mark.slow
