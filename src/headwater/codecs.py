@@ -104,6 +104,19 @@ def or_raise(decoded: Value | Undecodable | None) -> Value:
     return cast("Value", decoded)
 
 
+def shown(record: Any, name: str) -> str:
+    """Return the repr of a message that has headers or a codec, by the name that users know.
+
+    It shows ``data`` in place of what the codec made, and headers only where there are some.
+    """
+    fields = {field: getattr(record, field) for field in record.__struct_fields__}
+    if "decoded" in fields:
+        fields["data"] = fields.pop("decoded")
+    fields["headers"] = fields.pop("headers")
+    words = [f"{key}={value!r}" for key, value in fields.items() if key != "headers" or value]
+    return f"{name}({', '.join(words)})"
+
+
 def coder_of(codec: AnyCodec[Any] | None) -> Coder[Any] | None:
     """Return what to encode and decode by; raises InvalidInput for what is no codec."""
     if codec is None:
@@ -131,8 +144,15 @@ def _json(value: Any) -> bytes:
 
 
 def _typed(kind: Any) -> Coder[Any]:
+    from msgspec.inspect import CustomType, type_info
+
     try:
         decode = msgspec.json.Decoder(kind).decode
+        if isinstance(type_info(kind), CustomType):
+            # Refused now, not with the first value.
+            raise TypeError(
+                "JSON has no such values; a dataclass or a Struct of msgspec has fields"
+            )
     except (TypeError, ValueError) as error:
         raise InvalidInput(
             f"{kind!r} is no codec: {error}; pass 'json', a type that JSON can be checked against, "
@@ -143,7 +163,13 @@ def _typed(kind: Any) -> Coder[Any]:
     def encode(value: Any) -> bytes:
         data = encode_json(value)
         # A Struct or a dataclass may hold anything. What is written must be readable.
-        decode(data)
+        try:
+            decode(data)
+        except msgspec.ValidationError:
+            if isinstance(value, bytes | bytearray | memoryview):
+                # In JSON they were a str, which nobody passed.
+                raise TypeError(f"they are no {_name(kind)}") from None
+            raise
         return data
 
     return Coder(encode, decode, _name(kind))

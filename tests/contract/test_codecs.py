@@ -152,10 +152,15 @@ def test_what_does_not_fit_is_not_written(
     assert client.stream(name).info().last == 0
 
 
-@pytest.mark.parametrize("codec", ["xml", (1, 2), (str,), 5, lambda: None])
+@pytest.mark.parametrize("codec", ["xml", (1, 2), (str,), 5, lambda: None, object])
 def test_what_is_no_codec_is_refused_at_once(client: headwater.Headwater, codec: Any) -> None:
     with pytest.raises(InvalidInput, match="codec"):
         client.stream("s", codec=codec)
+
+
+def test_bytes_for_a_codec_are_named_as_such(client: headwater.Headwater) -> None:
+    with pytest.raises(InvalidInput, match="cannot encode this bytes: they are no OrderStruct"):
+        client.stream("s", codec=OrderStruct).write("t", b"bytes")  # type: ignore[arg-type]
 
 
 @pytest.fixture

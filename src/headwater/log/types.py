@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headwater.codecs import D, or_raise
+from headwater.codecs import D, or_raise, shown
 from headwater.errors import Undecodable
 from headwater.failures import Cause
 from headwater.headers import NO_HEADERS, Headers
@@ -49,12 +49,18 @@ class HeadedMessage(Message[D], frozen=True, gc=False):
 
     headers: Headers = NO_HEADERS
 
+    def __repr__(self) -> str:
+        return shown(self, "Message")
+
 
 class DecodedMessage(Message[D], frozen=True, gc=True):
     """A message of a stream that has a codec."""
 
     decoded: D | Undecodable | None = None
     headers: Headers = NO_HEADERS
+
+    def __repr__(self) -> str:
+        return shown(self, "Message")
 
     @property
     def data(self) -> D:
@@ -143,12 +149,18 @@ class HeadedTopicMessage(TopicMessage[D], frozen=True, gc=False):
 
     headers: Headers = NO_HEADERS
 
+    def __repr__(self) -> str:
+        return shown(self, "TopicMessage")
+
 
 class DecodedTopicMessage(TopicMessage[D], frozen=True, gc=True):
     """A message of a topic that has a codec."""
 
     decoded: D | Undecodable | None = None
     headers: Headers = NO_HEADERS
+
+    def __repr__(self) -> str:
+        return shown(self, "TopicMessage")
 
     @property
     def data(self) -> D:

@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeAlias, cast
 
 import msgspec
 
-from headwater.codecs import D, or_raise
+from headwater.codecs import D, or_raise, shown
 from headwater.errors import Undecodable
 from headwater.failures import Cause
 from headwater.headers import NO_HEADERS, Headers
@@ -46,12 +46,18 @@ class HeadedDelivery(Delivery[D], frozen=True, gc=False):
 
     headers: Headers = NO_HEADERS
 
+    def __repr__(self) -> str:
+        return shown(self, "Delivery")
+
 
 class DecodedDelivery(Delivery[D], frozen=True, gc=True):
     """A message of a queue that has a codec."""
 
     decoded: D | Undecodable | None = None
     headers: Headers = NO_HEADERS
+
+    def __repr__(self) -> str:
+        return shown(self, "Delivery")
 
     @property
     def data(self) -> D:
