@@ -78,7 +78,7 @@ def test_a_name_that_is_refused_is_one_line(stores: Stores) -> None:
 def test_an_option_that_is_missing_is_named_with_what_it_wants() -> None:
     answer = run(None, "queue", "work", "mail", "--", "cat")
     assert answer.code == 2
-    assert "Write --exec CMD." in answer.err
+    assert "Write --exec CMD; see" in answer.err
 
 
 def test_the_store_is_named_before_or_after_the_command(hw_stream: StreamCommands) -> None:

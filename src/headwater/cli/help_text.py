@@ -52,6 +52,18 @@ _METAVARS = {
 }
 
 
+# Every error of how a command was typed. Releases of Typer take it from different places.
+USAGE_ERROR: Any = typer.BadParameter.__base__
+
+# What Typer says in the words of the library that checks types for it, and what is meant.
+_WORDS = {
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+    "Input should be": "it must be",
+    "Value error, ": "",
+}
+
+
 class _PlainFlags:
     """Shows nothing behind a flag, and one word behind other options."""
 
@@ -97,6 +109,15 @@ class PlainCommand(_PlainFlags, TyperCommand):
 
 class PlainGroup(_PlainFlags, TyperGroup):
     """A group of commands."""
+
+
+def usage_text(error: Any) -> str:
+    """Return what is wrong with a command as it was typed, and where its help is."""
+    said = error.format_message().rstrip(".")
+    for theirs, ours in _WORDS.items():
+        said = said.replace(theirs, ours)
+    context = getattr(error, "ctx", None)
+    return f"{said}; see '{context.command_path} -h'" if context is not None else said
 
 
 def spelled(argument: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -32,31 +34,41 @@ from headwater.cli import (
     upgrade,
 )
 from headwater.cli.demo.command import demo
-from headwater.cli.help_text import PlainGroup, make_plain
+from headwater.cli.help_text import USAGE_ERROR, PlainGroup, make_plain, usage_text
 from headwater.cli.verify.command import verify
 from headwater.errors import HeadwaterError
 from headwater.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE
 
 
 class _OneLineErrors(PlainGroup):
-    """Prints what Headwater refuses as one line, and exits with 1.
+    """Prints errors as one line each: what Headwater refuses, exit 1, and bad usage, exit 2.
 
     Exits with 0 when whoever read standard output has enough, also of a help text.
     """
 
     def make_context(self, *args: Any, **options: Any) -> Any:
-        with output.ending_with_its_reader():
+        with _one_line(), output.ending_with_its_reader():
             return super().make_context(*args, **options)
         raise typer.Exit
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with output.ending_with_its_reader():
-                return super().invoke(ctx)
-        except HeadwaterError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1) from None
+        with _one_line(), output.ending_with_its_reader():
+            return super().invoke(ctx)
         raise typer.Exit
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except HeadwaterError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise  # it is the help, which is shown already
+        typer.echo(f"error: {usage_text(error)}", err=True)
+        raise typer.Exit(2) from None
 
 
 app = typer.Typer(

@@ -185,14 +185,24 @@ def dead(
     """Show the oldest dead letters of a group: the messages that it gave up."""
     with _known_group(store, name, group) as found:
         letters = found.dead(count)
-        keeps = found.info().dead_letters
-    show_letters(letters, group, keeps, as_json)
+        info = found.info()
+    show_letters(letters, group, info.dead_letters, info.pending, as_json)
 
 
 def show_letters(
-    letters: Sequence[DeadLetter | TopicDeadLetter], group: str, keeps: str | None, as_json: bool
+    letters: Sequence[DeadLetter | TopicDeadLetter],
+    group: str,
+    keeps: str | None,
+    pending: int,
+    as_json: bool,
 ) -> None:
     """Print dead letters of a group; ``keeps`` is the stream in which it has them, if any."""
+    none = "no dead letters"
+    if pending:
+        none += (
+            f"; of {output.counted(pending, 'pending message')}, one that has expired becomes a "
+            "dead letter with the next read of the group, or by headwater keep"
+        )
     partition: dict[str, Callable[[Any], object]] = {"partition": lambda letter: letter.partition}
     headers: dict[str, Callable[[Any], object]] = {
         "headers": lambda letter: output.headers_text(letter.headers)
@@ -211,7 +221,7 @@ def show_letters(
         | (headers if any(one.headers for one in letters) else {})
         | {"value": lambda letter: letter.value},
         as_json,
-        nothing="no dead letters" if keeps else f"{group} keeps no dead letters",
+        nothing=none if keeps else f"{group} keeps no dead letters",
     )
 
 

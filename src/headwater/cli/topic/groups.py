@@ -214,8 +214,9 @@ def dead(
     """Show the oldest dead letters of a group: the messages that it gave up."""
     with _known_group(store, name, group) as found:
         letters = found.dead(count)
-        keeps = next((info.dead_letters for info in found.info() if info.dead_letters), None)
-    show_letters(letters, group, keeps, as_json)
+        facts = found.info()
+        keeps = next((info.dead_letters for info in facts if info.dead_letters), None)
+    show_letters(letters, group, keeps, sum(info.pending for info in facts), as_json)
 
 
 def redrive(
