@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import api, ick, jobs, log, longest_calls, outbox, queue, resp, scale, timeline
+from bench import api, ick, jobs, log, longest_calls, outbox, queue, resp, scale, scrape, timeline
 from bench.harness import Row, show, show_json
 from bench.job_libraries import LIBRARIES
 
@@ -26,6 +26,7 @@ def main() -> int:
             "timeline",
             "api",
             "resp",
+            "scrape",
             "calls",
             "spark",
             "scale",
@@ -46,6 +47,7 @@ def main() -> int:
     libraries = ",".join(LIBRARIES)
     parser.add_argument("--libraries", default=libraries, help="that workers are compared with")
     parser.add_argument("--readers", type=int, default=2000, help="blocked readers of RESP")
+    parser.add_argument("--objects", type=int, default=10_000, help="streams that are scraped")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--messages", type=int, default=100_000_000, help="messages of scale")
     options = parser.parse_args()
@@ -84,6 +86,9 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
     if options.what in ("all", "resp"):
         rows = resp.run(options.rounds, options.seconds, options.readers)
         yield "the RESP door against FCALL and XREAD", rows
+    if options.what in ("all", "scrape"):
+        rows = scrape.run(min(options.rounds, 3), options.seconds, options.objects)
+        yield "metrics of many objects", rows
     if options.what in ("all", "calls"):
         sizes = longest_calls.Sizes(
             options.fragments, options.groups, options.waiting, options.dirty // 10

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from typing import TypeAlias
 
 import pytest
@@ -17,10 +18,17 @@ from headwater.metrics.exposition import Page
 from headwater.metrics.families import FAMILIES
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
+from headwater.serve.api.server import RespListening, StoreServer
+from headwater.serve.http.limits import HttpLimits
+from headwater.serve.listening import ListenAddress
+from headwater.serve.processes import ServerProcess
+from headwater.serve.resp.limits import RespLimits
 from headwater.serve.tokens import Scope, Tokens
-from tests.support.api import ApiServer
+from tests.support.api import ApiClient, ApiServer
 from tests.support.entries import entries
-from tests.support.servers import Server
+from tests.support.resp import RawClient
+from tests.support.servers import Server, until
+from tests.support.serving import ServerThread
 
 TIMES = "operation_duration_seconds_count"
 Samples: TypeAlias = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -155,6 +163,9 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
         counts.end(None, Event("of a plugin", "s", "ok", 0.0))
         counts.count("store.retry", "MOVED")
         counts.count("store.retry", "a code that nobody knows")
+        counts.count("farm.repair_write_success", "a farm", 4)
+        counts.change("resp_blocked", 3)
+        counts.change("resp_blocked", -1)
 
     def page(counts: OperationMetrics) -> Samples:
         text = Page()
@@ -170,14 +181,56 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
     assert of(found, "operation_messages_total", op="stream.write") == 15
     assert of(found, "outcome_unknown_total", op="stream.write") == 3
     assert of(found, TIMES, op="other") == 3
+    assert of(found, "farm_repairs_total") == 12
+    assert of(found, "resp_blocked") == 6
+    # Whoever takes the place of a process that died has nothing open yet.
+    assert of(page(OperationMetrics(memory, 1)), "resp_blocked") == 2
     assert of(found, "retries_total", why="MOVED") == of(found, "retries_total", why="other") == 3
 
 
 def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
     few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code", "part"}
+    few |= {"cluster", "instance"}
     for family in FAMILIES.values():
         assert set(family.labels) <= objects | few
+
+
+def test_open_connections_tails_and_blocked_readers_are_shown_while_they_are_there() -> None:
+    levels = ("http_connections", "sse_tails", "resp_connections", "resp_blocked")
+    resp = ListenAddress("127.0.0.1", 0)
+    with Server(tcp=True) as server:
+        served = StoreServer(
+            server.url,
+            ListenAddress("127.0.0.1", 0),
+            Tokens(),
+            1,
+            HttpLimits(),
+            resp=RespListening(resp, RespLimits()),
+            farm=f"127.0.0.1:{server.port}",
+        )
+        bound = resp.bind()
+
+        async def serve(process: ServerProcess) -> None:
+            await served.serve(process._replace(also=(bound,)))
+
+        with ServerThread(serve) as thread, ExitStack() as opened:
+            client = opened.enter_context(closing(ApiClient(thread.port)))
+
+            def shown() -> list[float]:
+                found = read_page(client.get("/metrics").body)
+                assert of(found, "farm_instance_up") == 1
+                return [of(found, level) for level in levels]
+
+            assert shown() == [1, 0, 0, 0]
+            tail = thread.connect()
+            tail.sendall(b"GET /v1/streams/s/tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            blocked = RawClient(socket.create_connection(bound.getsockname()))
+            blocked.send(b"TREAD s 1 1 BLOCK 0\r\n")
+            until(lambda: shown() == [2, 1, 1, 1])
+            tail.close()
+            blocked.close()
+            until(lambda: shown() == [1, 0, 0, 0])
 
 
 def test_a_cap_below_what_a_server_needs_is_refused() -> None:

@@ -73,6 +73,9 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    max_series: Annotated[
+        int, typer.Option(metavar="N", help="Series of objects that /metrics has at most.")
+    ] = 250_000,
     tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Serve TLS with this certificate.", show_default=False),
@@ -112,5 +115,6 @@ def serve(
         farm,
         db,
         Console,
+        max_series,
     )
     server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))

@@ -7,20 +7,30 @@ seconds for these, and they come from a store and not from counters of this proc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from headwater.metrics.families import FAMILIES
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_SPECIAL: Final = frozenset('\\"\n')
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def label_text(**labels: str) -> str:
     """Return labels as they stand behind a name; a name in a store may hold any character."""
-    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    inside = ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()])
     return f"{{{inside}}}" if inside else ""
+
+
+def with_label(labels: str, name: str, value: str) -> str:
+    """Return labels with one more behind them."""
+    return f'{labels[:-1]},{name}="{_escaped(value)}"}}'
+
+
+def _escaped(value: str) -> str:
+    return value if _SPECIAL.isdisjoint(value) else value.translate(_ESCAPES)
 
 
 class Page:
@@ -50,13 +60,15 @@ class Page:
         """Add lines of a histogram, which begin behind its name."""
         self._lines.setdefault(name, []).extend(lines)
 
-    def text(self) -> str:
-        """Return the page, metrics in the order of the table."""
-        blocks: list[str] = []
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the page metric by metric, in the order of the table."""
         for family in FAMILIES.values():
             lines = self._lines.get(family.name)
             if lines:
                 full = family.full_name
-                blocks.append(f"# HELP {full} {family.help}\n# TYPE {full} {family.kind}\n")
-                blocks.append(f"{full}" + f"\n{full}".join(lines) + "\n")
-        return "".join(blocks)
+                head = f"# HELP {full} {family.help}\n# TYPE {full} {family.kind}\n{full}"
+                yield (head + f"\n{full}".join(lines) + "\n").encode()
+
+    def text(self) -> str:
+        """Return the page, metrics in the order of the table."""
+        return b"".join(self.blocks()).decode()

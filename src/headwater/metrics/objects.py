@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headwater.ick.types import ChannelStats
 from headwater.log.types import GroupInfo, StreamInfo
-from headwater.metrics.exposition import Page, label_text
+from headwater.metrics.exposition import Page, label_text, with_label
 from headwater.queue.types import QueueStats
+from headwater.timeline.records import InstanceStatus
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.
@@ -27,10 +29,10 @@ def add_stream(page: Page, store: str, info: StreamInfo) -> None:
         stream_holes=info.last - info.first + 1 - info.length,
     )
     for tier, size in (("sealed", info.bytes - info.tail_bytes), ("tail", info.tail_bytes)):
-        page.add(label_text(store=store, stream=info.name, tier=tier), stream_bytes=size)
+        page.add(with_label(labels, "tier", tier), stream_bytes=size)
     for reader, needed in info.readers.items():
         lag = max(info.last + 1 - max(needed, info.first), 0)
-        page.add(label_text(store=store, stream=info.name, reader=reader), reader_lag_messages=lag)
+        page.add(with_label(labels, "reader", reader), reader_lag_messages=lag)
 
 
 def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int) -> None:
@@ -90,6 +92,13 @@ def add_outbox(page: Page, database: str, status: Status) -> None:
         outbox_batches_total=status.batch,
         outbox_leader=int(status.streaming),
     )
+
+
+def add_instances(page: Page, instances: Iterable[InstanceStatus]) -> None:
+    """Add which instances of a farm of timelines serve."""
+    for one in instances:
+        labels = label_text(cluster=str(one.cluster), instance=one.instance)
+        page.add(labels, farm_instance_up=int(one.up))
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float:

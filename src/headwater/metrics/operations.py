@@ -37,10 +37,20 @@ STATUSES: Final = (
     *(429, 431, 500, 501, 502, 503, 504),
 )
 
+# What goes up and down, of each process.
+LEVELS: Final = ("http_connections", "sse_tails", "resp_connections", "resp_blocked")
+# What farms of timelines count, and the metric that it is.
+_FARM_COUNTS: Final = {
+    "farm.repair_write_success": "farm_repairs_total",
+    "farm.repair_write_failure": "farm_repair_failures_total",
+    "farm.select_repair_needed": "farm_divergent_total",
+}
+
 _OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 _UNKNOWN: Final = _OUTCOMES.index("unknown")
 _READS: Final = ("stream", "group", "topic", "queue", "channel", "ick", "store")
 _PARTS: Final = ("store.many", "worker.handle", "timed.run", "streamer.batch", "consumer.batch")
+_FARMS: Final = ("farm.insert", "farm.delete", "farm.select", "farm.score", "farm.repair")
 # Of each operation and outcome: its buckets, one for what is beyond, and the sum in nanoseconds.
 _WIDTH: Final = len(BOUNDS) + 2
 # Of each operation: its outcomes, then messages and bytes.
@@ -52,11 +62,12 @@ def operation_names() -> tuple[str, ...]:
     """Return the operations that have a row; the last one stands for all others."""
     functions = sorted(set(re.findall(r"hw\d+_(\w+)'", library().source)))
     looks = (f"{kind}.{verb}" for kind in _READS for verb in ("look", "wait"))
-    return (*dict.fromkeys((*map(name_of, functions), *looks, *_PARTS)), OTHER)
+    return (*dict.fromkeys((*map(name_of, functions), *looks, *_PARTS, *_FARMS)), OTHER)
 
 
 def _places() -> int:
-    return len(operation_names()) * _ROW + len(REASONS) + len(STATUSES) + 1
+    further = len(REASONS) + len(STATUSES) + 1 + len(LEVELS) + len(_FARM_COUNTS)
+    return len(operation_names()) * _ROW + further
 
 
 def shared_counts(processes: int = 1, file: int = -1) -> memoryview[int]:
@@ -85,6 +96,13 @@ class OperationMetrics:
         first += len(REASONS)
         self._statuses = {str(code): first + at for at, code in enumerate(STATUSES)}
         self._statuses[OTHER] = first + len(STATUSES)
+        first += len(STATUSES) + 1
+        self._levels = {name: first + at for at, name in enumerate(LEVELS)}
+        first += len(LEVELS)
+        self._farms = {name: first + at for at, name in enumerate(_FARM_COUNTS)}
+        # Nothing is open yet; whoever had this place before may have died with much open.
+        for place in self._levels.values():
+            self._own[place] = 0
         # Threads share the part of their process: adding to a count is two steps.
         self._lock = threading.Lock()
 
@@ -106,10 +124,20 @@ class OperationMetrics:
                 own[row + _ROW - 1] += event.bytes
 
     def count(self, name: str, object: str, n: int = 1) -> None:
-        """Count a retry by its reason; what else is counted has metrics of its own."""
+        """Count a retry by its reason, and what farms repair; other counts are not shown."""
         if name == "store.retry":
-            with self._lock:
-                self._own[self._reasons.get(object, self._reasons[OTHER])] += n
+            place = self._reasons.get(object, self._reasons[OTHER])
+        elif name in self._farms:
+            place = self._farms[name]
+        else:
+            return
+        with self._lock:
+            self._own[place] += n
+
+    def change(self, level: str, n: int) -> None:
+        """Let one of LEVELS go up by n, or down."""
+        with self._lock:
+            self._own[self._levels[level]] += n
 
     def count_request(self, status: int) -> None:
         """Count a request by the status it was answered with."""
@@ -129,6 +157,11 @@ class OperationMetrics:
         for code, place in self._statuses.items():
             if totals[place]:
                 page.add(label_text(code=code), http_requests_total=totals[place])
+        for level, place in self._levels.items():
+            page.add("", **{level: totals[place]})
+        for counted, place in self._farms.items():
+            if totals[place]:
+                page.add("", **{_FARM_COUNTS[counted]: totals[place]})
 
 
 def _add_operation(page: Page, name: str, row: list[int]) -> None:

@@ -1,8 +1,9 @@
 """One sampler of a store for all scrapes of a process: a page that is renewed while somebody asks.
 
 Objects are asked for a few at a time, with pauses in between, so that a store of many objects
-serves others meanwhile. A scrape returns the newest page, and waits only when there is none that is
-recent enough. Nobody samples a store whose metrics nobody scrapes.
+serves others meanwhile, and so does this process. A scrape returns the newest page, and waits only
+for the first one, which is made without pauses. Nobody samples a store whose metrics nobody
+scrapes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import redis
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError, StoreError
 from headwater.inputs import check_int
+from headwater.log.types import StreamInfo
 from headwater.metrics import objects
 from headwater.metrics.exposition import Page, label_text
 from headwater.metrics.operations import OperationMetrics
@@ -38,11 +40,19 @@ FRESH_S: Final = 5.0
 ASKED_S: Final = 120.0
 MAX_SERIES: Final = 250_000
 # How many objects are asked for at a time, and how many times as long the pause behind that is.
-_SLICE: Final = 50
-_PAUSE: Final = 4.0
+_SLICE: Final = 20
+_PAUSE: Final = 5.0
+# While somebody waits: this many, so many times side by side, to decode some while others come.
+_HURRIED_SLICE: Final = 100
+_SIDE_BY_SIDE: Final = 4
 # A store that has not answered by then is down, although its client still tries.
 _PATIENCE_S: Final = 5.0
 _FSYNC_MODES: Final = ("off", "no", "everysec", "always")
+
+
+def check_series(most: int) -> int:
+    """Return how many series a page may have; raises InvalidInput for what cannot be."""
+    return check_int(most, "max_series", 1000, 10**7)
 
 
 class Sampler:
@@ -59,11 +69,11 @@ class Sampler:
     ) -> None:
         self._hw = hw
         self._operations = operations
-        self._most = check_int(max_series, "max_series", 1000, 10**7)
+        self._most = check_series(max_series)
         self._extras = extras
         self._clock = clock
         self._store = hw.store.where
-        self._text = ""
+        self._page = b""
         self._sampled_at = -float("inf")
         self._asked_at = -float("inf")
         self._took_s = 0.0
@@ -81,7 +91,7 @@ class Sampler:
             self._sampling = asyncio.create_task(self._renew())
             self._sampling.add_done_callback(self._over)
         await self._sampled.wait()
-        return (self._own_page() + self._text).encode()
+        return self._own_page() + self._page
 
     async def close(self) -> None:
         """Stop sampling."""
@@ -117,7 +127,12 @@ class Sampler:
             await add(page)
         labels = label_text(store=self._store)
         page.add(labels, store_up=up)
-        self._text, self._dropped = page.text(), page.dropped
+        blocks = []
+        for block in page.blocks():
+            blocks.append(block)
+            # A page may have 20 MB: others have their turn in between.
+            await asyncio.sleep(0)
+        self._page, self._dropped = b"".join(blocks), page.dropped
         self._sampled_at = self._clock()
         self._sampled.set()
         self._took_s = self._sampled_at - began
@@ -126,18 +141,26 @@ class Sampler:
         hw, store = self._hw, self._store
         now_ms = await self._now_ms()
         await self._add_fsync(page)
-        for names in _slices(await hw.streams()):
-            streams = await self._ask(overview.some_streams(names), gently=gently)
-            groups = await self._ask(overview.groups_of(streams), gently=gently)
-            for stream in streams:
-                objects.add_stream(page, store, stream)
-            for row in groups:
-                objects.add_group(page, store, row.stream, row.group, now_ms)
-        for names in _slices(await hw.queues()):
+        size = _SLICE if gently else _HURRIED_SLICE
+        at_once = 1 if gently else _SIDE_BY_SIDE
+        for slices in _sliced(_sliced(await hw.streams(), size), at_once):
+            asked = [self._streams(names, gently=gently) for names in slices]
+            for streams, groups in await asyncio.gather(*asked):
+                for stream in streams:
+                    objects.add_stream(page, store, stream)
+                for row in groups:
+                    objects.add_group(page, store, row.stream, row.group, now_ms)
+        for names in _sliced(await hw.queues(), size):
             for queue in await self._ask(overview.some_queues(names), gently=gently):
                 objects.add_queue(page, store, queue)
         for channel in await self._ask(overview.all_channels(), gently=gently):
             objects.add_channel(page, store, channel)
+
+    async def _streams(
+        self, names: list[str], *, gently: bool
+    ) -> tuple[list[StreamInfo], list[overview.StreamGroup]]:
+        streams = await self._ask(overview.some_streams(names), gently=gently)
+        return streams, await self._ask(overview.groups_of(streams), gently=gently)
 
     async def _ask(self, operation: Operation[T], *, gently: bool) -> T:
         """Ask for some objects, and then let the store serve others."""
@@ -176,7 +199,7 @@ class Sampler:
         if weakest is not None:
             page.add(label_text(store=self._store, mode=weakest), store_fsync=1)
 
-    def _own_page(self) -> str:
+    def _own_page(self) -> bytes:
         """Return what is known without the store, as it is now."""
         page = Page()
         self._operations.add_to(page)
@@ -190,10 +213,10 @@ class Sampler:
         sampled = self._sampled_at > -float("inf")
         age = round(self._clock() - self._sampled_at, 3) if sampled else None
         page.add(label_text(store=self._store), sample_age_seconds=age)
-        return page.text()
+        return b"".join(page.blocks())
 
 
-def _slices(names: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(names)
-    while some := list(itertools.islice(rest, _SLICE)):
+def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while some := list(itertools.islice(rest, size)):
         yield some

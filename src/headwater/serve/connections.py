@@ -12,6 +12,7 @@ import asyncio
 import logging
 import resource
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 log = logging.getLogger("headwater.serve")
@@ -42,9 +43,19 @@ class Drainable(Protocol):
 
 
 class OpenConnections:
-    """All connections of a process, with the places and the bytes that they share."""
+    """All connections of a process, with the places and the bytes that they share.
 
-    def __init__(self, max_connections: int, max_anonymous: int, max_buffered: int) -> None:
+    ``changed`` is called with 1 for each that is opened, and with -1 for each that is closed.
+    """
+
+    def __init__(
+        self,
+        max_connections: int,
+        max_anonymous: int,
+        max_buffered: int,
+        changed: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._changed = changed
         self._max_connections = max_connections
         self._max_anonymous = max_anonymous
         self._max_buffered = max_buffered
@@ -77,6 +88,7 @@ class OpenConnections:
                 oldest.shed("others wait for a place, and this connection has shown no token")
             self._anonymous[connection] = None
         self._open.add(connection)
+        self._changed(1)
         return True
 
     def know(self, connection: Drainable) -> None:
@@ -85,7 +97,9 @@ class OpenConnections:
 
     def discard(self, connection: Drainable) -> None:
         """Forget a connection that is closed, and has no request under way."""
-        self._open.discard(connection)
+        if connection in self._open:
+            self._open.discard(connection)
+            self._changed(-1)
         self._anonymous.pop(connection, None)
         if self._drained is not None and not self._open and not self._drained.done():
             self._drained.set_result(None)

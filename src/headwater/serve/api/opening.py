@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.metrics.exposition import Page
+from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import OperationMetrics
-from headwater.metrics.sampler import Sampler
+from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, check_series
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
@@ -29,7 +32,8 @@ class ApiSettings:
     """What is served, and to whom.
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
-    pages of the ``origins`` ask. ``farm`` has the timelines, ``db`` the outbox.
+    pages of the ``origins`` ask. ``farm`` has the timelines, ``db`` the outbox. ``max_series`` is
+    how many series of objects a page of metrics has at most.
     """
 
     store_url: str | None
@@ -40,9 +44,11 @@ class ApiSettings:
     guard: Guard = check_local
     farm: str | None = None
     db: str | None = None
+    max_series: int = MAX_SERIES
 
     def check(self) -> None:
         """Check what would fail later; raises InvalidInput, DatabaseUnreachable, ExtraMissing."""
+        check_series(self.max_series)
         if self.origins:
             Cors(self.origins)
         if self.farm is not None:
@@ -50,6 +56,10 @@ class ApiSettings:
         if self.db is not None:
             with open_database(self.db, self.store_url):
                 pass
+
+
+async def _add_farm(farm: AsyncFarm, page: Page) -> None:
+    add_instances(page, await farm.status())
 
 
 @asynccontextmanager
@@ -88,8 +98,11 @@ async def _answering(
     farm: AsyncFarm | None,
     database: ServedDatabase | None,
 ) -> AsyncIterator[ApiService]:
-    tails = Tails(hw)
-    sampler = Sampler(hw, metrics, extras=() if database is None else (database.add_metrics,))
+    tails = Tails(hw, partial(metrics.change, "sse_tails"))
+    extras: list[Extra] = [] if database is None else [database.add_metrics]
+    if farm is not None:
+        extras.append(partial(_add_farm, farm))
+    sampler = Sampler(hw, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
     service = ApiService(
         Served(

@@ -15,6 +15,7 @@ from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
 from headwater.instrument import installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
+from headwater.metrics.sampler import MAX_SERIES
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
 from headwater.serve.api.service import ApiService
 from headwater.serve.http.handler import Handler
@@ -59,6 +60,7 @@ class StoreServer:
     farm: str | None = None
     db: str | None = None
     front: Callable[[ApiService], Handler] = lambda service: service
+    max_series: int = MAX_SERIES
 
     @property
     def _settings(self) -> ApiSettings:
@@ -70,6 +72,7 @@ class StoreServer:
             self.origins,
             farm=self.farm,
             db=self.db,
+            max_series=self.max_series,
         )
 
     def run(self, ready: Callable[..., None]) -> None:
@@ -105,7 +108,9 @@ class StoreServer:
                 if self.resp is not None:
                     resp_listens = asyncio.Event()
                     door = process._replace(bound=process.also[0], ready=resp_listens.set)
-                    serving.create_task(self._serve_resp(door, hw, writes, farm, self.resp.limits))
+                    serving.create_task(
+                        self._serve_resp(door, hw, writes, farm, metrics, self.resp.limits)
+                    )
                     await resp_listens.wait()
                 await self._serve_http(process, hw, writes, metrics, farm)
 
@@ -115,9 +120,18 @@ class StoreServer:
         hw: AsyncHeadwater,
         writes: StreamWrites,
         farm: AsyncFarm | None,
+        metrics: OperationMetrics,
         limits: RespLimits,
     ) -> None:
-        door = Door(hw, writes, self.tokens, limits, farm, read_only=self.read_only)
+        door = Door(
+            hw,
+            writes,
+            self.tokens,
+            limits,
+            farm,
+            read_only=self.read_only,
+            change=metrics.change,
+        )
         await serve_resp(process, door, self.tls)
 
     async def _serve_http(
@@ -130,7 +144,8 @@ class StoreServer:
     ) -> None:
         async with open_api(self._settings, hw, writes, metrics, farm) as service:
             handler = self.front(service)
-            await serve_http(process, handler, self.limits, self.tls, service.drain)
+            opened = partial(metrics.change, "http_connections")
+            await serve_http(process, handler, self.limits, self.tls, service.drain, opened)
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -82,10 +82,11 @@ class _Follower:
 
 
 class Tails:
-    """The tails of a process."""
+    """The tails of a process; ``changed`` is called with 1 and -1 when one begins and ends."""
 
-    def __init__(self, hw: AsyncHeadwater) -> None:
+    def __init__(self, hw: AsyncHeadwater, changed: Callable[[int], None] = lambda _: None) -> None:
         self._hw = hw
+        self._changed = changed
         self._followers: dict[str, _Follower] = {}
 
     async def events(
@@ -93,24 +94,28 @@ class Tails:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events of a stream from an offset on, as long as the client is allowed to."""
         stream: AsyncStream[Any] | None = None
-        yield HELLO
-        while allowed():
-            follower = self._followers.get(name)
-            if follower is None or follower.at != at:
-                stream = stream or self._hw.stream(name)
-                passage = await stream.read_from(at, _PAGE)
-                if passage.next > at:
-                    yield events_of(passage)
-                    at = passage.next
+        self._changed(1)
+        try:
+            yield HELLO
+            while allowed():
+                follower = self._followers.get(name)
+                if follower is None or follower.at != at:
+                    stream = stream or self._hw.stream(name)
+                    passage = await stream.read_from(at, _PAGE)
+                    if passage.next > at:
+                        yield events_of(passage)
+                        at = passage.next
+                        continue
+                    follower = self._followers.get(name) or self._follow(name, at)
+                # It may hold a node that it has read, which thousands of idle tails must not.
+                stream = None
+                arrived = await follower.arrival()
+                if arrived.at != at:
                     continue
-                follower = self._followers.get(name) or self._follow(name, at)
-            # It may hold a node that it has read, which thousands of idle tails must not.
-            stream = None
-            arrived = await follower.arrival()
-            if arrived.at != at:
-                continue
-            yield arrived.events or ALIVE
-            at = arrived.next
+                yield arrived.events or ALIVE
+                at = arrived.next
+        finally:
+            self._changed(-1)
 
     async def news(self, places: dict[str, int]) -> None:
         """Wait until a stream has something from its offset on, or it is time for a sign of life.

@@ -23,15 +23,19 @@ async def serve_http(
     limits: HttpLimits,
     tls: ssl.SSLContext | None = None,
     stopping: Callable[[], None] = lambda: None,
+    changed: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Answer requests until the process is told to stop.
 
     Requests that have begun by then are still answered, if they are complete and their answers are
     taken within ``limits.drain_ms``; ``stopping`` is called when that time begins.
+    ``changed`` is called with 1 and -1 when a connection is opened and closed.
     """
     loop = asyncio.get_running_loop()
     limits = replace(limits, max_connections=allowed_connections(limits.max_connections))
-    connections = OpenConnections(limits.max_connections, limits.max_anonymous, limits.max_buffered)
+    connections = OpenConnections(
+        limits.max_connections, limits.max_anonymous, limits.max_buffered, changed
+    )
     server = await loop.create_server(
         lambda: HttpConnection(connections, handler, limits),
         sock=process.bound,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,10 @@ _MOST_CALLS = 64
 
 
 class Door:
-    """The door of one process; one that is ``read_only`` refuses whatever changes something."""
+    """The door of one process; one that is ``read_only`` refuses whatever changes something.
+
+    ``change`` is called with the name of a level of the metrics, and by how much it changes.
+    """
 
     def __init__(
         self,
@@ -36,11 +40,13 @@ class Door:
         farm: AsyncFarm | None = None,
         *,
         read_only: bool = False,
+        change: Callable[[str, int], None] = lambda _name, _n: None,
     ) -> None:
         self.client = client
         self.tokens = tokens
         self.limits = limits
         self.read_only = read_only
+        self.change = change
         self.writes = writes
         self.waiting = Waiting()
         # Held by all that asks the store and does not wait there: each has a connection to it.

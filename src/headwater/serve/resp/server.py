@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from typing import Final
 
 from headwater.serve.connections import OpenConnections, allowed_connections
@@ -23,7 +24,10 @@ async def serve_resp(process: ServerProcess, door: Door, tls: ssl.SSLContext | N
     loop = asyncio.get_running_loop()
     limits = door.limits
     connections = OpenConnections(
-        allowed_connections(limits.max_connections), limits.max_anonymous, limits.max_buffered
+        allowed_connections(limits.max_connections),
+        limits.max_anonymous,
+        limits.max_buffered,
+        partial(door.change, "resp_connections"),
     )
     server = await loop.create_server(
         lambda: RespConnection(connections, door),

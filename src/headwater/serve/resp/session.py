@@ -72,10 +72,12 @@ class RespSession:
     def may_wait(self) -> Iterator[None]:
         """Let the present command wait for messages; it is given up when its client goes away."""
         self.blocked = True
+        self.door.change("resp_blocked", 1)
         try:
             yield
         finally:
             self.blocked = False
+            self.door.change("resp_blocked", -1)
 
     def log_in(self, token: str) -> None:
         """Accept a token; raises CommandRefused, and leaves everything as it was, for another."""
