@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,13 +136,22 @@ def test_a_changed_file_is_noticed_once(tmp_path: Path) -> None:
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.touch()
     other.touch()
-    files.watch([str(one), str(other)])
+    files.watch([str(one), str(other)], time.time_ns())
     assert files.changed() is None
     os.utime(other, ns=(1, 1))
     assert files.changed() == str(other)
     assert files.changed() is None
     one.unlink()
     assert files.changed() == str(one)
+
+
+def test_a_file_that_changed_while_it_was_read_is_noticed(tmp_path: Path) -> None:
+    files, since_ns, one = WatchedFiles(), time.time_ns(), tmp_path / "one.py"
+    one.touch()
+    os.utime(one, ns=(since_ns, since_ns))
+    files.watch([str(one)], since_ns)
+    assert files.changed() == str(one)
+    assert files.changed() is None
 
 
 def test_the_end_of_a_process_is_told_in_words() -> None:

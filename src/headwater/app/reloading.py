@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,9 +13,15 @@ class WatchedFiles:
     def __init__(self) -> None:
         self._times: dict[str, int | None] = {}
 
-    def watch(self, files: Iterable[str]) -> None:
-        """Watch these, too, as they are now."""
-        self._times.update((file, _changed_at(file)) for file in files)
+    def watch(self, files: Iterable[str], since_ns: int) -> None:
+        """Watch these, too, which a process that began at that time has read since.
+
+        What was changed meanwhile is noticed next: the process may have read it as it was before.
+        """
+        now_ns = time.time_ns()
+        for file in files:
+            at = _changed_at(file)
+            self._times[file] = None if at is not None and since_ns <= at <= now_ns else at
 
     def changed(self) -> str | None:
         """Return a file that was changed since it was looked at last, or None."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from headwater.app.part_run import PartRun, PartState
 from headwater.app.parts import Part
 from headwater.app.resources import Resources
+from headwater.serve.processes import loop_factory
 from headwater.stopping import AsyncStopSignal, StopSignal
 
 log = logging.getLogger("headwater.app")
@@ -78,6 +79,11 @@ class Runner:
         self._async_stop.set()
         for run in self._runs:
             run.stop()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the parts were asked to end."""
+        return self._stop.is_set()
 
     def drain(self, seconds: float, hurry: StopSignal | None = None) -> int:
         """Stop, wait so long for what is begun, and return the rest to the store.
@@ -180,7 +186,7 @@ class Runner:
 
 
 def _run_loop(run: Callable[[], object]) -> None:
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run())  # type: ignore[arg-type]
 
 

@@ -99,6 +99,11 @@ class RunningApp:
         async with self._in_loop(drain, (), ()):
             yield
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the parts that run in this process were asked to end."""
+        return self._runner is not None and self._runner.is_stopping
+
     def states(self) -> list[PartState]:
         """Return what is known of each part that runs in this process."""
         return [] if self._runner is None else self._runner.states()

@@ -147,12 +147,13 @@ class Supervisor:
 
     def _start_all(self) -> None:
         """Check the application by a first process, and then start the others."""
+        since_ns = time.time_ns()
         first = self._spawn(0, check=True)
         checked = self._wait_for_check(first)
         if checked is None:
             self._end(first)
             return
-        self._files.watch(checked.files)
+        self._files.watch(checked.files, since_ns)
         if checked.faults:
             self._show_faults(checked)
         if fatal := [fault.text for fault in checked.faults if fault.fatal]:

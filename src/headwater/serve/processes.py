@@ -63,7 +63,9 @@ def run_processes(
 
     ``ready`` is called once all of them listen, where ``bound`` is bound to and ``also`` are.
     """
-    new_loop = _loop_factory()
+    new_loop = loop_factory()
+    if new_loop is None:
+        log.warning("uvloop is not installed: the server works, with more time for each request")
     # What is here now stays: the garbage collector takes milliseconds to look through it again.
     gc.freeze()
 
@@ -78,12 +80,11 @@ def run_processes(
         _Parent(sockets, count, live).run(ready)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes an event loop: uvloop's where it is installed."""
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes an event loop: uvloop's where it is installed, else None."""
     try:
         import uvloop
     except ImportError:
-        log.warning("uvloop is not installed: the server works, with more time for each request")
         return None
     return uvloop.new_event_loop
 

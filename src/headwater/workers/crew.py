@@ -105,6 +105,7 @@ class Crew(Generic[Item]):
             self._return_untouched()
             with self._changed:
                 self._ending = True
+                self._changed.notify_all()
                 for _ in self._hands:
                     self._work.put(None)
                 while self._hands:
@@ -139,6 +140,8 @@ class Crew(Generic[Item]):
         """
         self._stop.set()
         with self._changed:
+            # A take that is under way would take again what is returned before it ends.
+            self._changed.wait_for(lambda: self._ending, GIVE_BACK_S)
             held = list(self._held.values())
             for item in held:
                 self._handled.put(Handled(item, NOT_BEGUN))
