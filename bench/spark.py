@@ -31,6 +31,7 @@ TRICKLE_S = 15
 # on a core that two tasks have no longer to spare.
 WARM = 100
 CAUGHT_UP = 10_000_000
+WRITTEN = 5_000_000
 
 
 class Bench:
@@ -250,4 +251,4 @@ def measure(
         table += [*catch_up(bench), growth(bench, long)]
         table += [trickle(bench, trickle_s)]
         bench.hw.close()
-    return table + spark_sinks.run(spark, rounds, min(rows, 500_000))
+    return table + spark_sinks.run(spark, rounds, min(rows, WRITTEN))

@@ -7,7 +7,6 @@ rule, and in a plain one, in which Spark pushes filters down by itself.
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ import headwater
 from headwater.spark.engine.optimizer_rule import PUSHDOWN
 from tests.support.entries import entries
 from tests.support.spark.plans import plan_of
+from tests.support.spark.predicates import LONG_SEEDS, answers
 
 NAME = "any-session"
 ROWS = 3000
@@ -91,53 +91,10 @@ def test_a_subquery_has_its_own_filters(frames: Frames) -> None:
     assert ours.where(F.col("offset") > most.scalar()).count() == ROWS - 499
 
 
-@pytest.mark.parametrize("seed", range(50 if "HEADWATER_LONG" in os.environ else 1))
+@pytest.mark.parametrize("seed", range(LONG_SEEDS if "HEADWATER_LONG" in os.environ else 1))
 def test_any_filters_and_columns_give_the_rows_that_parquet_gives(
     frames: Frames, seed: int
 ) -> None:
-    """Some predicates at once, each a branch of a union: one of two queries in a short run."""
-    chance = random.Random(f"{seed}")
-    predicates = [_predicate(chance) for _ in range(20)]
-    columns = chance.sample(["offset", "tag", "partition", "time", "value"], chance.randint(1, 5))
-    ours, parquet = (
-        _branches(frame, predicates, columns) for frame in (frames.ours, frames.parquet)
-    )
+    """Some predicates at once, each a branch of a union; by Connect, see test_versions.py."""
+    ours, parquet = answers(frames.ours, frames.parquet, ROWS, NAME, seed)
     assert ours == parquet
-
-
-def _branches(frame: DataFrame, predicates: list[str], columns: list[str]) -> list[tuple[int, ...]]:
-    """Return the branch, the count and the sum of the hashes of the rows of each branch."""
-    branches = [
-        frame.where(one).select(F.lit(place).alias("place"), F.xxhash64(*columns).alias("row"))
-        for place, one in enumerate(predicates)
-    ]
-    union = branches[0]
-    for branch in branches[1:]:
-        union = union.union(branch)
-    found = union.groupBy("place").agg(F.count("*"), F.expr("bit_xor(row)"))
-    return sorted(tuple(row) for row in found.collect())
-
-
-def _predicate(chance: random.Random, depth: int = 0) -> str:
-    if depth < 2 and chance.random() < 0.5:
-        parts = [_predicate(chance, depth + 1) for _ in range(2)]
-        return f"({parts[0]}) {chance.choice(['AND', 'AND', 'OR'])} ({parts[1]})"
-    sign = chance.choice(["=", "<", "<=", ">", ">=", "<>", "<=>"])
-    offset = chance.choice([0, 1, 7, chance.randint(1, ROWS), ROWS, ROWS + 1])
-    found = chance.choice(
-        [
-            f"offset {sign} {offset}",
-            f"offset IN ({offset}, {offset + 3}, {chance.randint(1, ROWS)})",
-            f"offset BETWEEN {offset} AND {offset + chance.randint(0, 500)}",
-            f"offset % 7 = {chance.randint(0, 6)}",
-            f"tag {sign} 'tag-{chance.randint(0, 8)}'",
-            f"tag LIKE '{chance.choice(['tag-1%', '%-3', '%a%', 'tag'])}'",
-            f"partition {sign} {chance.randint(-1, 1)}",
-            f"stream {sign} '{NAME}'",
-            f"time {sign} TIMESTAMP '20{chance.choice([10, 24, 99])}-01-01 00:00:00'",
-            "time > current_timestamp() - INTERVAL 1 HOUR",
-            f"value {sign} encode('value-{offset}', 'utf-8')",
-            "value IS NOT NULL",
-        ]
-    )
-    return f"NOT ({found})" if chance.random() < 0.2 else found

@@ -87,6 +87,25 @@ def test_positions_may_be_written_as_for_kafka(
     assert found == [(0, 1, lasts[0])]
 
 
+@pytest.mark.parametrize(
+    ("positions", "begins"),
+    [({"topic": {"0": -2, "1": -1, "2": 5}}, (1, "end", 5)), ({"1": 9}, (1, 9, 1))],
+    ids=["as for Kafka", "some partitions"],
+)
+def test_a_streaming_query_begins_at_positions_as_for_kafka(
+    embedded_url: str, name: str, positions: dict[str, object], begins: tuple[object, ...]
+) -> None:
+    with headwater.connect(embedded_url) as hw:
+        topic = hw.topic(name, 3)
+        topic.write_many(entries(900, tags=50))
+        end = topic.info()[1].last + 1
+    text = json.dumps(positions).replace("topic", name)
+    source = HeadwaterSource({"url": embedded_url, "topic": name, "startingOffsets": text})
+    found = source.streamReader(source.schema()).initialOffset()
+    wanted = [end if one == "end" else one for one in begins]
+    assert [found[str(place)]["next"] for place in range(3)] == wanted
+
+
 def test_a_micro_batch_waits_for_enough_but_not_for_ever(
     engine: Callable[..., Engine], make_stream: Callable[..., Stream]
 ) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater import Stream
 from headwater.errors import SparkMissing
 from headwater.spark.engine import session
+from tests.support.spark.predicates import LONG_SEEDS
 from tests.support.spark.standalone import PROGRAMS, ROOT
 
 # The newest release of each; the last one is that of these tests.
@@ -43,9 +45,10 @@ def test_a_spark_gives_the_same_rows_in_every_session(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
     # What a Connect server starts; our own session finds it itself.
     kept["PYSPARK_PYTHON"] = str(python)
-    for kind in ("session", "connect"):
+
+    def run(program: str, *words: str) -> Any:
         done = subprocess.run(
-            [python, PROGRAMS / "any_version.py", kind, embedded_url, stream.name],
+            [python, PROGRAMS / program, *words, embedded_url, stream.name],
             cwd=tmp_path,
             env=kept,
             capture_output=True,
@@ -53,14 +56,20 @@ def test_a_spark_gives_the_same_rows_in_every_session(
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found = json.loads(done.stdout.splitlines()[-1])
+        assert "Traceback" not in done.stderr
+        assert "replaced a statically registered data source" not in done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    for kind in ("session", "connect"):
+        found = run("any_version.py", kind)
         assert found["version"] == version
         assert found["both"] == 4 + 50
         assert found["again"] == [4, 3000, 50]
         assert found["joined"] == 4 * 50
         assert found["written"][1] % 3000 == 0
-        assert "Traceback" not in done.stderr
-        assert "replaced a statically registered data source" not in done.stderr
+    if version == VERSIONS[-1]:
+        compared = run("compare_with_parquet.py")
+        assert compared == {"rows": 3000, "seeds": LONG_SEEDS, "others": []}
 
 
 def test_an_older_spark_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
