@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from bench import api, ick, jobs, log, longest_calls, outbox, queue, resp, scale, scrape, timeline
+from bench import (
+    api,
+    ick,
+    jobs,
+    log,
+    longest_calls,
+    outbox,
+    queue,
+    resp,
+    scale,
+    scrape,
+    timed,
+    timeline,
+)
 from bench.harness import Row, show, show_json
 from bench.job_libraries import LIBRARIES
 
@@ -22,6 +35,7 @@ def main() -> int:
             "outbox",
             "queue",
             "jobs",
+            "timed",
             "ick",
             "timeline",
             "api",
@@ -76,6 +90,8 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
     if options.what in ("all", "jobs"):
         rows = jobs.run(options.rounds, options.libraries.split(","))
         yield "jobs in one worker process against other libraries", rows
+    if options.what in ("all", "timed"):
+        yield "timed jobs against a hundredth of a core", timed.run(10 * options.seconds)
     if options.what in ("all", "ick"):
         yield "dirty lists against sorted sets", ick.run(options.rounds, options.dirty)
     if options.what in ("all", "timeline"):

@@ -39,6 +39,7 @@ SHORT = (
         ("ick", 8, {"off", "always"}),
         ("queue", 10, {"off"}),
         ("jobs", 3, {"off"}),
+        ("timed", 1, {"off"}),
         ("timeline", 8, {"off"}),
         ("api", 6, {"off"}),
         ("resp", 5, {"off"}),

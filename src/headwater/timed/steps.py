@@ -166,8 +166,8 @@ def _decide(state: JobState, job: str, now_ms: int, by: str) -> tuple[JobState, 
     latest = table.last_until(now_ms) or first
     alone = not state.runs or spec.overlap == "allow"
     if spec.missed == "all" and (first < latest or now_ms - latest > LATE_MS):
-        # One after the other, each as soon as it may run.
-        if not alone or len(state.runs) >= MOST_RUNS:
+        # One after the other, each as soon as it may run and the one before it has begun.
+        if not alone or any(not run.attempt for run in state.runs) or _is_full(state):
             return None
         return _add(state, job, first, now_ms, by, 0)
     runs = spec.missed == "once" or now_ms - latest <= LATE_MS
@@ -177,10 +177,14 @@ def _decide(state: JobState, job: str, now_ms: int, by: str) -> tuple[JobState, 
     if not runs:
         state = replace(state, upto_ms=latest, missed=state.missed + earlier + 1)
         return state, JobEvent("missed", now_ms, by, due_ms=latest, count=earlier + 1)
-    if (alone or spec.overlap == "queue") and len(state.runs) < MOST_RUNS:
+    if (alone or spec.overlap == "queue") and not _is_full(state):
         return _add(state, job, latest, now_ms, by, earlier)
     state = replace(state, upto_ms=latest, skipped=state.skipped + 1, missed=state.missed + earlier)
     return state, JobEvent("skipped", now_ms, by, due_ms=latest, count=earlier)
+
+
+def _is_full(state: JobState) -> bool:
+    return len(state.runs) >= MOST_RUNS
 
 
 def _add(
