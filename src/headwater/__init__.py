@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from headwater.timed.operating import TimedJobInfo
     from headwater.timed.runner import TimedRunner
     from headwater.timed.timed_jobs import TimedJobs
+    from headwater.workers.attempts import Attempt
     from headwater.workers.queue_worker import QueueWorker
     from headwater.workers.worker import Worker
 
@@ -146,6 +147,7 @@ __all__ = [
     "ArchiveDamaged",
     "ArchiveMismatch",
     "ArchiveTaken",
+    "Attempt",
     "Batch",
     "Cause",
     "ChannelStats",
@@ -313,6 +315,7 @@ _HOMES = {
     "headwater.timed.operating": ("TimedJobInfo",),
     "headwater.timed.runner": ("TimedRunner",),
     "headwater.timed.timed_jobs": ("TimedJobs",),
+    "headwater.workers.attempts": ("Attempt",),
     "headwater.workers.queue_worker": ("QueueWorker",),
     "headwater.workers.worker": ("Worker",),
 }

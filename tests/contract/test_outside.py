@@ -209,3 +209,11 @@ def test_the_extra_for_spark_brings_all_that_every_module_imports(
 ) -> None:
     programs, work = install("spark,serve,otel")
     assert int(run(programs / "python", "-I", "-c", IMPORT_ALL, cwd=work)) > 100
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_pytest_finds_the_fixtures_of_the_wheel(install: Install) -> None:
+    programs, place = install("sql", "pytest")
+    page = ROOT / "docs" / "how-to" / "testing.md"
+    run(programs / "python", "-I", "-c", RUN_PAGE, PAGES, page, cwd=place)
