@@ -13,18 +13,22 @@ from pathlib import Path
 import pytest
 
 import headwater
+from tests.support.apps import is_alive
 from tests.support.commands import PROGRAM
 from tests.support.servers import until
 from tests.support.stores import Stores
 
 MODULE = """
-import os
+import os, threading
 from pathlib import Path
 import headwater
 app = headwater.App()
 hoard = []
-@app.worker(queue="{queue}", name="{part}")
+@app.worker(queue="{queue}", name="{part}", timeout="500ms", backoff="10ms")
 def work(job):
+    if job.value == b"stuck" and job.attempt == 1:
+        Path("stuck").write_text(str(os.getpid()))
+        threading.Event().wait()
     if job.value == b"hoard":
         hoard.append(b"x" * 300_000_000)
     with Path("notes").open("a") as notes:
@@ -93,11 +97,18 @@ def test_a_changed_file_starts_the_application_again_and_a_wrong_one_is_waited_f
     assert f"{shop.folder / 'shop.py'} changed: the application is started again" in shop.log()
 
 
-def test_a_process_past_its_memory_is_drained_and_replaced(shop: Shop) -> None:
+def test_a_process_past_its_memory_or_with_a_stuck_handler_is_drained_and_replaced(
+    shop: Shop,
+) -> None:
     shop.declare("work")
     with shop.running("--max-memory", "250MB"):
+        # A thread cannot be stopped: its message is retried, and its process has to go.
+        assert shop.handled("stuck")[:2] == ["work", "stuck"]
+        until(lambda: "has a handler of work that runs past its time" in shop.log(), 60)
+        stuck = int((shop.folder / "stuck").read_text())
+        until(lambda: not is_alive(stuck), 60)
         greedy = shop.handled("hoard")[2]
-        until(lambda: "it is drained and replaced" in shop.log(), 60)
+        until(lambda: " MB, more than " in shop.log(), 60)
         values = (f"x{n}" for n in range(1000))
         until(lambda: shop.handled(next(values))[2] != greedy, 60)
     assert re.search(r"process 0 \(work\) uses \d+ MB, more than \d+: it is drained", shop.log())

@@ -45,7 +45,7 @@ def work(part: str, message: Any) -> None:
         log.warning("about to fail")
         raise LookupError("as it was asked to")
     while is_shut():
-        time.sleep(0.01)
+        time.sleep(0.05)
     note("end", part, message)
 
 
@@ -53,7 +53,7 @@ async def work_async(part: str, message: Any) -> None:
     """Handle a message in the event loop."""
     note("begin", part, message)
     while is_shut():  # noqa: ASYNC110  another process opens the gate
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
     note("end", part, message)
 
 

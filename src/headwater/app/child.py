@@ -183,7 +183,7 @@ class Child:
         reports = [
             PartReport(
                 *(state.name, state.status, state.counts.done, state.counts.failed),
-                *(state.restarts, state.why, self._lags.get(state.name)),
+                *(state.restarts, state.why, self._lags.get(state.name), state.counts.stuck),
             )
             for state in runner.states()
         ]

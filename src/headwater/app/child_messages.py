@@ -85,6 +85,7 @@ class PartReport(msgspec.Struct, frozen=True):
     restarts: int
     why: str | None = None
     lag: int | None = None
+    stuck: int = 0
 
 
 class Report(msgspec.Struct, tag=True, frozen=True):

@@ -30,14 +30,18 @@ class Fault(NamedTuple):
 
 
 class PartCounts(NamedTuple):
-    """What a part has done: messages, rows or runs that are done, and attempts that failed."""
+    """What a part has done: messages, rows or runs that are done, and attempts that failed.
+
+    ``stuck`` threads run a handler past its time now; only a new process is rid of them.
+    """
 
     done: int = 0
     failed: int = 0
+    stuck: int = 0
 
     def plus(self, other: PartCounts) -> PartCounts:
         """Return the sum of both."""
-        return PartCounts(self.done + other.done, self.failed + other.failed)
+        return PartCounts(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 class Work(Protocol):

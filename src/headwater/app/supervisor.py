@@ -201,7 +201,7 @@ class Supervisor:
             self._bury(place, process, process.code)
         else:
             process.kill_if_due()
-            self._limit_memory(place, process)
+            self._replace_if_unfit(place, process)
 
     def _bury(self, place: _Place, process: ChildProcess, code: int) -> None:
         """Note that a process has ended, and when the next takes its place."""
@@ -222,14 +222,18 @@ class Supervisor:
         log.error(words, number, parts, how_it_ended(code), rest_s)
         self._totals.restarted(place.plan.parts)
 
-    def _limit_memory(self, place: _Place, process: ChildProcess) -> None:
+    def _replace_if_unfit(self, place: _Place, process: ChildProcess) -> None:
+        """Drain a process that has grown too large, or whose threads are stuck past their time."""
         most = self._plan.memory
-        if not most or place.replaced or process.memory <= most:
+        stuck = [part.name for part in process.parts.values() if part.stuck]
+        if place.replaced or not (stuck or 0 < most < process.memory):
             return
         place.replaced = True
-        words = "process %d (%s) uses %d MB, more than %d: it is drained and replaced"
-        parts = ", ".join(place.plan.parts)
-        log.warning(words, place.plan.number, parts, process.memory >> 20, most >> 20)
+        why = f"uses {process.memory >> 20} MB, more than {most >> 20}"
+        if stuck:
+            why = f"has a handler of {stuck[0]} that runs past its time"
+        words = "process %d (%s) %s: it is drained and replaced"
+        log.warning(words, place.plan.number, ", ".join(place.plan.parts), why)
         process.tell(Stop())
         process.kill_after(self._plan.drain_ms / 1000 + GRACE_S)
 

@@ -131,7 +131,8 @@ class WorkerPart(Part):
 
     def counts(self, work: Any) -> PartCounts:
         """Return how many messages were handled, and how many attempts failed."""
-        return PartCounts(work.counts.done, work.counts.failed)
+        counts = work.counts
+        return PartCounts(counts.done, counts.failed, counts.stuck)
 
     def give_back(self, work: Any) -> int:
         """Return the messages whose handlers have not ended."""

@@ -216,6 +216,8 @@ class Crew(Generic[Item]):
                 observation.messages = int(failure is None)
                 observation.end("ok" if failure is None else "failed", failure)
             if late:
+                with self._changed:
+                    self.counts.stuck -= 1
                 words = (
                     "%s ended after %.1f s; its message was given up, and this counts for nothing"
                 )
@@ -260,6 +262,7 @@ class Crew(Generic[Item]):
         self._handled.put(Handled(overdue.item, failure))
         with self._changed:
             self._hands.discard(overdue.thread)
+            self.counts.stuck += 1
             if not self._ending:
                 self._hire()
             self._changed.notify_all()

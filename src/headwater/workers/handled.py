@@ -30,12 +30,15 @@ class HandledBatch(NamedTuple, Generic[Item]):
 
 
 class HandledCounts:
-    """How many messages a crew has handled since it was made, and how many attempts failed."""
+    """How many messages a crew has handled since it was made, and how many attempts failed.
 
-    __slots__ = ("done", "failed")
+    ``stuck`` threads still run a handler past its time now.
+    """
+
+    __slots__ = ("done", "failed", "stuck")
 
     def __init__(self) -> None:
-        self.done = self.failed = 0
+        self.done = self.failed = self.stuck = 0
 
     def add(self, batch: HandledBatch[Item]) -> None:
         """Count the messages of a batch that was settled."""
