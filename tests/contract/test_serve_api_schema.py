@@ -33,7 +33,7 @@ from tests.support.servers import Server
 
 LONG = int(os.environ.get("HEADWATER_LONG", "0"))
 TRIED = settings(
-    max_examples=100 * LONG or 2,
+    max_examples=20 * LONG or 2,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],
@@ -134,7 +134,7 @@ def ask(filled: Filled, operation: Any, mode: GenerationMode) -> Counter[int]:
     return statuses
 
 
-@pytest.mark.timeout(120 + 600 * LONG)
+@pytest.mark.timeout(180 + 1200 * LONG)
 def test_every_answer_is_what_the_document_says(filled: Filled) -> None:
     statuses: Counter[int] = Counter()
     for found in SCHEMA.get_all_operations():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +41,8 @@ def serve(store: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
             process.kill()
 
 
-class Writer(threading.Thread):
-    """Writes numbered messages by producer and sequence, and repeats what was not answered."""
+class Client(threading.Thread):
+    """Asks the newest server again and again; ``acknowledged`` counts what it was answered."""
 
     def __init__(self, name: str, ports: list[int]) -> None:
         super().__init__(daemon=True)
@@ -50,62 +53,163 @@ class Writer(threading.Thread):
         self._ports = ports
 
     def run(self) -> None:
-        number = 1
         while not self.done:
-            connection = http.client.HTTPConnection("127.0.0.1", self._ports[-1], timeout=60)
-            path = f"/v1/streams/s/messages?producer={self._name}&sequence={number}"
-            body = json.dumps({"tag": self._name, "value": str(number)})
             try:
-                connection.request("POST", path, body, {"Content-Type": "application/json"})
-                answered = connection.getresponse().status == 201
+                self.turn()
             except (OSError, http.client.HTTPException):
-                answered = False
-            finally:
-                connection.close()
-            if answered:
-                self.acknowledged = number
-                number += 1
-            else:
                 self.errors += 1
+                until(self._may_go_on, 60)
+
+    def _may_go_on(self) -> bool:
+        """Return whether there is a server again, or nothing more to ask for."""
+        with socket.socket() as trial:
+            return self.done or trial.connect_ex(("127.0.0.1", self._ports[-1])) == 0
+
+    def turn(self) -> None:
+        """Ask for something; raises OSError or HTTPException when it is not answered as hoped."""
+        raise NotImplementedError
+
+    def post(self, path: str, body: Any) -> Any:
+        """Send a request and return its answer; raises OSError unless it is done."""
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self._ports[-1], timeout=60)
+        ) as server:
+            server.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = server.getresponse()
+            text = answer.read()
+            if answer.status not in (200, 201):
+                raise OSError(answer.status)
+            return json.loads(text)
+
+
+class Writer(Client):
+    """Writes numbered messages by producer and sequence, and repeats what was not answered."""
+
+    def turn(self) -> None:
+        number = self.acknowledged + 1
+        path = f"/v1/streams/s/messages?producer={self._name}&sequence={number}"
+        self.post(path, {"tag": self._name, "value": str(number)})
+        self.acknowledged = number
+
+
+class PlainWriter(Client):
+    """Writes without a sequence, batched with others: what is not answered is not repeated."""
+
+    def run(self) -> None:
+        self.numbers: list[int] = []
+        self._tried = itertools.count(1)
+        super().run()
+
+    def turn(self) -> None:
+        number = next(self._tried)
+        self.post("/v1/streams/s/messages", {"tag": self._name, "value": str(number)})
+        self.numbers.append(number)
+        self.acknowledged += 1
+
+
+class Pusher(Client):
+    """Pushes numbered messages into a queue by producer and sequence."""
+
+    def turn(self) -> None:
+        number = self.acknowledged + 1
+        path = f"/v1/queues/q/messages?producer={self._name}&sequence={number}"
+        self.post(path, {"value": str(number)})
+        self.acknowledged = number
+
+
+class Member(Client):
+    """Reads as a member of a group and acknowledges; what is not acknowledged comes again."""
+
+    def run(self) -> None:
+        self.handled: set[int] = set()
+        super().run()
+
+    def turn(self) -> None:
+        path = "/v1/streams/s/groups/g"
+        body = {"count": 50, "ack_ms": 2000, "block_ms": 100}
+        offsets = [one["offset"] for one in self.post(f"{path}/read", body)["messages"]]
+        self.handled.update(offsets)
+        if offsets:
+            self.post(f"{path}/ack", {"offsets": offsets})
+        self.acknowledged += 1
+
+
+class Follower(Client):
+    """Follows the stream by events, and goes on behind the last one with the next server."""
+
+    def run(self) -> None:
+        self.offsets: list[int] = []
+        super().run()
+
+    def turn(self) -> None:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self._ports[-1], timeout=20)
+        ) as server:
+            last = self.offsets[-1] if self.offsets else 0
+            server.request("GET", "/v1/streams/s/tail", headers={"Last-Event-ID": str(last)})
+            reply = server.getresponse()
+            if reply.status != 200:
+                raise OSError(reply.status)
+            while not self.done and (line := reply.readline()):
+                if line.startswith(b"id: "):
+                    self.offsets.append(int(line[4:]))
+                    self.acknowledged += 1
+        if not self.done:
+            raise OSError("the tail has ended")
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_when_servers_and_stores_are_killed() -> None:
     with Server(tcp=True, fsync="always") as store:
         ports: list[int] = []
         writers = [Writer(f"w{place}", ports) for place in range(4)]
+        plain, pusher = PlainWriter("plain", ports), Pusher("pusher", ports)
+        member, follower = Member("member", ports), Follower("follower", ports)
+        clients = [*writers, plain, pusher, member, follower]
         for turn in range(TURNS):
             with serve(store.url) as (port, process):
                 ports.append(port)
                 if turn == 0:
-                    for writer in writers:
-                        writer.start()
-                reached = [writer.acknowledged + 5 for writer in writers]
-                until(partial(all_reached, writers, reached), 60)
+                    for client in clients:
+                        client.start()
+                until(partial(all_reached, clients, [one.acknowledged + 5 for one in clients]), 60)
                 store.kill()
                 store.start()
-                reached = [writer.acknowledged + 5 for writer in writers]
-                until(partial(all_reached, writers, reached), 60)
+                until(partial(all_reached, clients, [one.acknowledged + 5 for one in clients]), 60)
                 process.send_signal(signal.SIGKILL)
                 process.wait()
         with serve(store.url) as (port, _):
             ports.append(port)
-            reached = [writer.acknowledged + 1 for writer in writers]
-            until(partial(all_reached, writers, reached), 60)
-            for writer in writers:
-                writer.done = True
-            for writer in writers:
-                writer.join(60)
-        with headwater.connect(store.url) as hw:
-            found: dict[str, list[int]] = {}
-            for message in hw.stream("s").read(1, 1_000_000):
-                assert message is not None
-                found.setdefault(message.tag, []).append(int(message.value))
-        for place, writer in enumerate(writers):
-            numbers = found[f"w{place}"]
-            assert numbers == list(range(1, len(numbers) + 1)), "each once, in order"
-            assert len(numbers) >= writer.acknowledged
-        assert any(writer.errors for writer in writers), "the kills were noticed"
+            until(partial(all_reached, clients, [one.acknowledged + 1 for one in clients]), 60)
+            for client in (*writers, plain, pusher):
+                client.done = True
+            for client in (*writers, plain, pusher):
+                client.join(60)
+            with headwater.connect(store.url) as hw:
+                messages = hw.stream("s").read(1, 1_000_000)
+                group = hw.stream("s").group("g")
+                until(lambda: (group.info().lag, group.info().pending) == (0, 0), 60)
+                until(lambda: follower.offsets[-1] == len(messages), 60)
+                pushed = [int(one.value) for one in hw.queue("q").pop(10_000)]
+            for client in (member, follower):
+                client.done = True
+            member.join(60)
+        follower.join(60)
+    found: dict[str, list[int]] = {}
+    for message in messages:
+        assert message is not None
+        found.setdefault(message.tag, []).append(int(message.value))
+    for place, writer in enumerate(writers):
+        numbers = found[f"w{place}"]
+        assert numbers == list(range(1, len(numbers) + 1)), "each once, in order"
+        assert len(numbers) >= writer.acknowledged
+    assert set(plain.numbers) <= set(found["plain"])
+    assert len(found["plain"]) == len(set(found["plain"])), "what is not answered is not repeated"
+    assert sorted(pushed) == list(range(1, len(pushed) + 1))
+    assert len(pushed) >= pusher.acknowledged
+    assert member.handled >= set(range(1, len(messages) + 1)), "each was handed to somebody"
+    assert follower.offsets == list(range(1, len(messages) + 1)), "each once, in order"
+    assert all(client.errors for client in clients), "the kills were noticed"
 
 
-def all_reached(writers: list[Writer], goals: list[int]) -> bool:
-    return all(writer.acknowledged >= goal for writer, goal in zip(writers, goals, strict=True))
+def all_reached(clients: list[Client], goals: list[int]) -> bool:
+    return all(client.acknowledged >= goal for client, goal in zip(clients, goals, strict=True))
