@@ -16,6 +16,7 @@ from headwater.failures import Failure
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import group_ruler
 from tests.support import group_cases as cases
+from tests.support import group_order_cases as order_cases
 from tests.support.failing_calls import FailingServer
 from tests.support.failing_calls import Failure as FailingCall
 from tests.support.group_books import check as check_books
@@ -141,6 +142,10 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "stop waiting": (cases.two_wait, lambda case: case.wait("w1", wait_ms=0)),
     "write to a waiter": (cases.one_waits(FAR), cases.write),
     "write to a waiter, no retry": (cases.one_waits(None), cases.write),
+    "write to a waiter in order": (
+        order_cases.ordered(order_cases.one_waits_in_order),
+        cases.write,
+    ),
     "write to one who died": (cases.one_is_gone, cases.write),
     "nack to a waiter": (cases.two_wait, lambda case: case.group.seek(3)),
     "leave": (cases.served(FAR), lambda case: case.call("hw_group_leave", "g", "w1")),

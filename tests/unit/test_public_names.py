@@ -31,7 +31,10 @@ WORKERS: list[tuple[type, type]] = [
     (headwater.TimedJobs, aio.AsyncTimedJobs),
 ]
 # These only make an object; with both clients nothing is sent yet, or it is sent with first use.
-IMMEDIATE = {"stream", "topic", "group", "ick", "ick_channel", "queue", "worker"}
+IMMEDIATE = {
+    *("stream", "topic", "group", "ick", "ick_channel", "queue", "worker"),
+    "keep_order",
+}
 
 # What other people's code calls: more may be added, nothing of this may change.
 FIXED: dict[Callable[..., Any], str] = {

@@ -140,6 +140,14 @@ class AsyncGroup(Generic[D]):
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return await self._run(grouping.remove(self._handle))
 
+    def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
+        """Have the group keep the order of each tag from its next read on; workers call this.
+
+        ``owned`` returns the offsets of messages that this member has and keeps in order by
+        itself: then messages behind them may be handed to it, too.
+        """
+        self._handle.keep_order(owned)
+
     def worker(
         self, **options: Unpack[GroupWorkerOptions]
     ) -> Callable[[AsyncWorkerHandler[D]], AsyncWorker]:

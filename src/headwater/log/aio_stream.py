@@ -240,8 +240,9 @@ class AsyncStream(Generic[D]):
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
+        ordered: bool = False,
     ) -> AsyncGroup[D]:
         """Return a member's view of a group; its first read creates the group. See Stream.group."""
-        options = GroupOptions(start, max_pending, dead_letters)
+        options = GroupOptions(start, max_pending, dead_letters, ordered)
         handle = GroupHandle(self._handle, name, member or self._member, options)
         return AsyncGroup(self._store, handle)

@@ -15,7 +15,10 @@ from headwater.log.keys import index_key, nodes_key
 from headwater.log.limits import NODE_MESSAGES, REPLY_BYTES
 from headwater.log.replies import IndexedNode, ReadReply, SentNode
 from headwater.log.runs import Held, PackedRun, Run, open_node, open_runs
-from headwater.store.call import Call, Look, Operation
+from headwater.store.call import Argument, Call, Look, Operation
+
+# How many ranges are fetched by one call.
+RANGES_PER_CALL = 500
 
 
 class FetchedPart(NamedTuple):
@@ -84,13 +87,42 @@ def _next_node(stream: StreamHandle, held: Held) -> Operation[FetchedPart | None
     return FetchedPart(first, last, end, [run], created, history)
 
 
+def _fetch_ranges(
+    stream: StreamHandle, ranges: list[tuple[int, int]]
+) -> Operation[tuple[list[Run], list[tuple[int, int]]]]:
+    """Return runs of ranges, which ascend, by one call, and what did not fit into its reply."""
+    held = stream.held
+    some = ranges[:RANGES_PER_CALL]
+    edges = [edge for one in some for edge in one]
+    args: tuple[Argument, ...] = (REPLY_BYTES, held.name, *edges)
+    call = Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
+    reply = ReadReply(*(yield call))
+    opened, stream.held = open_runs(reply, held, stream.name)
+    runs = [
+        run.cut(first, last)
+        for first, last in some
+        for run in opened
+        if run.base <= last and run.last >= first
+    ]
+    if reply.covered >= min(some[-1][1], reply.last):
+        return runs, ranges[len(some) :]
+    # Of a range that is cut, the rest begins behind what was covered.
+    left = [one for one in some if one[1] > reply.covered]
+    left[0] = max(left[0][0], reply.covered + 1), left[0][1]
+    return runs, left + ranges[len(some) :]
+
+
 def fetch(stream: StreamHandle, ranges: Iterable[tuple[int, int]]) -> Operation[list[Run]]:
     """Return the runs of the given ranges, and nothing beyond; several calls when they are large.
 
     A node that holds parts of several ranges becomes a run for each of them.
     """
     runs: list[Run] = []
-    for first, last in ranges:
+    rest = sorted(ranges)
+    while len(rest) > 1:
+        found, rest = yield from _fetch_ranges(stream, rest)
+        runs += found
+    for first, last in rest:
         at = first
         while at <= last:
             part = yield from fetch_part(stream, at, last)

@@ -151,6 +151,14 @@ class Group(Generic[D]):
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return self._run(grouping.remove(self._handle))
 
+    def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
+        """Have the group keep the order of each tag from its next read on; workers call this.
+
+        ``owned`` returns the offsets of messages that this member has and keeps in order by
+        itself: then messages behind them may be handed to it, too.
+        """
+        self._handle.keep_order(owned)
+
     def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[WorkerHandler[D]], Worker]:
         """Make a worker of the function below it, which gets one message at a time.
 

@@ -30,7 +30,8 @@ class GroupReadReply(NamedTuple):
     """hw_group_read. ``due_ms``: when something comes due, -1 for never; ``boxed``: a claim.
 
     ``unfinished``: the server had too much to pass over, and there may be more behind. ``first``:
-    where the stream begins, if that was asked for.
+    where the stream begins, if that was asked for. ``to_order``: in a group that keeps order, the
+    first offset whose tag is to be noted, 0 when there is none; -1 in any other group.
     """
 
     claims: list[ClaimedRange]
@@ -44,6 +45,7 @@ class GroupReadReply(NamedTuple):
     boxed: bytes
     unfinished: int
     first: int = 0
+    to_order: int = -1
 
     @classmethod
     def of(cls, reply: Reply) -> GroupReadReply:

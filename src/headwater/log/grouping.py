@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headwater.errors import HeadwaterError, InvalidInput, StoreError, UnreadableNode
 from headwater.inputs import DEADLINE, Duration
-from headwater.log import acks, counts, dead_letters
+from headwater.log import acks, counts, dead_letters, ordering
 from headwater.log.extents import extent
 from headwater.log.fetching import fetch
 from headwater.log.group_replies import ClaimedRange, GroupReadReply, RemoveReply, SeekReply
@@ -91,6 +91,7 @@ def read(
     """
     check_count(count)
     terms = Terms.of(retry_ms, expire_ms)
+    ordering.check_terms(group.options, count, terms.retry_ms)
     patience = check_block(block_ms) if count else 0
     if not patience:
         return (yield from read_now(group, count, terms)).messages
@@ -164,6 +165,8 @@ def read_now(
     messages: list[Message] = []
     first = last = 0
     wish: tuple[Argument, ...] = ("1",) if with_info else ()
+    if group.options.ordered:
+        wish = yield from ordering.first_wish(group, count, with_info)
     while True:
         held = group.stream.held
         try:
@@ -195,7 +198,12 @@ def read_now(
         # room for new ones, and a call looks at a part of what is due only: look further.
         if reply.unfinished and len(messages) < count:
             waiter = NOBODY_WAITS if messages else waiter
+        elif reply.to_order > 0 and count and not messages:
+            # In order: what comes next is handed out when its tags are known.
+            wish = yield from ordering.next_wish(group, reply.to_order, with_info)
         elif messages or not (reply.claims or reply.boxed or buried):
+            if reply.to_order >= 0:
+                ordering.note_taken(group, reply.to_order, count, messages)
             return GroupRead(messages, last, reply.due_ms, first)
 
 

@@ -96,6 +96,7 @@ class GroupOptions:
     start: Start = "first"
     max_pending: int | None = None
     dead_letters: bool | str | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         check_start(self.start)
@@ -129,6 +130,12 @@ class GroupHandle:
     option_words: tuple[Argument, Argument, Argument] = field(init=False)
     waiters: list[str] = field(default_factory=list, init=False)
     reads: Iterator[int] = field(default_factory=lambda: count(1), init=False)
+    # In a group that keeps order: from where on tags are to be noted, 0 when nothing is there; and
+    # how many messages this member has noted and not taken.
+    to_order: int = field(default=0, init=False)
+    ahead: int = field(default=0, init=False)
+    # What returns the offsets that this member has, and keeps in order by itself.
+    owned: Callable[[], list[int]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "group")
@@ -146,6 +153,11 @@ class GroupHandle:
         """Let a new group start at an offset, in place of the time that was given."""
         self.options = replace(self.options, start=offset)
         self.option_words = (str(offset), *self.option_words[1:])
+
+    def keep_order(self, owned: Callable[[], list[int]] | None) -> None:
+        """Have the group keep the order of each tag, with the next read."""
+        self.options = replace(self.options, ordered=True)
+        self.owned = owned
 
     def take_waiter(self) -> Operation[str]:
         """Return a name to wait under; put it back once nothing can come for it any more."""

@@ -34,7 +34,7 @@ _TYPES: Final = {
 _WRITTEN: Final = (b":tail", b":nodes", b":index", b":producers", b":answers", b":publishing")
 _GROUP_PARTS: Final = (
     *(b":pending", b":due", b":expired", b":waiters", b":served", b":members", b":dead"),
-    *(b":failing", b":causes"),
+    *(b":failing", b":causes", b":before", b":after", b":tails"),
 )
 _DELETED = re.compile(rb":deleted:\d+(:publishing)?")
 _GROUP = re.compile(rb":g:(\d+):(.*)", re.DOTALL)

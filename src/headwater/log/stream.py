@@ -307,14 +307,17 @@ class Stream(Generic[D]):
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
+        ordered: bool = False,
     ) -> Group[D]:
         """Return a member's view of a group; its first read creates the group.
 
         A new group starts at "first", "last" (only what comes later), an offset, or a datetime.
         ``max_pending`` stops new deliveries while so many messages await their ack (0: no limit).
         ``dead_letters`` keeps what expires in a stream: True for one named after the group, or a
-        name. None leaves both as the group has them.
+        name. None leaves both as the group has them. ``ordered`` has the group keep the order of
+        each tag, for all its members and for good: a message is handed out when those before it of
+        its tag are acknowledged or buried.
         """
-        options = GroupOptions(start, max_pending, dead_letters)
+        options = GroupOptions(start, max_pending, dead_letters, ordered)
         handle = GroupHandle(self._handle, name, member or self._member, options)
         return Group(self._store, handle)

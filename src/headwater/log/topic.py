@@ -141,6 +141,7 @@ class Topic(Generic[D]):
         member: str | None = None,
         max_pending: int | None = None,
         dead_letters: bool | str | None = None,
+        ordered: bool = False,
     ) -> TopicGroup[D]:
         """Return a member's view of a group over all partitions; see Stream.group.
 
@@ -149,6 +150,7 @@ class Topic(Generic[D]):
         """
         handle = topic_groups.open_group(
             *(self._handle, name, member or self._member, start, max_pending, dead_letters),
+            ordered=ordered,
             one_server=self._store.kind != "cluster",
         )
         return TopicGroup(self._store, handle)
@@ -270,6 +272,14 @@ class TopicGroup(Generic[D]):
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return self._run(topic_groups.remove(self._handle))
+
+    def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
+        """Have the group keep the order of each tag from its next read on; workers call this.
+
+        ``owned`` returns the partitions and offsets of messages that this member has and keeps in
+        order by itself: then messages behind them may be handed to it, too.
+        """
+        self._handle.keep_order(owned)
 
     def worker(self, **options: Unpack[GroupWorkerOptions]) -> Callable[[TopicHandler[D]], Worker]:
         """Make a worker of the function below it, which gets one message at a time.

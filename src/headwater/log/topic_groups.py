@@ -50,6 +50,7 @@ class TopicGroupHandle:
     starts: Mapping[int, Start] = field(default_factory=dict)
     turn: int = field(default=-1, init=False)
     begun: bool = field(default=False, init=False)
+    owned: Callable[[], list[tuple[int, int]]] | None = field(default=None, init=False)
     _members: list[GroupHandle] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +67,22 @@ class TopicGroupHandle:
                 GroupHandle(stream, self.name, self.member, self._options_in(place))
                 for place, stream in enumerate(streams)
             ]
+            if self.options.ordered:
+                self.keep_order(self.owned)
         return self._members
+
+    def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None) -> None:
+        """Have the group keep the order of each tag, with the next read."""
+        self.options = replace(self.options, ordered=True)
+        self.owned = owned
+        for place, member in enumerate(self._members):
+            member.keep_order(self._owned_in(place))
+
+    def _owned_in(self, place: int) -> Callable[[], list[int]] | None:
+        owned = self.owned
+        if owned is None:
+            return None
+        return lambda: [offset for partition, offset in owned() if partition == place]
 
     def _options_in(self, place: int) -> GroupOptions:
         start = self.starts.get(place)
@@ -80,12 +96,14 @@ def open_group(
     start: TopicStart,
     max_pending: int | None,
     dead_letters: bool | str | None,
+    *,
+    ordered: bool,
     one_server: bool,
 ) -> TopicGroupHandle:
     """Return the handle of a group; ``start`` may be one position, or one for each partition."""
     starts = start if isinstance(start, Mapping) else {}
     options = GroupOptions(
-        "first" if isinstance(start, Mapping) else start, max_pending, dead_letters
+        "first" if isinstance(start, Mapping) else start, max_pending, dead_letters, ordered
     )
     for position in starts.values():
         check_start(position)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headwater.errors import HeadwaterError, StoreError
 from headwater.inputs import Duration
-from headwater.log import grouping, reading
+from headwater.log import grouping, ordering, reading
 from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import tail_key
@@ -79,6 +79,7 @@ def _read_until(
 ) -> Operation[_TopicRead]:
     check_count(count)
     terms = grouping.Terms.of(retry_ms, expire_ms)
+    ordering.check_terms(group.options, count, terms.retry_ms)
     patience = check_block(block_ms) if count else 0
     deadline = (yield Clock()) + patience
     woken: list[Any] | None = None

@@ -26,6 +26,7 @@ from headwater.workers.handled import (
     NotBegun,
     batch_of,
 )
+from headwater.workers.lanes import Lanes, LaneTurn
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 
@@ -68,6 +69,7 @@ class AsyncCrew(Generic[Item]):
         handler: Callable[[Item], Awaitable[object]],
         prefetch: Prefetch,
         timeout_ms: int | None = None,
+        lanes: Lanes[Item] | None = None,
     ) -> None:
         check_async(handler)
         check_takes(handler, "message")
@@ -76,6 +78,7 @@ class AsyncCrew(Generic[Item]):
         self._prefetch = prefetch
         self._begun = False
         self._timeout_ms = timeout_ms
+        self._lanes = lanes
         self._stop = AsyncStopSignal()
         self._work: asyncio.Queue[Item | None] = asyncio.Queue()
         self._held: dict[Hashable, Item] = {}
@@ -166,10 +169,16 @@ class AsyncCrew(Generic[Item]):
                 await asyncio.wait_for(self._room.wait(), BUSY_LOOK_MS / 1000)
             return
         free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
+        if self._lanes is not None:
+            self._lanes.begin_take()
         for item in await self._source.take(free, look_ms):
             # What is redelivered while it is still handled here is not handled twice at once.
             if self._held.setdefault(self._source.key_of(item), item) is item:
-                self._work.put_nowait(item)
+                turn = LaneTurn.NOW if self._lanes is None else self._lanes.admit(item)
+                if turn is LaneTurn.NOW:
+                    self._work.put_nowait(item)
+                elif turn is LaneTurn.NEVER:
+                    self._report(Handled(item, NOT_BEGUN))
 
     async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
@@ -209,10 +218,23 @@ class AsyncCrew(Generic[Item]):
         return NOT_BEGUN
 
     def _report(self, handled: Handled[Item]) -> None:
+        if self._lanes is not None:
+            self._let_on(self._lanes, handled)
         self._handled.append(handled)
         self._news.set()
 
+    def _let_on(self, lanes: Lanes[Item], handled: Handled[Item]) -> None:
+        """Begin what waits behind a message of its tag; unless that succeeded, return it."""
+        if handled.failure is not None:
+            self._handled += (Handled(each, NOT_BEGUN) for each in lanes.failed(handled.item))
+            return
+        follower = lanes.done(handled.item)
+        if follower is not None:
+            self._work.put_nowait(follower)
+
     def _return_untouched(self) -> None:
+        if self._lanes is not None:
+            self._handled += (Handled(each, NOT_BEGUN) for each in self._lanes.take_waiting())
         while not self._work.empty():
             item = self._work.get_nowait()
             if item is not None:
@@ -244,6 +266,8 @@ class AsyncCrew(Generic[Item]):
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
         self.counts.add(batch)
+        if self._lanes is not None:
+            self._lanes.settled(each.item for each in handled)
         self._prefetch.adapt(len(handled))
         self._room.set()
 

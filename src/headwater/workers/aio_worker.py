@@ -13,8 +13,15 @@ from headwater.log.types import Message, TopicMessage
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
-from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
+from headwater.workers.group_messages import (
+    GroupMessages,
+    GroupWorkerOptions,
+    held_ms_of,
+    key_of,
+    tag_of,
+)
 from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -53,8 +60,12 @@ class AsyncWorker:
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
+        ordered: bool = False,
     ) -> None:
         check_object(group, AsyncGroup, AsyncTopicGroup)
+        lanes = Lanes[Any](tag_of, key_of) if ordered else None
+        if lanes is not None:
+            group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
         prefetch = Prefetch(concurrency, held_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
@@ -62,7 +73,7 @@ class AsyncWorker:
         where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
         self.name = source.name
-        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
+        self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
 
     async def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.

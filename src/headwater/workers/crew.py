@@ -29,6 +29,7 @@ from headwater.workers.handled import (
     Item,
     batch_of,
 )
+from headwater.workers.lanes import Lanes, LaneTurn
 from headwater.workers.prefetch import BUSY_LOOK_MS, GIVE_BACK_S, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 from headwater.workers.timeouts import RunningHandler, TimedHandlers
@@ -72,6 +73,7 @@ class Crew(Generic[Item]):
         handler: Callable[[Item], object],
         prefetch: Prefetch,
         timeout_ms: int | None = None,
+        lanes: Lanes[Item] | None = None,
     ) -> None:
         check_sync(handler)
         check_takes(handler, "message")
@@ -84,6 +86,7 @@ class Crew(Generic[Item]):
         self._handled: SimpleQueue[Handled[Item] | None] = SimpleQueue()
         self._held: dict[Hashable, Item] = {}
         self._changed = threading.Condition()
+        self._lanes = lanes
         self._timed = None if timeout_ms is None else TimedHandlers[Item](timeout_ms)
         # Threads that handle messages, but for those whose handler has run too long.
         self._hands: set[threading.Thread] = set()
@@ -171,12 +174,18 @@ class Crew(Generic[Item]):
                 self._changed.wait(BUSY_LOOK_MS / 1000)
                 return
             free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
+        if self._lanes is not None:
+            self._lanes.begin_take()
         items = self._source.take(free, look_ms)
         with self._changed:
             for item in items:
                 # What is redelivered while it is still handled here is not handled twice at once.
                 if self._held.setdefault(self._source.key_of(item), item) is item:
-                    self._work.put(item)
+                    turn = LaneTurn.NOW if self._lanes is None else self._lanes.admit(item)
+                    if turn is LaneTurn.NOW:
+                        self._work.put(item)
+                    elif turn is LaneTurn.NEVER:
+                        self._handled.put(Handled(item, NOT_BEGUN))
 
     def _hire(self) -> None:
         """Start a thread that handles messages."""
@@ -223,10 +232,20 @@ class Crew(Generic[Item]):
                 )
                 source.log.warning(words, threading.current_thread().name, clock() - began)
                 return
+            if self._lanes is not None:
+                self._let_on(self._lanes, item, failure is None)
             if failure is None:
                 report(Handled(item))
             else:
                 report(Handled(item, source.failed(item, failure, began)))
+
+    def _let_on(self, lanes: Lanes[Item], item: Item, succeeded: bool) -> None:
+        """Begin what waits behind a message of its tag; when that failed, return it instead."""
+        if not succeeded:
+            for each in lanes.failed(item):
+                self._handled.put(Handled(each, NOT_BEGUN))
+        elif (follower := lanes.done(item)) is not None:
+            self._work.put(follower)
 
     def _return_untouched(self) -> None:
         try:
@@ -236,6 +255,9 @@ class Crew(Generic[Item]):
                     self._handled.put(Handled(item, NOT_BEGUN))
         except Empty:
             pass
+        if self._lanes is not None:
+            for item in self._lanes.take_waiting():
+                self._handled.put(Handled(item, NOT_BEGUN))
 
     # ── Beside the handlers: acknowledge what is done, extend what is still in hand ───────────
 
@@ -259,6 +281,8 @@ class Crew(Generic[Item]):
         failure = self._source.failed(overdue.item, timed.error(), overdue.began)
         words = "%s still runs a handler past its time; a thread cannot be stopped: another starts"
         self._source.log.error(words, overdue.thread.name)
+        if self._lanes is not None:
+            self._let_on(self._lanes, overdue.item, succeeded=False)
         self._handled.put(Handled(overdue.item, failure))
         with self._changed:
             self._hands.discard(overdue.thread)
@@ -291,6 +315,8 @@ class Crew(Generic[Item]):
         except HeadwaterError as error:
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
+        if self._lanes is not None:
+            self._lanes.settled(each.item for each in handled)
         with self._changed:
             self.counts.add(batch)
             self._settling = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
 from headwater.failures import Failure
@@ -28,6 +29,7 @@ class GroupWorkerOptions(TypedDict, total=False):
     backoff_ms: Duration
     longest_backoff_ms: Duration
     timeout_ms: Duration | None
+    ordered: bool
 
 
 class GroupMessages(Generic[AnyGroup]):
@@ -61,10 +63,8 @@ class GroupMessages(Generic[AnyGroup]):
             raise no_letters(*self._where)
 
     def key_of(self, message: AnyMessage) -> int | tuple[int, int]:
-        """Return the key of a message: where it lies, however often it is redelivered."""
-        if isinstance(message, TopicMessage):
-            return message.partition, message.offset
-        return message.offset
+        """Return the key of a message."""
+        return key_of(message)
 
     def buries(self, failure: Failure) -> bool:
         """Return whether a message is given up by this failure."""
@@ -76,6 +76,22 @@ class GroupMessages(Generic[AnyGroup]):
         if isinstance(message, TopicMessage):
             where = f"partition {message.partition} {where}"
         return self.retries.failure(message, error, began, where)
+
+
+def key_of(message: AnyMessage) -> int | tuple[int, int]:
+    """Return the key of a message: where it lies, however often it is redelivered."""
+    if isinstance(message, TopicMessage):
+        return message.partition, message.offset
+    return message.offset
+
+
+def tag_of(message: AnyMessage) -> Hashable | None:
+    """Return what orders a message in its group: its tag, and its partition; None without a tag."""
+    if not message.tag:
+        return None
+    if isinstance(message, TopicMessage):
+        return message.partition, message.tag
+    return message.tag
 
 
 def held_ms_of(ack_ms: Duration | None, retry_ms: Duration | None) -> int:

@@ -19,8 +19,15 @@ from headwater.log.types import Message, TopicMessage
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
-from headwater.workers.group_messages import GroupMessages, GroupWorkerOptions, held_ms_of
+from headwater.workers.group_messages import (
+    GroupMessages,
+    GroupWorkerOptions,
+    held_ms_of,
+    key_of,
+    tag_of,
+)
 from headwater.workers.handled import HandledBatch, HandledCounts
+from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -39,7 +46,9 @@ class Worker:
     without end), and ``expire_ms`` after its first one, it becomes a dead letter; at once, when its
     value does not fit the codec. A handler that runs longer than ``timeout_ms`` has failed with
     HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced, and
-    what it returns later counts for nothing. Raises InvalidInput for anything that is no group or
+    what it returns later counts for nothing. With ``ordered`` the messages of one tag are handled
+    one after the other, in all workers of the group, also when one is retried; other tags go on
+    meanwhile. Raises InvalidInput for anything that is no group or
     no handler of one message.
     """
 
@@ -70,8 +79,12 @@ class Worker:
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
+        ordered: bool = False,
     ) -> None:
         check_object(group, Group, TopicGroup)
+        lanes = Lanes[Any](tag_of, key_of) if ordered else None
+        if lanes is not None:
+            group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
         prefetch = Prefetch(concurrency, held_ms, "ack_ms")
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
@@ -79,7 +92,7 @@ class Worker:
         where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
         source = _Group(group, where, held_ms, expire_ms, retries)
         self.name = source.name
-        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
+        self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
 
     def run(self) -> None:
         """Work until ``stop``; when the store is away, retry until it is back.

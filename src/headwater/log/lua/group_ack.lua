@@ -54,6 +54,11 @@ redis.register_function{
   flags = { 'allow-oom' },
 }
 
+-- Nobody has what waits for its burial, or for others of its tag: it cannot be moved.
+local function is_waiting_range(range)
+  return range.waits or range.due == PARKED
+end
+
 --[[
   hw_group_postpone: have pending messages redelivered at another time (nack, extend).
   KEYS   1 the stream
@@ -76,13 +81,13 @@ redis.register_function{
     for _, range in ipairs(rest) do cut[range.member] = true end
     local going, coming = {}, {}
     for _, range in ipairs(old) do
-      if cut[range.member] and not range.waits then going[#going + 1] = range end
+      if cut[range.member] and not is_waiting_range(range) then going[#going + 1] = range end
     end
     for _, part in ipairs(rest) do
-      if not part.waits then coming[#coming + 1] = part end
+      if not is_waiting_range(part) then coming[#coming + 1] = part end
     end
     for _, part in ipairs(parts) do
-      if not part.waits then
+      if not is_waiting_range(part) then
         moved = moved + size_of(part)
         part.due = now + delay_ms
         if cut[part.member] then

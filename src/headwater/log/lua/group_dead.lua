@@ -88,8 +88,8 @@ redis.register_function{
   function_name = 'hw_group_bury',
   callback = function(keys, args)
     local K, name, written, written_at, most = keys[1], args[1], args[2], tonumber(args[3]), tonumber(args[4])
-    local G = group_key(K, name)
-    local group = open_group(G, load_stream(K))
+    local G, stream = group_key(K, name), load_stream(K)
+    local group = open_group(G, stream)
     if not group then return no_group() end
     book_group(G, group)
     if group.dead_letters == '' then return drop_expired(G, group) end
@@ -98,7 +98,7 @@ redis.register_function{
       buried = note_buried(G, group, written_at)
     end
     if group.burying == '' then
-      local parts, room = {}, most
+      local parts, room = {}, math.min(most, group.ordered and STEP_RANGES or most)
       for _, range in ipairs(waiting_ranges(G, STEP_RANGES)) do
         if room <= 0 then break end
         local last = math.min(range.last, range.first + room - 1)
@@ -113,6 +113,7 @@ redis.register_function{
       end
     end
     save_group(G, group)
+    if buried > 0 and group.ordered then serve(K, name, stream) end
     if group.burying == '' then return { buried, 0, {}, '' } end
     local ranges = {}
     for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
@@ -222,9 +223,7 @@ redis.register_function{
       local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
       at, first, last = tonumber(at), tonumber(first), tonumber(last)
       if i == STEP_RANGES then place = at + last - first + 1 end
-      if first < stream.first then
-        gone = gone + math.min(last, stream.first - 1) - first + 1
-      end
+      if first < stream.first then gone = gone + math.min(last, stream.first - 1) - first + 1 end
       if last >= stream.first then
         members[#members + 1] = member
         if first < stream.first then

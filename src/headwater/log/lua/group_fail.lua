@@ -33,7 +33,8 @@ redis.register_function{
     for _, part in ipairs(parts) do
       local report = reports[part.first]
       report.attempt = report.attempt or part.attempt
-      if not part.waits and report.attempt == part.attempt then
+      local parked = part.due == PARKED and report.delay_ms >= 0
+      if not part.waits and not parked and report.attempt == part.attempt then
         part.due = now + math.max(report.delay_ms, 0)
         failed[#failed + 1] = part
         if report.delay_ms < 0 then given_up[#given_up + 1] = digits(part.first) end
@@ -74,7 +75,7 @@ redis.register_function{
     local old, new, parts, going_on = plan_cuts(G, args, 2)
     local returned = 0
     for _, part in ipairs(parts) do
-      if not part.waits then
+      if not part.waits and part.due ~= PARKED then
         part.due, part.attempt = now, math.max(part.attempt - 1, 0)
         returned = returned + size_of(part)
       end

@@ -11,11 +11,19 @@
             because its reply was lost
          12 "created:base:version" of a node that the caller still has, or ''   13 byte limit
          14 '1' to have the first offset of the stream in the reply; may be left out
+         15 '1' to have the group keep the order of each tag from now on; may be left out
+         16 in such a group: offsets that the caller has and keeps in order by itself, "first-last first-last
+         ..."; messages behind them may be handed to it, too; may be left out
+         17.. tags to note in such a group; may be left out: `created` as read, the group's next offset, the
+         last offset that was looked at, then offset and tag of each message there is, in ascending order, of
+         up to 500 messages. A tag is its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message
+         that waits for no other
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '',
            1 when there was too much to pass over for one call: ask again,
-           if it was asked for: stream first }
+           if it was asked for, or the group keeps order: stream first,
+           if the group keeps order: the first offset whose tag has to be noted, or 0 }
          error HW_RANGE <first> <last> when the start lies outside the stream
          error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
@@ -62,7 +70,8 @@ redis.register_function{
     local K, name, member, count, retry, expire = keys[1], args[1], args[2], args[3], args[4], args[5]
     local start, max_pending, dead_letters = args[6], args[7], args[8]
     local waiter, wait_ms, read_number = args[9], tonumber(args[10]), args[11]
-    local kept, limit_bytes, with_first = args[12], tonumber(args[13]), args[14]
+    local kept, limit_bytes, with_first, ordered = args[12], tonumber(args[13]), args[14] == '1', args[15] == '1'
+    local owned, notes = args[16], args[17]
     local G = group_key(K, name)
     local stream, now = load_stream(K), server_ms()
     local group
@@ -76,7 +85,7 @@ redis.register_function{
       if fault then return fault end
       -- It may be what is left of a group of an earlier stream.
       if not free_group(K, name) then
-        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, with_first and stream.first }
+        return { {}, {}, {}, stream.created, stream.sealed, stream.last, -1, 0, '', 1, with_first and stream.first or nil }
       end
       create_group(K, name, stream, next_offset, now)
       group = load_group(G, stream)
@@ -93,13 +102,21 @@ redis.register_function{
     if max_pending ~= '' and tonumber(max_pending) ~= group.max_pending then
       change(group, 'max_pending', tonumber(max_pending))
     end
+    if ordered and not group.ordered then
+      change(group, 'ordered', '1')
+      group.ordered = true
+    end
     if group.abandoned then
       redis.call('ZADD', K .. ':positions', 0, name)
       change(group, 'abandoned', '')
     end
     save_group(G, group)
-    redis.call('ZADD', G .. ':members', now, member)
     local bag = new_bag(stream, limit_bytes, kept)
+    if group.ordered then
+      bag.owned = lanes.owned(owned or '')
+      if notes then lanes.note(G, group, stream, args, 17, now) end
+    end
+    redis.call('ZADD', G .. ':members', now, member)
     local known = group.wish and string.match(group.wish, '%d*$') == read_number
     local claims, boxed, unfinished = {}, known and empty_box(G, waiter) or '', false
     if boxed == '' then
@@ -130,7 +147,7 @@ redis.register_function{
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
       due and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before what is nil.
-      with_first and stream.first,
+      (with_first or group.ordered) and stream.first or nil, group.ordered and lanes.unknown(stream, group) or nil,
     }
   end,
   flags = { 'allow-oom' },

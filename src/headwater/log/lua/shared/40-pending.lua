@@ -26,8 +26,13 @@
   those in whose place they come; the next call adds them. It counts only with torn.
 ]]
 local NEVER = 0
+-- When a message is due that waits for others of its tag (41-lanes.lua).
+local PARKED = 9000000000000000
 -- How many ranges, found or not, one call looks at; who asks for more is told where to go on.
 local STEP_RANGES = 256
+
+-- Order by tag, for groups that keep it: 41-lanes.lua.
+local lanes = {}
 
 local function parse_pending(member)
   local first, last, attempt, expire = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
@@ -118,7 +123,8 @@ local function remove_ranges(G, group, old, new)
     gone = gone + size_of(range)
     if range.waits then
       waiting[#waiting + 1] = range.start
-    elseif not comes or not comes[range.first] then
+    -- What was parked must not stay so because its new deadline could not be set.
+    elseif not comes or not comes[range.first] or range.due == PARKED then
       dues[#dues + 1] = range.start
     end
   end
@@ -163,10 +169,11 @@ end
 -- saves the group.
 -- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
 local function replace_ranges(G, group, old, new)
-  local pending = group.pending
+  local pending, ended = group.pending, nil
+  if group.ordered and old[1] then old, new, ended = lanes.move_up(G, old, new) end
   if old[1] then pending = pending - remove_ranges(G, group, old, new) end
   if new[1] then
-    local members, dues, waiting = {}, {}, {}
+    local members, dues, waiting, soonest = {}, {}, {}, math.huge
     for _, range in ipairs(new) do
       local start, n = digits(range.first), #members
       members[n + 1] = start
@@ -177,10 +184,12 @@ local function replace_ranges(G, group, old, new)
         waiting[#waiting + 1], waiting[#waiting + 2] = start, start
       else
         local due = range.expire == NEVER and range.due or math.min(range.due, range.expire)
+        if range.due == PARKED then due = PARKED end
         dues[#dues + 1], dues[#dues + 2] = digits(due), start
-        note_due(group, due)
+        soonest = math.min(soonest, due)
       end
     end
+    if dues[1] then note_due(group, soonest) end
     local added, fault = pcall(add_members, G .. ':pending', members)
     if not added then
       if old[1] then note_unbooked(G, group, members, pending) end
@@ -192,6 +201,7 @@ local function replace_ranges(G, group, old, new)
     end
   end
   if pending ~= group.pending then change(group, 'pending', pending) end
+  if ended then lanes.forget(G, ended) end
 end
 
 -- Gives ranges another deadline; words: due, start, ...
@@ -275,8 +285,9 @@ end
 -- Ends what is pending of the offsets in args. Returns how many messages that were, and the offset to go
 -- on from or -1.
 local function end_ranges(G, group, args, from)
-  local before = group.pending
+  local before, left = group.pending, -1
+  if group.ordered then args, from, left = lanes.first_of(args, from) end
   local old, rest, _, going_on = plan_cuts(G, args, from, true)
   if old[1] then replace_ranges(G, group, old, rest) end
-  return before - group.pending, going_on
+  return before - group.pending, going_on == -1 and left or going_on
 end

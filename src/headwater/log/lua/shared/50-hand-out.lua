@@ -27,13 +27,73 @@ local function mark_expired(G, starts)
   redis.call('ZREM', G .. ':due', unpack(starts))
 end
 
+-- Plans what becomes of a range that is due; upto: nothing beyond it is handed out; cut: it is a part of
+-- one that goes.
+local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto, cut)
+  local rest = range
+  if range.first < stream.first then
+    local gone = math.min(range.last, stream.first - 1)
+    plan.gaps[#plan.gaps + 1] = { range.first, gone }
+    rest = gone < range.last and part_of(range, gone + 1, range.last) or nil
+    if not cut then plan.old[#plan.old + 1] = range end
+  end
+  local covered, got = 0, 0
+  if rest and plan.left > 0 then covered, got = collect(K, stream, rest.first, math.min(rest.last, upto), plan.left, bag) end
+  if rest and covered >= rest.first then
+    if rest == range and not cut then plan.old[#plan.old + 1] = range end
+    local attempt = rest.attempt + 1
+    if retry then
+      local ends = rest.expire
+      if ends == NEVER and expire then ends = now + expire end
+      plan.new[#plan.new + 1] =
+        { first = rest.first, last = covered, attempt = attempt, due = now + retry, expire = ends }
+    end
+    if covered < rest.last then
+      plan.new[#plan.new + 1] = part_of(rest, covered + 1, rest.last)
+    end
+    local n = #plan.claims
+    plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
+    plan.left = plan.left - got
+    if plan.owned then lanes.own(plan.owned, rest.first, covered) end
+    if attempt > 1 or not plan.owned then plan.again = plan.again + got end
+  elseif rest then
+    if rest ~= range or cut then plan.new[#plan.new + 1] = rest end
+    plan.full = bag.bytes >= bag.limit
+  end
+end
+
+-- The same in a group that keeps order: what must wait for others of its tag is parked.
+local function plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
+  local rest, cut = range, false
+  while rest do
+    local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1)
+    local parts, behind = lanes.part(G, rest, upto, plan.owned), nil
+    plan.checks = plan.checks - (upto - rest.first + 1)
+    if not parts then return plan_range(K, stream, now, retry, expire, bag, plan, rest, upto, cut) end
+    if not cut then plan.old[#plan.old + 1], cut = range, true end
+    for _, part in ipairs(parts) do
+      if part.first > upto then
+        behind = part
+      elseif part.due == PARKED then
+        plan.new[#plan.new + 1] = part
+      else
+        plan_range(K, stream, now, retry, expire, bag, plan, part, part.last, true)
+      end
+    end
+    if behind and (plan.left <= 0 or plan.full or plan.checks <= 0) then
+      plan.new[#plan.new + 1], behind = behind, nil
+    end
+    rest = behind
+  end
+end
+
 -- What is due: which ranges go and which take their place, and the claims of the reader.
 -- Returns whether more is due than was looked at.
 local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
   local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0,
     TAKE_RANGES, 'WITHSCORES')
   for i = 1, #due, 2 do
-    if plan.left <= 0 or plan.full then return true end
+    if plan.left <= 0 or plan.full or plan.checks <= 0 then return true end
     local range = pending_at(G, due[i])
     if not range then
       plan.strays[#plan.strays + 1] = due[i]
@@ -46,33 +106,10 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       end
     else
       range.due = tonumber(due[i + 1])
-      local rest = range
-      if range.first < stream.first then
-        local gone = math.min(range.last, stream.first - 1)
-        plan.gaps[#plan.gaps + 1] = { range.first, gone }
-        rest = gone < range.last and part_of(range, gone + 1, range.last) or nil
-        plan.old[#plan.old + 1] = range
-      end
-      local covered, got = 0, 0
-      if rest then covered, got = collect(K, stream, rest.first, rest.last, plan.left, bag) end
-      if rest and covered >= rest.first then
-        if rest == range then plan.old[#plan.old + 1] = range end
-        local attempt = rest.attempt + 1
-        if retry then
-          local ends = rest.expire
-          if ends == NEVER and expire then ends = now + expire end
-          plan.new[#plan.new + 1] =
-            { first = rest.first, last = covered, attempt = attempt, due = now + retry, expire = ends }
-        end
-        if covered < rest.last then
-          plan.new[#plan.new + 1] = part_of(rest, covered + 1, rest.last)
-        end
-        local n = #plan.claims
-        plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
-        plan.left, plan.again = plan.left - got, plan.again + got
-      elseif rest then
-        if rest ~= range then plan.new[#plan.new + 1] = rest end
-        plan.full = bag.bytes >= bag.limit
+      if plan.owned then
+        plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
+      else
+        plan_range(K, stream, now, retry, expire, bag, plan, range, range.last)
       end
     end
   end
@@ -120,7 +157,7 @@ end
 local function new_plan(count)
   return {
     claims = {}, old = {}, new = {}, waiting = {}, strays = {}, gaps = {}, expired = 0, again = 0,
-    left = count, full = false,
+    left = count, full = false, checks = lanes.checks,
   }
 end
 
@@ -142,7 +179,8 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
-      plan = new_plan(count)
+      plan = new_plan(group.ordered and math.min(count, lanes.most) or count)
+      plan.owned = group.ordered and (bag.owned or {})
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       left = plan.left
       more_due = more and #plan.claims > 0
@@ -158,7 +196,8 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     group.next, plan.next = stream.first, stream.first
   end
   local first, covered = group.next, 0
-  if first <= stream.last and not (plan and plan.full) then
+  -- In order: new messages are handed out when their tags are known (42-noting.lua).
+  if first <= stream.last and not (plan and plan.full) and not group.ordered then
     left = allowed(group, plan, left)
     if left > 0 then covered = collect(K, stream, first, stream.last, left, bag) end
     -- All that is noted goes first: what is noted lies above whatever is booked.

@@ -1,0 +1,285 @@
+--[[
+  Order by tag: in a group that keeps it, a message is handed out when those before it of its tag are done
+  or buried; until then it is *parked*. Tags lie packed in nodes, where the server does not see them, so
+  clients note them before messages are handed out (42-noting.lua).
+
+    G field ordered   1 when the group keeps order
+    G:due          a parked range has the deadline PARKED
+    G:before hash  offset -> the message before it in its tag, if that was pending when it was noted
+    G:after  hash  the same, the other way
+    G:tails  zset  tag -> the last message of it that was noted; a tag is a digest of 16 hexadecimal digits
+
+  Two tags of the same digest are one: the messages of both wait for each other.
+
+  What is noted of an offset never changes, and G:pending alone says what is pending. A message whose
+  neighbour is not pending looks at the one behind that neighbour. Notes are written before the ranges
+  that they are of, and dropped after them; what a call leaves that stops in between harms nothing, and
+  is overwritten, or dropped with its offset. Nothing is handed out while the message before it is
+  pending, whatever the deadlines say: a range that lost its deadline is due, and is parked again if it
+  must wait.
+]]
+-- How many messages one call hands out, ends or notes.
+lanes.most = 500
+-- How many messages one read looks at, of which some may have to wait.
+lanes.checks = 1000
+-- How many messages of one tag are due together when the one before them is done.
+local TOGETHER = 16
+-- How many messages may be pending: nothing is noted beyond, so that a tag that fails is not read ahead
+-- of without end. max_pending of the group counts if it is less.
+lanes.ahead = 20000
+
+-- How many ranges are looked at once; beyond them each look is a call.
+local VIEWED = 64
+
+-- Returns the first ranges that are pending, in which offsets are looked up without a call each.
+function lanes.view(G)
+  local members = redis.call('ZRANGE', G .. ':pending', 0, VIEWED - 1)
+  local view = { key = G .. ':pending', whole = #members < VIEWED }
+  for i, member in ipairs(members) do view[i] = parse_pending(member) end
+  view.oldest = view[1] and view[1].first or math.huge
+  return view
+end
+
+-- Returns the pending range that holds an offset, or nil.
+local function range_at(view, offset)
+  if offset < view.oldest then return nil end
+  local low, high = 1, #view
+  if not view.whole and offset > view[high].last then
+    local found = redis.call('ZRANGE', view.key, digits(offset), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1)
+    local range = parse_pending(found[1])
+    return range.last >= offset and range or nil
+  end
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if view[middle].first <= offset then low = middle else high = middle - 1 end
+  end
+  return view[low].last >= offset and view[low] or nil
+end
+
+-- Walks along a tag from an offset on, by the notes in a hash, to the first message that is pending.
+-- Returns it and its range, or nil; those in `ending` are as good as done. passed: collects those that
+-- are not pending, as text.
+local function first_pending(view, notes, offset, ending, passed)
+  while offset do
+    offset = tonumber(offset)
+    local range = not (ending and ending[offset]) and range_at(view, offset)
+    if range then return offset, range end
+    if passed then passed[#passed + 1] = digits(offset) end
+    -- Before the oldest nothing is pending.
+    if offset < view.oldest and string.sub(notes, -6) == 'before' then return nil end
+    offset = redis.call('HGET', notes, digits(offset))
+  end
+  return nil
+end
+
+-- Returns the last message of a tag that is pending, or nil; tail: the last that was noted, as stored.
+-- from: what is noted from here on is of a call that stopped.
+function lanes.last_pending(G, view, tail, from)
+  while tail and tonumber(tail) >= from do tail = redis.call('HGET', G .. ':before', tail) end
+  return first_pending(view, G .. ':before', tail)
+end
+
+-- ── Handing out ──────────────────────────────────────────────────────────────────────────────────
+
+-- Adds offsets to the set of those that a reader has: it keeps the order of what it has by itself.
+function lanes.own(owned, first, last)
+  for offset = first, last do owned[offset] = true end
+end
+
+-- Reads such a set, "first-last first-last ...".
+function lanes.owned(text)
+  local owned = {}
+  for first, last in string.gmatch(text, '(%d+)-(%d+)') do lanes.own(owned, tonumber(first), tonumber(last)) end
+  return owned
+end
+
+-- Looks whether messages of a range up to an offset must wait: a message before one of them is pending,
+-- and is not with the same reader. Returns nil when none must; else the parts of the range: those
+-- that must are parked.
+function lanes.part(G, range, upto, owned)
+  local offsets, blocked, any, view = {}, {}, false, lanes.view(G)
+  for offset = range.first, upto do offsets[#offsets + 1] = digits(offset) end
+  for i, before in ipairs(redis.call('HMGET', G .. ':before', unpack(offsets))) do
+    local pred = tonumber(before or nil)
+    if pred and pred >= range.first then
+      if blocked[pred] then blocked[range.first + i - 1] = true end
+    elseif pred then
+      pred = first_pending(view, G .. ':before', before)
+      if pred and not owned[pred] then
+        blocked[range.first + i - 1], any = true, true
+      end
+    end
+  end
+  if not any then return nil end
+  local parts, part = {}, nil
+  for offset = range.first, upto do
+    local due = blocked[offset] and PARKED or range.due
+    if part and part.due == due then
+      part.last = offset
+    else
+      part = part_of(range, offset, offset)
+      part.due = due
+      parts[#parts + 1] = part
+    end
+  end
+  if upto < range.last then parts[#parts + 1] = part_of(range, upto + 1, range.last) end
+  return parts
+end
+
+-- Returns the first offset whose tag has to be noted, or 0 when there is none or no room for more.
+function lanes.unknown(stream, group)
+  if not group.ordered or group.next > stream.last then return 0 end
+  local most = group.max_pending > 0 and math.min(group.max_pending, lanes.ahead) or lanes.ahead
+  return group.pending < most and group.next or 0
+end
+
+-- ── Ending ───────────────────────────────────────────────────────────────────────────────────────
+
+-- Returns the first offsets of a list of ranges, first, last, ... from a place on, as many as one call
+-- ends; where that list begins; and the offset to go on from, or -1.
+function lanes.first_of(args, from)
+  local some, room = {}, lanes.most
+  for i = from, #args, 2 do
+    local first, last = to_number(args[i]), to_number(args[i + 1])
+    if room <= 0 then return some, 1, first end
+    local stop = math.min(last, first + room - 1)
+    some[#some + 1], some[#some + 2] = digits(first), digits(stop)
+    room = room - (stop - first + 1)
+    if stop < last then return some, 1, stop + 1 end
+  end
+  return some, 1, -1
+end
+
+local function by_first(a, b)
+  return a.first < b.first
+end
+
+local function sorted(ranges)
+  local copy = {}
+  for i, range in ipairs(ranges) do copy[i] = range end
+  table.sort(copy, by_first)
+  return copy
+end
+
+-- Returns what is in old ranges and not in new ones, as a list of { first, last }.
+local function ended_of(old, new)
+  local ended, kept, place = {}, sorted(new), 1
+  for _, range in ipairs(sorted(old)) do
+    local at = range.first
+    while kept[place] and kept[place].last < at do place = place + 1 end
+    local i = place
+    while kept[i] and kept[i].first <= range.last do
+      if kept[i].first > at then ended[#ended + 1] = { at, kept[i].first - 1 } end
+      at, i = math.max(at, kept[i].last + 1), i + 1
+    end
+    if at <= range.last then ended[#ended + 1] = { at, range.last } end
+  end
+  return ended
+end
+
+-- Cuts offsets, which ascend, out of a parked range, so that they are due; adds its parts to a list.
+local function unpark(range, offsets, now, parts)
+  local at, due = range.first, nil
+  for _, offset in ipairs(offsets) do
+    if offset > at then parts[#parts + 1] = part_of(range, at, offset - 1) end
+    if due and due.last == offset - 1 then
+      due.last = offset
+    else
+      due = part_of(range, offset, offset)
+      due.due = now
+      parts[#parts + 1] = due
+    end
+    at = offset + 1
+  end
+  if at <= range.last then parts[#parts + 1] = part_of(range, at, range.last) end
+end
+
+-- Returns offsets as text and as a set.
+local function offsets_of(ranges)
+  local offsets, set = {}, {}
+  for _, range in ipairs(ranges) do
+    for offset = range[1], range[2] do
+      offsets[#offsets + 1], set[offset] = digits(offset), true
+    end
+  end
+  return offsets, set
+end
+
+-- Drops what is noted of messages that are done, and that others come after them: one that is redriven
+-- has lost its place. Should that fail, the notes harm nobody.
+function lanes.forget(G, done)
+  if done[1] then
+    redis.pcall('HDEL', G .. ':before', unpack(done))
+    redis.pcall('HDEL', G .. ':after', unpack(done))
+  end
+  if done.freed[1] then redis.pcall('HDEL', G .. ':before', unpack(done.freed)) end
+end
+
+-- Finds which messages follow those that end: offsets by the start of their range, and these ranges.
+-- The third are offsets of which nothing need be known any more; `freed` in it are those that wait for
+-- no other now.
+local function followers(G, offsets, ending)
+  local found, ranges, seen, done, waiting, view = {}, {}, {}, { freed = {} }, {}, lanes.view(G)
+  local before, room = redis.call('HMGET', G .. ':before', unpack(offsets)), 2 * lanes.most
+  for i, after in ipairs(redis.call('HMGET', G .. ':after', unpack(offsets))) do
+    -- One that ends before its turn stays as a link between its neighbours.
+    local pred, waits = tonumber(before[i] or nil), nil
+    if pred and ending[pred] then
+      waits = waiting[pred]
+    elseif pred then
+      waits = first_pending(view, G .. ':before', pred, ending)
+    end
+    waiting[tonumber(offsets[i])] = waits
+    if not waits and (before[i] or after) then done[#done + 1] = offsets[i] end
+    local offset, range = nil, nil
+    -- What follows a message that ends with it is found by that one.
+    if after and not waits and not ending[tonumber(after)] then offset, range = first_pending(view, G .. ':after', after, ending, done) end
+    if offset then table.insert(done.freed, digits(offset)) end
+    local most = TOGETHER
+    while offset and not seen[offset] and most > 0 and room > 0 do
+      seen[offset], most, room = true, most - 1, room - 1
+      if not found[range.start] then found[range.start], ranges[#ranges + 1] = {}, range end
+      table.insert(found[range.start], offset)
+      -- Who takes the first takes those behind it, too, if it has room for them.
+      local next_one = redis.call('HGET', G .. ':after', digits(offset))
+      offset, range = first_pending(view, G .. ':after', next_one, ending)
+    end
+  end
+  return found, ranges, done
+end
+
+-- Messages end: those that follow them in their tags are due in the same step. Returns the ranges that
+-- go and that come, with these, and the offsets to forget.
+function lanes.move_up(G, old, new)
+  local offsets, ending = offsets_of(ended_of(old, new))
+  if not offsets[1] then return old, new, nil end
+  local found, ranges, done = followers(G, offsets, ending)
+  if not ranges[1] then return old, new, done end
+  local going, goes, comes, now, others = {}, {}, {}, server_ms(), {}
+  for i, range in ipairs(old) do goes[i], going[range.member] = range, true end
+  local inside = {}
+  for _, range in ipairs(ranges) do
+    table.sort(found[range.start])
+    if going[range.member] then
+      for _, offset in ipairs(found[range.start]) do inside[#inside + 1] = offset end
+    else
+      others[#others + 1] = range
+    end
+  end
+  table.sort(inside)
+  for _, range in ipairs(new) do
+    local own = {}
+    for _, offset in ipairs(range.due == PARKED and inside or {}) do
+      if range.first <= offset and offset <= range.last then own[#own + 1] = offset end
+    end
+    unpark(range, own, now, comes)
+  end
+  if others[1] then load_deadlines(G, others) end
+  for _, range in ipairs(others) do
+    if range.due == PARKED then
+      goes[#goes + 1] = range
+      unpark(range, found[range.start], now, comes)
+    end
+  end
+  return goes, comes, done
+end

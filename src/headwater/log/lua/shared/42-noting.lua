@@ -1,0 +1,78 @@
+--[[
+  Noting tags, which a reader sends along with its read: messages from `next` on can be handed out then.
+  Of several readers that note the same messages one does, and what the others sent counts for nothing.
+]]
+-- Returns the last message of each tag that was noted before, as stored, by tag; false for none.
+local function tails_of(G, args, at)
+  local tags, tails = {}, {}
+  for i = at + 1, #args, 2 do
+    local tag = args[i]
+    if tag ~= '' and tails[tag] == nil then
+      tags[#tags + 1], tails[tag] = tag, false
+    end
+  end
+  local found = tags[1] and redis.call('ZMSCORE', G .. ':tails', unpack(tags)) or {}
+  for i, tag in ipairs(tags) do tails[tag] = found[i] end
+  return tails
+end
+
+-- Plans what is noted: the ranges, which are due, and parked when they are met and must wait; and the
+-- words of the notes: which message comes before which, after which, and the last of each tag.
+local function plan_noted(G, args, at, from, now)
+  local tails, seen, view = tails_of(G, args, at), {}, lanes.view(G)
+  local ranges, before, after, last, range = {}, {}, {}, {}, nil
+  for i = at, #args, 2 do
+    local word, tag = args[i], args[i + 1]
+    if tag ~= '' then
+      local pred = seen[tag]
+      if not pred then
+        pred = tails[tag] and lanes.last_pending(G, view, tails[tag], from)
+        pred = pred and digits(pred)
+        last[#last + 1] = tag
+      end
+      if pred then
+        local n = #before
+        before[n + 1], before[n + 2], after[n + 1], after[n + 2] = word, pred, pred, word
+      end
+      seen[tag] = word
+    end
+    local offset = to_number(word)
+    if range and range.last == offset - 1 then
+      range.last = offset
+    else
+      range = { first = offset, last = offset, attempt = 0, due = now, expire = NEVER }
+      ranges[#ranges + 1] = range
+    end
+  end
+  local words = {}
+  for i, tag in ipairs(last) do words[2 * i - 1], words[2 * i] = seen[tag], tag end
+  return ranges, before, after, words
+end
+
+-- Returns the first offset that is pending, or the one given; tags whose last message lies below it are
+-- forgotten.
+function lanes.oldest(G, otherwise)
+  local oldest = redis.call('ZRANGE', G .. ':pending', 0, 0, 'WITHSCORES')[2]
+  return oldest and tonumber(oldest) or otherwise
+end
+
+-- Notes messages of a group that keeps order. args, from a place on: `created` as read, the group's next
+-- offset, the last offset that was looked at, then offset and tag of each message there is.
+function lanes.note(G, group, stream, args, place, now)
+  local created, from, last = args[place], tonumber(args[place + 1]), tonumber(args[place + 2])
+  if not created or stream.created ~= created or group.next ~= from then return end
+  local ranges, before, after, tails = plan_noted(G, args, place + 3, from, now)
+  -- What a call left that stopped before it could move `next`.
+  local left = find_ranges(G, from, last, STEP_RANGES)
+  -- Nobody waits for anybody: what is left of notes is of messages that died and were redriven.
+  if group.pending == 0 and not left[1] then redis.pcall('UNLINK', G .. ':before', G .. ':after') end
+  if before[1] then
+    set_fields(G .. ':before', before, #before)
+    set_fields(G .. ':after', after, #after)
+  end
+  if tails[1] then add_members(G .. ':tails', tails) end
+  if ranges[1] then replace_ranges(G, group, left, ranges) end
+  change(group, 'next', last + 1)
+  save_group(G, group)
+  redis.pcall('ZREMRANGEBYSCORE', G .. ':tails', '-inf', '(' .. digits(lanes.oldest(G, last)))
+end

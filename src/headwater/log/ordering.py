@@ -1,0 +1,85 @@
+"""Order by tag in a group: the tags of messages are noted before these are handed out.
+
+Messages lie packed in the store, which does not see their tags. So a member that finds little to
+take reads ahead, and notes what it sees with its next read, which hands it out. The store keeps
+back what waits for messages of its tag that another member has.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+from headwater.errors import InvalidInput
+from headwater.log.ack_arguments import ranges_of
+from headwater.log.fetching import fetch_part
+from headwater.log.handles import GroupHandle, GroupOptions
+from headwater.log.types import Message
+from headwater.store.call import Argument, Operation
+
+# What one call notes at most; the server is not held up for longer.
+TAGS_PER_CALL: Final = 500
+
+
+def check_terms(options: GroupOptions, count: int, ack_ms: int | None) -> None:
+    """Refuse to take messages in order that need not be acknowledged."""
+    if options.ordered and count and ack_ms is None:
+        raise InvalidInput(
+            "a group that keeps order needs ack_ms: the next message of a tag is handed out when "
+            "the one before it is acknowledged"
+        )
+
+
+def first_wish(group: GroupHandle, count: int, with_info: bool) -> Operation[tuple[Argument, ...]]:
+    """Return what a read asks for beside messages; it notes tags when there may be too few."""
+    if group.to_order and group.ahead < count:
+        return (yield from next_wish(group, group.to_order, with_info))
+    return ("1" if with_info else "", "1", _owned(group))
+
+
+def next_wish(
+    group: GroupHandle, to_order: int, with_info: bool
+) -> Operation[tuple[Argument, ...]]:
+    """Return what a read asks for beside messages, with tags to note from an offset on."""
+    notes = yield from _read_tags(group, to_order)
+    ordered = "1" if group.options.ordered else ""
+    return ("1" if with_info else "", ordered, _owned(group), *notes)
+
+
+def note_taken(group: GroupHandle, to_order: int, count: int, messages: list[Message]) -> None:
+    """Remember how a read ended; its messages are returned in the order of the stream."""
+    messages.sort(key=attrgetter("offset"))
+    group.to_order = to_order
+    # A read that got less than it asked for has taken all that was not kept back.
+    group.ahead = max(group.ahead - len(messages), 0) if len(messages) == count else 0
+
+
+def _owned(group: GroupHandle) -> str:
+    held = ranges_of(group.owned()) if group.owned is not None else ()
+    return " ".join(f"{first}-{last}" for first, last in held)
+
+
+def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]]:
+    """Read ahead from ``start``, where the group stands; returns what a read notes of it."""
+    stop = start + TAGS_PER_CALL - 1
+    part = yield from fetch_part(group.stream, start, stop)
+    last = min(part.covered, stop)
+    # What was evicted meanwhile is counted by the next read.
+    if last < start or part.first > start:
+        return ()
+    words: list[Argument] = []
+    for run in part.runs:
+        if run.base <= last and run.last >= start:
+            rows = run.cut(start, last).to_arrow()
+            offsets = rows.column("offset").to_pylist()
+            digests = map(_digest, rows.column("tag").to_pylist())
+            words += chain.from_iterable(zip(offsets, digests, strict=True))
+    group.ahead += len(words) // 2
+    return (part.created, start, last, *words)
+
+
+def _digest(tag: str) -> str:
+    # Messages without a tag wait for no other.
+    return blake2b(tag.encode(), digest_size=8).hexdigest() if tag else ""

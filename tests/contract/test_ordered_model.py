@@ -1,0 +1,178 @@
+"""A group that keeps order against a model: what is handed out, and what waits for its turn.
+
+The model knows who has which message, and which are done. A read may hand out a message only if
+nobody has it and all before it of its tag are done, or come with it; and when nothing more comes,
+the first message of each tag that nobody has must have come.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from headwater import Headwater
+from headwater.failures import Failure
+from tests.support.examples import MODEL_SETTINGS, patient
+from tests.support.groups import FAR
+from tests.support.watch import let_pass
+
+MEMBERS = st.integers(0, 2)
+PICKS = st.lists(st.integers(0, 10**6), min_size=1, max_size=6)
+
+
+class OrderMachine(RuleBasedStateMachine):
+    client: ClassVar[Headwater]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = self.client.stream(f"order-{secrets.token_hex(6)}")
+        self.members = [
+            self.stream.group("g", member=f"m{i}", ordered=True, dead_letters=True)
+            for i in range(3)
+        ]
+        self.tags: dict[int, str] = {}
+        self.open: set[int] = set()
+        self.held: set[int] = set()
+        self.resting: set[int] = set()
+        self.redriven: set[int] = set()
+        self.members[0].read(0)
+
+    def teardown(self) -> None:
+        group = self.members[0]
+        group.nack(self.resting | self.held)
+        self.resting, self.held = set(), set()
+        while found := self.check(group.read(300, ack_ms=FAR)):
+            group.ack(found)
+            self.open -= set(found)
+            self.held -= set(found)
+        assert not self.open, "everything comes in the end"
+        assert group.info().pending == 0
+        self.stream.write("last", b"v")
+        group.ack(group.read(1, ack_ms=FAR))
+        report = self.client.scrub(self.stream.name, kinds={"stream"})
+        assert not report.defects
+        for part in ("before", "after"):
+            key = f"hw:s:{{{self.stream.name}}}:g:1:g:{part}"
+            assert self.client.store.command("EXISTS", key)[0] == 0, "no note is left"
+        self.stream.delete()
+
+    def check(self, messages: list) -> list[int]:  # type: ignore[type-arg]
+        """Check what one read brought against the law; returns the offsets."""
+        found: list[int] = [message.offset for message in messages]
+        assert found == sorted(set(found))
+        for at, offset in enumerate(found):
+            assert offset in self.open, "nothing comes that is done"
+            assert offset not in self.held | self.resting, "nobody has it"
+            if self.tags[offset] and offset not in self.redriven:
+                before = {
+                    each
+                    for each in self.open - self.redriven
+                    if each < offset and self.tags[each] == self.tags[offset]
+                }
+                assert before <= set(found[:at]), "nothing is overtaken"
+        self.held |= set(found)
+        return found
+
+    def some(self, among: set[int], picks: list[int]) -> list[int]:
+        ordered = sorted(among)
+        return sorted({ordered[pick % len(ordered)] for pick in picks}) if ordered else []
+
+    @initialize(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=3), tags=st.integers(1, 6))
+    def begin(self, sizes: list[int], tags: int) -> None:
+        for size in sizes:
+            self.write(size, tags, 1)
+
+    @rule(size=st.sampled_from([1, 2, 9, 40, 520]), tags=st.integers(1, 9), step=st.integers(1, 4))
+    def write(self, size: int, tags: int, step: int) -> None:
+        names = [f"t{n * step % tags}" if n % 7 else "" for n in range(size)]
+        offsets = self.stream.write_many([(name, b"v") for name in names])
+        self.tags |= dict(zip(offsets, names, strict=True))
+        self.open |= set(offsets)
+
+    @rule(member=MEMBERS, count=st.sampled_from([1, 2, 5, 40, 1000]))
+    def read(self, member: int, count: int) -> None:
+        assert len(self.check(self.members[member].read(count, ack_ms=FAR))) <= count
+
+    @rule(member=MEMBERS)
+    def read_all(self, member: int) -> None:
+        while self.check(self.members[member].read(1000, ack_ms=FAR)):
+            pass
+        heads: dict[str, int] = {}
+        for offset in sorted(self.open):
+            heads.setdefault(self.tags[offset] or f"without {offset}", offset)
+        left = set(heads.values()) - self.held - self.resting
+        assert not left, "the first of each tag comes, if nobody has it"
+
+    @rule(member=MEMBERS, count=st.integers(1, 20))
+    def read_and_die(self, member: int, count: int) -> None:
+        found = self.check(self.members[member].read(count, ack_ms=1))
+        let_pass(self.client, 1)
+        self.held -= set(found)
+
+    @rule(member=MEMBERS, picks=PICKS, whole=st.booleans())
+    def ack(self, member: int, picks: list[int], whole: bool) -> None:
+        done = sorted(self.held) if whole else self.some(self.held, picks)
+        assert self.members[member].ack(done) == len(done)
+        self.forget(done)
+
+    @rule(picks=PICKS)
+    def ack_what_waits(self, picks: list[int]) -> None:
+        offsets = self.some(self.open - self.held, picks)
+        before = self.members[0].info()
+        done = [offset for offset in offsets if offset < before.next]
+        assert self.members[0].ack(offsets) == len(done)
+        self.forget(done)
+
+    def forget(self, done: list[int]) -> None:
+        for each in (self.open, self.held, self.resting, self.redriven):
+            each -= set(done)
+
+    @rule(picks=PICKS, later=st.booleans(), release=st.booleans())
+    def give_back(self, picks: list[int], later: bool, release: bool) -> None:
+        back = self.some(self.held, picks)
+        if release:
+            assert self.members[0].release(back) == len(back)
+        else:
+            assert self.members[0].nack(back, delay_ms=FAR if later else 0) == len(back)
+            self.resting |= set(back) if later else set()
+        self.held -= set(back)
+
+    @rule(picks=PICKS, later=st.booleans())
+    def fail(self, picks: list[int], later: bool) -> None:
+        failed = self.some(self.held, picks)
+        delay_ms = FAR if later else 0
+        assert self.members[1].fail(*(Failure(o, "no", delay_ms) for o in failed)) == len(failed)
+        self.resting |= set(failed) if later else set()
+        self.held -= set(failed)
+
+    @rule()
+    def wake(self) -> None:
+        assert self.members[0].nack(self.resting) == len(self.resting)
+        self.resting.clear()
+
+    @rule(picks=PICKS, back=st.booleans())
+    def bury(self, picks: list[int], back: bool) -> None:
+        buried = self.some(self.held, picks)
+        if buried:
+            assert self.members[0].bury(buried, error="never") == len(buried)
+            self.forget(buried)
+        if back:
+            letters = {letter.origin for letter in self.members[0].dead(1000)}
+            self.members[0].redrive()
+            self.open |= letters
+            self.redriven |= letters
+
+    @rule()
+    def seal(self) -> None:
+        self.stream.seal()
+
+
+@patient
+@pytest.mark.parametrize("client", ["plain-sync", "plain-async"], indirect=True)
+def test_a_group_that_keeps_order_obeys_its_model(client: Headwater) -> None:
+    machine = type("Machine", (OrderMachine,), {"client": client})
+    run_state_machine_as_test(machine, settings=MODEL_SETTINGS)
