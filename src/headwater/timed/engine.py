@@ -96,7 +96,7 @@ class TimedEngine:
 
     def begin(self) -> Operation[None]:
         """Learn the time and who lives, and declare all jobs."""
-        yield from self._beat()
+        yield from self.beat()
         since = max(self.now_ms() - 2 * LEASE_MS, 0)
         if self._heard_clock is not None:
             self._board_at = yield from reading.offset_at(self._board, since)
@@ -280,19 +280,21 @@ class TimedEngine:
         """Say that this runner lives, and hear what the others have to say, when it is time."""
         now = self.now_ms()
         if now >= self._beaten_ms + BEAT_MS or now < self._beaten_ms:
-            if now > self._beaten_ms + 2 * BEAT_MS:
-                # Nobody was heard for a while, perhaps because the store was away.
-                self._patient_ms = now + LEASE_MS
-            yield from self._beat()
+            yield from self.beat()
         if now >= self._heard_ms + HEAR_MS or now < self._heard_ms:
             yield from self._hear()
 
-    def _beat(self) -> Operation[None]:
+    def beat(self) -> Operation[None]:
+        """Say that this runner lives, and learn the time."""
         at_ms = 0 if self._heard_clock is not None else self.now_ms()
         time_ms = yield from job_streams.post(self._board, Notice(self.me, at_ms))
         if self._heard_clock is not None:
             self._heard_clock.heard(time_ms)
-        self._beaten_ms = self.now_ms()
+        now, before = self.now_ms(), self._beaten_ms
+        if before and now > before + 2 * BEAT_MS:
+            # The store was away, or its clock was set: nobody could say in time that he lives.
+            self._patient_ms = now + LEASE_MS
+        self._beaten_ms = now
 
     def _hear(self) -> Operation[None]:
         heard, self._board_at = yield from job_streams.hear(self._board, self._board_at)
