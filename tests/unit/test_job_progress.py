@@ -45,6 +45,19 @@ def test_a_plain_line_comes_now_and_then_and_at_the_end(
     ]
 
 
+def test_a_plain_line_is_not_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with JobReport(Manner.PLAIN, clock=clock).step("adding up") as step:
+        for more in (0, 0, 0, 7, 0):
+            clock.now += 5
+            step.advance(more)
+    assert capsys.readouterr().err.splitlines() == [
+        "adding up: 0 rows",
+        "adding up: 7 rows",
+        "adding up: 7 rows, done in 25.0 s",
+    ]
+
+
 def test_what_is_not_known_yet_is_counted_without_a_share(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -96,5 +109,7 @@ def test_a_summary_tells_what_was_done_or_would_be() -> None:
     done = Moved(name="rides", rows_moved=12345, seconds=2.04)
     assert done.headline() == "moved 12,345 rows in 2.0 s"
     assert done.facts() == [("name", "rides"), ("rows moved", "12,345")]
+    many = Moved(name={"rides": 5000, "trips": 2}, rows_moved=1)  # type: ignore[arg-type]
+    assert many.facts()[0] == ("name", "rides 5,000, trips 2")
     planned = Moved(name="rides", rows_moved=1, dry_run=True)
     assert planned.headline() == "dry run: would move 1 row; nothing was changed"

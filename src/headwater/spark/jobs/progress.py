@@ -159,6 +159,7 @@ class _Counting:
         self._what, self._total, self._unit = what, total, unit
         self._done = 0
         self._began = self._told = report.clock()
+        self._last = ""
 
     def advance(self, count: int) -> None:
         """See JobStep."""
@@ -166,7 +167,9 @@ class _Counting:
         now = self._report.clock()
         if now - self._told >= PLAIN_SECONDS:
             self._told = now
-            self._report.note(f"{self._what}: {self._so_far()}")
+            if (line := f"{self._what}: {self._so_far()}") != self._last:
+                self._last = line
+                self._report.note(line)
 
     def expect(self, total: int) -> None:
         """See JobStep."""
@@ -226,7 +229,9 @@ def _write(text: str) -> None:
 
 
 def _readable(fact: object) -> object:
-    """Return numbers with separated thousands; other facts are returned as they are."""
+    """Return numbers with separated thousands, maps as "name number" pairs; others as they are."""
     if isinstance(fact, int) and not isinstance(fact, bool):
         return f"{fact:,}"
+    if isinstance(fact, dict):
+        return ", ".join(f"{name} {_readable(value)}" for name, value in fact.items())
     return fact
