@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headwater.cli import completing
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
 from headwater.inputs import parse_span
 
@@ -58,13 +59,31 @@ DatabaseUrl = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 StreamName = Annotated[
-    str, typer.Argument(metavar="STREAM", help="Name of the stream.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="Name of the stream.",
+        show_default=False,
+        autocompletion=completing.streams,
+    ),
 ]
 TopicName = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="Name of the topic.",
+        show_default=False,
+        autocompletion=completing.topics,
+    ),
 ]
 GroupName = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="Name of the group.",
+        show_default=False,
+        autocompletion=completing.groups,
+    ),
 ]
 Position = Annotated[
     str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater import views
-from headwater.cli import output
+from headwater.cli import completing, output
 from headwater.cli.options import connected, similar
 from headwater.errors import UnknownQueue
 
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from headwater.queue.types import QueueItem
 
 QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="QUEUE",
+        help="Name of the queue.",
+        show_default=False,
+        autocompletion=completing.queues,
+    ),
 ]
 
 

@@ -1,0 +1,51 @@
+"""The shell completes names of the store that a command would use, and makes no store for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headwater
+from tests.support.stores import Stores
+
+
+def completed(capsys: pytest.CaptureFixture[str], words: str) -> list[str]:
+    """Return what is offered for the last of some words, as bash asks for it."""
+    from headwater.cli.main import app
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMP_WORDS", f"headwater {words}")
+        patch.setenv("COMP_CWORD", str(len(words.split(" "))))
+        patch.setenv("_HEADWATER_COMPLETE", "complete_bash")
+        with pytest.raises(SystemExit):
+            app(prog_name="headwater")
+    return capsys.readouterr().out.split()
+
+
+def test_names_of_the_store_are_completed(
+    stores: Stores, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = stores.url("plain")
+    with headwater.connect(url) as hw:
+        hw.stream(name).write("t", b"1")
+        hw.stream(name).group("g-one").read(1)
+        hw.queue(name).push(b"1")
+        hw.topic(name, partitions=2).write("t", b"1")
+        hw.topic(name).group("g-two").read(1)
+    part = name[:-2]
+    for words in (f"stream read {part}", f"topic read {part}", f"queue pop {part}"):
+        assert name in completed(capsys, f"--store {url} {words}")
+    assert completed(capsys, f"--store {url} stream seek {name} g") == ["g-one"]
+    assert completed(capsys, f"--store {url} topic seek {name} g") == ["g-two"]
+
+
+def test_nothing_is_completed_where_no_store_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("HEADWATER_URL", "HEADWATER_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert completed(capsys, "stream read r") == []
+    assert completed(capsys, "--store redis://localhost:1 stream read r") == []
+    assert list(tmp_path.iterdir()) == []
