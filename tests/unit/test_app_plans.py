@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from headwater import Headers, Message
 from headwater.app.child_messages import PartPlan, PartReport
@@ -19,8 +21,9 @@ from headwater.app.parts import Fault, Part, PartCounts
 from headwater.app.plan import plan_processes
 from headwater.app.process import how_it_ended
 from headwater.app.reloading import WatchedFiles
-from headwater.app.totals import Totals
+from headwater.app.totals import PartTotal, Totals
 from headwater.app.worker_part import worker_options
+from headwater.cli.run_view import RunView
 from headwater.log.types import HeadedMessage
 
 
@@ -220,3 +223,27 @@ def test_a_line_of_text_says_the_same_and_shows_tracebacks() -> None:
     known = "process=2 part=send object=orders/mail offset=7 attempt=1"
     assert first.endswith(f"ERROR   test.app: hi  [{known}]")
     assert rest[-1] == "LookupError: no address"
+
+
+def test_the_view_shows_rates_failures_lag_and_what_died() -> None:
+    now, stopping, done = 0.0, False, 0
+
+    def parts() -> list[PartTotal]:
+        dead = PartTotal("b", "outbox", "outbox", 1, 0, 0, 0, 3, None, f"LookupError: {'x' * 200}")
+        return [PartTotal("a", "worker", "orders/mail", 2, 2, done, 7, 0, 1200, None), dead]
+
+    view = RunView("headwater run shop:app", parts, lambda: stopping, lambda: now)
+    view.picture()
+    now, done = 2.0, 3000
+    console = Console(width=130, record=True, file=io.StringIO())
+    console.print(view.picture())
+    stopping = True
+    console.print(view.picture())
+    shown = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert shown[:4] == [
+        "headwater run shop:app",
+        "part object runs in done per s failed lag restarts state",
+        "a worker orders/mail 2/2 3,000 1,500 7 1,200 0 runs",
+        f"b outbox 0/1 0 0 0 - 3 died: LookupError: {'x' * 27}…",
+    ]
+    assert shown[6].endswith(" stops")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.app.application import App
-from headwater.errors import HeadwaterError, InvalidInput
+from headwater.errors import InvalidInput
 
 
 def load_app(target: str) -> App:
@@ -38,10 +38,9 @@ def _imported(name: str, target: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        if importlib.util.find_spec(name) is None:
-            raise InvalidInput(f"there is no module {name!r} in {here} or among what is installed")
-        return importlib.import_module(name)
-    except HeadwaterError as error:
-        raise InvalidInput(f"{name} cannot be imported: {error}") from error
+        module = importlib.import_module(name) if importlib.util.find_spec(name) else None
     except Exception as error:
         raise InvalidInput(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if module is None:
+        raise InvalidInput(f"there is no module {name!r} in {here} or among what is installed")
+    return module

@@ -146,7 +146,9 @@ def _run(
     if watched:
         from headwater.cli.run_view import RunView, shown
 
-        view = RunView(f"headwater run {plan.target}", supervisor.parts)
+        view = RunView(
+            f"headwater run {plan.target}", supervisor.parts, lambda: supervisor.draining
+        )
         console = output.console()
         lines.to(opened.enter_context(shown(view, console)))
     supervisor.run()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Rates are taken over this long.
 _WINDOW_S: Final = 5.0
 _PER_SECOND: Final = 4
+# What a part died of is shown up to this length.
+_REASON: Final = 40
 
 
 class RunView:
@@ -31,10 +33,12 @@ class RunView:
         self,
         title: str,
         parts: Callable[[], Sequence[PartTotal]],
+        is_stopping: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._title = title
         self._parts = parts
+        self._is_stopping = is_stopping
         self._clock = clock
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque()
 
@@ -52,16 +56,27 @@ class RunView:
         for part in parts:
             table.add_row(
                 part.name,
-                f"{part.kind} {part.object}",
+                part.object if part.kind == part.object else f"{part.kind} {part.object}",
                 f"{part.running}/{part.processes}",
                 f"{part.done:,}",
                 f"{rates.get(part.name, 0):,.0f}",
                 Text(f"{part.failed:,}", "red" if part.failed else ""),
                 "-" if part.lag is None else f"{part.lag:,}",
                 Text(str(part.restarts), "yellow" if part.restarts else ""),
-                _state(part),
+                self._state(part),
             )
         return table
+
+    def _state(self, part: PartTotal) -> Text:
+        if part.why:
+            # The log has all of it.
+            why = output.readable(part.why)
+            return Text(f"died: {why if len(why) <= _REASON else why[:_REASON] + '…'}", "red")
+        if self._is_stopping():
+            return Text("stops" if part.processes else "stopped", "yellow")
+        if part.processes and part.running == part.processes:
+            return Text("runs", "green")
+        return Text("starts", "yellow")
 
     def _rates(self, done: Mapping[str, int]) -> dict[str, float]:
         now = self._clock()
@@ -73,14 +88,6 @@ class RunView:
         if took <= 0:
             return {}
         return {name: (count - before.get(name, 0)) / took for name, count in done.items()}
-
-
-def _state(part: PartTotal) -> Text:
-    if part.why:
-        return Text(f"died: {output.readable(part.why)}", "red")
-    if not part.processes:
-        return Text("starting", "yellow")
-    return Text("runs", "green") if part.running == part.processes else Text("starts", "yellow")
 
 
 @contextmanager
