@@ -208,6 +208,46 @@ def test_it_serves_only_while_it_is_open(url: str) -> None:
     run(work)
 
 
+def test_the_console_is_shown_to_whom_the_application_lets_in(url: str, name: str) -> None:
+    ann = Grant("ann", {Scope.READ: ["*"]})
+
+    async def work() -> None:
+        grant = {"ann": ann}.get
+        async with asgi_app(url, grant=lambda scope: grant(scope["user"]), console=True) as api:
+
+            async def page(user: str, path: str, method: str = "GET", body: bytes = b"") -> Any:
+                exchange = Exchange(api, method, path, body, root="/hw", user=user)
+                return await exchange.answer()
+
+            shown = await page("ann", "/console")
+            assert (shown.status, shown.headers["content-type"][:9]) == (200, "text/html")
+            assert b'href="/hw/console' in shown.body
+            for path in ("/console", "/console/streams", "/console/sign-in", "/console/act"):
+                assert (await page("eve", path)).status == 401, path
+            assert (await page("eve", "/console/sign-in", "POST", b"token=x")).status == 401
+            assert (await page("ann", messages_of(name), "POST", b'{"value":"x"}')).status == 403
+
+    run(work)
+
+
+def test_a_browser_shows_its_token_to_a_mounted_console_by_a_cookie(
+    url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens.json"
+    token = add_token(path, "ann", {Scope.READ: ["*"]})
+
+    async def work() -> None:
+        async with asgi_app(url, tokens=path, console=True) as api:
+            signed_in = (*JSON_HEADERS, (b"cookie", f"headwater_token={token}".encode()))
+            for headers, status in ((JSON_HEADERS, 401), (signed_in, 200)):
+                answer = await Exchange(api, "GET", "/console/streams", headers=headers).answer()
+                assert answer.status == status
+            answer = await Exchange(api, "GET", "/v1/streams", headers=signed_in).answer()
+            assert answer.status == 401, "a cookie is for pages alone"
+
+    run(work)
+
+
 def test_fastapi_mounts_it_under_uvicorn(url: str, name: str) -> None:
     api = asgi_app(url, grant=lambda scope: scope["state"].get("grant"))
 

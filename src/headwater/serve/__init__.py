@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from headwater.lazy_names import names_of as _names_of
 
 if TYPE_CHECKING:
-    from headwater.serve.api.asgi import AsgiApp, asgi_app
+    from headwater.serve.asgi import AsgiApp, asgi_app
     from headwater.serve.tokens import Grant, Scope
 
 __all__ = ["AsgiApp", "Grant", "Scope", "asgi_app"]
 
 _HOMES = {
-    "headwater.serve.api.asgi": ("AsgiApp", "asgi_app"),
+    "headwater.serve.asgi": ("AsgiApp", "asgi_app"),
     "headwater.serve.tokens": ("Grant", "Scope"),
 }
 

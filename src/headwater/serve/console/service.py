@@ -82,16 +82,29 @@ class Console:
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head; raises Refused."""
-        if path != HOME and not path.startswith(HOME + "/"):
+        if not _is_own(path):
             return self._api.admit(method, path, authorization)
+        scheme, _, token = authorization.partition(" ")
+        shown = f"Bearer {token}" if scheme == "Cookie" else authorization
+        return self._admit(method, path, shown_grant(self._api.served.tokens, shown))
+
+    def admit_as(self, method: str, path: str, grant: Grant | None) -> Admitted:
+        """Decide on a request of somebody whom the application around this has let in.
+
+        None is nobody, who sees no page; raises Refused.
+        """
+        if not _is_own(path):
+            return self._api.admit_as(method, path, grant)
+        if grant is None or grant.widest is None:
+            raise Refused(401, "this application has not let you in; sign in there")
+        return self._admit(method, path, grant)
+
+    def _admit(self, method: str, path: str, grant: Grant | None) -> Admitted:
         if method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console takes GET and POST", "GET, HEAD, POST")
         asset = find_asset(path.removeprefix(HOME + "/static/"))
         if asset is not None:
             return Admitted(asset, known=not self.needs_token)
-        scheme, _, token = authorization.partition(" ")
-        shown = f"Bearer {token}" if scheme == "Cookie" else authorization
-        grant = shown_grant(self._api.served.tokens, shown)
         if path == HOME + "/sign-in":
             # A form of a stranger is small, and the limits of anonymous clients hold.
             return Admitted(_SigningIn(grant is not None), known=True)
@@ -275,6 +288,10 @@ class Console:
         """Wait until no page is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+
+def _is_own(path: str) -> bool:
+    return path == HOME or path.startswith(HOME + "/")
 
 
 def _redirect(where: str, *headers: bytes) -> Reply:

@@ -12,20 +12,22 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 from urllib.parse import quote, unquote
 
 from headwater.aio_client import connect
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.inputs import check_int
 from headwater.instrument import also_installed
+from headwater.lazy_names import extra_needed
 from headwater.metrics.operations import OperationMetrics
 from headwater.profiles import store_of
-from headwater.serve.api.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
 from headwater.serve.api.cors import check_origin
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
-from headwater.serve.api.service import ApiService
+from headwater.serve.asgi_replies import AsgiReplies, Receive, Send, wait_until_gone
+from headwater.serve.http.authorization import cookie_credentials
 from headwater.serve.http.faults import own_fault
+from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.stream_writes import StreamWrites
@@ -37,6 +39,20 @@ AsgiScope: TypeAlias = MutableMapping[str, Any]
 GrantOf: TypeAlias = Callable[[AsgiScope], Grant | None]
 
 _MAX_BODY: Final = HttpLimits().max_body
+
+
+class GrantedHandler(Handler, Protocol):
+    """A handler that also serves clients whom somebody else has let in."""
+
+    def admit_as(self, method: str, path: str, grant: Grant | None) -> Admitted:
+        """Decide on a request of somebody who may do so much; None is nobody; raises Refused."""
+
+    async def close(self) -> None:
+        """Wait until no request is under way."""
+
+
+# What is served in front of the API, as the console is.
+Front: TypeAlias = "Callable[[Any], GrantedHandler]"
 
 
 class _ClientGone(Exception):
@@ -54,6 +70,7 @@ def asgi_app(
     requests_per_s: int = 0,
     origins: tuple[str, ...] = (),
     max_body: int = _MAX_BODY,
+    console: bool = False,
 ) -> AsgiApp:
     """Return the HTTP API of a store as an ASGI application.
 
@@ -61,12 +78,13 @@ def asgi_app(
     send theirs as ``Authorization: Bearer``; ``grant`` is what every client may do, or a function
     that returns it for the ASGI scope of a request, because the application around this one has let
     the client in. ``farm`` has the timelines, ``db`` is the URL of an outbox.
-    Everything is as in ``headwater serve``.
+    Everything is as in ``headwater serve``. With ``console``, its pages are served under /console,
+    which needs the extra `serve`.
 
     Its lifespan opens and closes the client of the store. Applications do not pass theirs on to
     what they mount: enter this one in it, ``async with api: yield``.
 
-    Raises InvalidInput if it is not said who may ask.
+    Raises InvalidInput if it is not said who may ask, and ExtraMissing.
     """
     if (tokens is None) is (grant is None):
         raise InvalidInput(
@@ -85,7 +103,13 @@ def asgi_app(
         db,
     )
     settings.check()
-    return AsgiApp(settings, grant, max_body)
+    return AsgiApp(settings, grant, max_body, _console() if console else None)
+
+
+def _console() -> Front:
+    with extra_needed("serve"):
+        from headwater.serve.console.service import Console
+    return Console
 
 
 class AsgiApp:
@@ -94,11 +118,18 @@ class AsgiApp:
     It serves between the begin and the end of its lifespan, or of an ``async with`` block.
     """
 
-    def __init__(self, settings: ApiSettings, grant: Grant | GrantOf | None, max_body: int) -> None:
+    def __init__(
+        self,
+        settings: ApiSettings,
+        grant: Grant | GrantOf | None,
+        max_body: int,
+        front: Front | None = None,
+    ) -> None:
         self._settings = settings
+        self._front = front
         self._grant = grant
         self._max_body = max_body
-        self._service: ApiService | None = None
+        self._service: GrantedHandler | None = None
         self._replies = AsgiReplies()
         self._opened = AsyncExitStack()
 
@@ -110,9 +141,13 @@ class AsgiApp:
             opening.enter_context(also_installed(metrics))
             hw = await opening.enter_async_context(connect(self._settings.store_url))
             farm = await opening.enter_async_context(open_farm(self._settings.farm))
-            self._service = await opening.enter_async_context(
+            service: GrantedHandler = await opening.enter_async_context(
                 open_api(self._settings, hw, StreamWrites(hw), metrics, farm)
             )
+            if self._front is not None:
+                service = self._front(service)
+                opening.push_async_callback(service.close)
+            self._service = service
             self._opened = opening.pop_all()
         return self
 
@@ -148,7 +183,7 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve(
-        self, service: ApiService, scope: AsgiScope, receive: Receive, send: Send
+        self, service: GrantedHandler, scope: AsgiScope, receive: Receive, send: Send
     ) -> None:
         root, path = _target(scope)
         headers = _headers(scope, service.headers)
@@ -177,7 +212,7 @@ class AsgiApp:
         service.count(reply)
         await self._replies.send(reply, receive, send, bodiless=scope["method"] == "HEAD")
 
-    def _admit(self, service: ApiService, scope: AsgiScope, path: str) -> Admitted:
+    def _admit(self, service: GrantedHandler, scope: AsgiScope, path: str) -> Admitted:
         method = scope["method"]
         if self._grant is not None:
             grant = self._grant if isinstance(self._grant, Grant) else self._grant(scope)
@@ -185,7 +220,9 @@ class AsgiApp:
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(shown) > 1:
             raise Refused(400, "the request has two Authorization headers; send one")
-        return service.admit(method, path, shown[0].strip().decode("latin-1") if shown else "")
+        cookies = b"; ".join(value for name, value in scope["headers"] if name == b"cookie")
+        credentials = shown[0] if shown else cookie_credentials(cookies) or b""
+        return service.admit(method, path, credentials.strip().decode("latin-1"))
 
     async def _body(self, scope: AsgiScope, admitted: Admitted, receive: Receive) -> bytes:
         """Read the body of a request that was admitted; raises Refused, _ClientGone."""
@@ -216,7 +253,7 @@ class AsgiApp:
 
 
 async def _answered(
-    service: ApiService, request: Request, receive: Receive
+    service: GrantedHandler, request: Request, receive: Receive
 ) -> Reply | StreamedReply:
     """Return the answer to a request; raises _ClientGone if nobody waits for it any more."""
     answer: asyncio.Future[Reply | StreamedReply] = asyncio.get_running_loop().create_future()
