@@ -86,6 +86,7 @@ class Job:
         self.checker.check_notes(read_notes(self.page))
 
 
+@pytest.mark.parametrize("manner", ["sync", "async"])
 @pytest.mark.parametrize(
     ("step", "begun", "ended"),
     [
@@ -97,11 +98,12 @@ class Job:
     ],
 )
 def test_a_run_happens_whichever_step_kills_its_runner(
-    hw: PrivateStore, zygote: Zygote, tmp_path: Path, step: str, begun: int, ended: int
+    hw: PrivateStore, zygote: Zygote, tmp_path: Path, manner: str, step: str, begun: int, ended: int
 ) -> None:
     job = Job(hw, tmp_path / "page", HOUR_MS, missed="once")
     hw.clock.advance(dt.timedelta(hours=1))
-    assert zygote.wait(zygote.start("", hw.url, step=step, **job.order)) == -signal.SIGKILL
+    killed = zygote.start("", hw.url, manner=manner, step=step, **job.order)
+    assert zygote.wait(killed) == -signal.SIGKILL
     # Whoever takes over waits until the dead runner was silent for long enough.
     before = len(read_notes(job.page))
     job.run_here()
@@ -129,7 +131,8 @@ def test_a_crowd_of_runners_that_are_killed_runs_every_moment_by_its_policy(
         words: dict[str, Any] = {}
         if dice.random() < 0.7:
             words = {"step": dice.choice(steps), "times": dice.randint(1, 4)}
-        return zygote.start("", hw.url, **words, **job.order)
+        manner = dice.choice(["sync", "async"])
+        return zygote.start("", hw.url, manner=manner, **words, **job.order)
 
     crowd = [start() for _ in range(3)]
     for turn in range(5 * LONG):

@@ -6,21 +6,25 @@ runner is to die: before or after it writes an event, as "before started", or "i
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import headwater
-from headwater import DueRun, TimedRunner
+from headwater import DueRun, TimedRunner, aio
+from headwater.aio import AsyncTimedRunner
 from headwater.store.call import Operation
 from headwater.timed import job_streams
 from headwater.timed.steps import TimedStep
 from tests.support.timed_checker import Note
 from tests.support.zygote import dying, serve
 
+Runner = TypeVar("Runner", TimedRunner, AsyncTimedRunner)
 
-def noting(page: Path, runner: TimedRunner, order: dict[str, Any]) -> TimedRunner:
+
+def noting(page: Path, runner: Runner, order: dict[str, Any]) -> Runner:
     """Give a runner the job of an order; its handler notes when it begins and when it ends."""
     die = dying(order)
 
@@ -29,7 +33,11 @@ def noting(page: Path, runner: TimedRunner, order: dict[str, Any]) -> TimedRunne
         die("in the handler")
         _write(page, f"{run.due_ms} {run.attempt} {int(run.by_hand)} 1\n")
 
-    runner.every(order["every"], name=order["job"], **order.get("options", {}))(handle)
+    async def handle_in_loop(run: DueRun) -> None:
+        handle(run)
+
+    handler = handle if isinstance(runner, TimedRunner) else handle_in_loop
+    runner.every(order["every"], name=order["job"], **order.get("options", {}))(handler)
     return runner
 
 
@@ -57,11 +65,22 @@ def _run(order: dict[str, Any]) -> None:
         return written
 
     vars(job_streams)["write"] = write_or_die
+    if order.get("manner") == "async":
+        asyncio.run(_run_async(order))
+        return
     with headwater.connect(order["store"]) as hw:
         runner = noting(Path(order["page"]), TimedRunner(hw), order)
         signal.signal(signal.SIGTERM, lambda *_: runner.stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         runner.run()
+
+
+async def _run_async(order: dict[str, Any]) -> None:
+    async with aio.connect(order["store"]) as hw:
+        runner = noting(Path(order["page"]), AsyncTimedRunner(hw), order)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runner.stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        await runner.run()
 
 
 if __name__ == "__main__":
