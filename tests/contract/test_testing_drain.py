@@ -106,6 +106,22 @@ def test_a_message_whose_ack_failed_is_redelivered_to_its_handler(hw: PrivateSto
         drain(worker)
 
 
+def test_what_waits_for_its_turn_is_not_due(hw: PrivateStore) -> None:
+    rides = hw.stream("rides")
+    rides.write_many([("ada", b"1"), ("ada", b"2"), ("bob", b"3")])
+    seen: list[bytes] = []
+
+    @rides.group("g", ordered=True).worker()
+    def note(message: Message) -> None:
+        seen.append(message.value)
+        if message.value == b"1" and message.attempt == 1:
+            raise LookupError("no such ride")
+
+    assert (drain(note).handled, seen) == (1, [b"1", b"3"])
+    hw.clock.advance(60_000)
+    assert (drain(note).handled, seen) == (2, [b"1", b"3", b"1", b"2"])
+
+
 def test_a_consumer_that_fails_ends_its_part_of_the_drain(hw: PrivateStore, tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'app.db'}")
     Outbox(engine).create_all()
