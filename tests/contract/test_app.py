@@ -63,7 +63,7 @@ def test_every_kind_of_part_runs_sync_and_async(
         await asyncio.sleep(0)
         seen[f"async stream {message.data.number}"] += 1
 
-    @app.worker(topic=f"{name}-t", group="g", partitions=2, codec="json")
+    @app.worker(topic=f"{name}-t", group="g", partitions=2, codec="json", ordered=True)
     def on_topic(message: TopicMessage[Any]) -> None:
         seen[f"topic {message.data}"] += 1
 
@@ -264,12 +264,18 @@ def test_what_is_not_done_at_the_end_of_a_drain_is_returned_at_once(
         begun.release()
         release.wait(30)
 
+    @app.worker(stream=f"{name}-o", group="g", concurrency=2, ack_ms="10m", ordered=True)
+    def stuck_in_order(_: Message) -> None:
+        begun.release()
+        release.wait(30)
+
     queues = hw.queue(name), hw.queue(f"{name}-a")
     for queue in queues:
         queue.push_many([b"%d" % n for n in range(5)])
     hw.stream(name).write_many([("t", b"%d" % n) for n in range(5)])
+    hw.stream(f"{name}-o").write_many([(f"t{n % 2}", b"%d" % n) for n in range(5)])
     app.start()
-    for _ in range(6):
+    for _ in range(8):
         assert begun.acquire(timeout=20)
     assert app.stop(drain=0) > 0
     try:
@@ -278,5 +284,11 @@ def test_what_is_not_done_at_the_end_of_a_drain_is_returned_at_once(
         again = hw.stream(name).group("g").read(10, ack_ms=1000)
         assert sorted(message.offset for message in again) == [1, 2, 3, 4, 5]
         assert {message.attempt for message in again} == {1}
+        # Here the first of each tag can be had at once, and the others as these are done.
+        group, had = hw.stream(f"{name}-o").group("g", ordered=True), list[int]()
+        while in_order := group.read(10, ack_ms=60_000):
+            had += [message.offset for message in in_order]
+            group.ack(in_order)
+        assert sorted(had) == [1, 2, 3, 4, 5]
     finally:
         release.set()

@@ -56,6 +56,7 @@ class GroupDeclaration(WorkerDeclaration, total=False):
     max_pending: int
     dead_letters: bool | str
     expire_ms: Span
+    ordered: bool
 
 
 class TopicDeclaration(WorkerDeclaration, total=False):
@@ -66,3 +67,4 @@ class TopicDeclaration(WorkerDeclaration, total=False):
     max_pending: int
     dead_letters: bool | str
     expire_ms: Span
+    ordered: bool
