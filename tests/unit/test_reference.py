@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
@@ -178,6 +179,20 @@ def test_the_rights_that_a_user_needs_are_listed(cluster: bool) -> None:
     page = (ROOT / "docs" / "how-to" / "own-server.md").read_text("utf-8")
     listed = set(re.sub(r"[`\\.]", " ", page).split())
     assert set(rights.rules(cluster).split()) <= listed
+
+
+def test_the_reference_states_which_releases_are_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    asked = {"all": project["dependencies"], **project["optional-dependencies"]}
+    allowed = {
+        (name, extra if extra == "all" else f"`[{extra}]`", bounds)
+        for extra, lines in asked.items()
+        for line in lines
+        for name, bounds in re.findall(r"^([\w-]+)(?:\[\w+\])?([<>=][^;]*)", line)
+    }
+    page = (REFERENCE / "versions.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\S+) \| `([^`]+)` \| \d", page, re.MULTILINE)
+    assert set(rows) == allowed
 
 
 def test_every_page_of_the_site_is_in_its_contents() -> None:
