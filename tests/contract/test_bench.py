@@ -34,7 +34,7 @@ SHORT = (
 @pytest.mark.parametrize(
     ("what", "rows", "fsync"),
     [
-        ("log", 14, {"off", "always"}),
+        ("log", 16, {"off", "always"}),
         ("outbox", 12, {"on"}),
         ("ick", 8, {"off", "always"}),
         ("queue", 10, {"off"}),
