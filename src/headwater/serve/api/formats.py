@@ -77,7 +77,7 @@ def entries_of_lines(body: bytes | bytearray) -> list[Any]:
     return [message.entry() for message in found]
 
 
-def table_of_arrow(body: bytes | bytearray) -> pa.Table:
+def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
     """Read a body that is an Arrow IPC stream; raises InvalidInput."""
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
@@ -97,7 +97,7 @@ def table_of_arrow(body: bytes | bytearray) -> pa.Table:
                     f"a batch may have {MAX_BATCH_MESSAGES} messages; send several of them"
                 )
             batches.append(batch)
-        return pa.Table.from_batches(batches, schema)
+        return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches, schema)
     except InvalidInput:
         raise
     except (pa.ArrowException, ValueError, StopIteration, EOFError, OSError, struct.error) as error:
