@@ -18,8 +18,9 @@ from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope, Tokens
-from tests.support.api import ApiClient, ApiServer, messages_of
+from tests.support.api import ApiClient, ApiServer, messages_of, serving
 from tests.support.consumers import create_tables, writes
+from tests.support.farms import DEAD
 from tests.support.stores import Stores
 
 
@@ -145,6 +146,18 @@ def test_a_token_sees_only_its_own_consumers_and_streams(
         assert {one["stream"] for one in client.get("/v1/readers").body["readers"]} == {name}
         assert client.get("/v1/outbox").status == 403
         client.close()
+
+
+def test_the_command_serves_the_database_and_the_farm_that_it_is_given(
+    shop: Shop, stores: Stores
+) -> None:
+    with serving(stores.url("plain"), "--db", shop.url, "--farm", DEAD) as (port, process):
+        client = ApiClient(port)
+        assert client.get("/v1/outbox").body["exact"] is True
+        assert client.get("/v1/timelines").body["instances"][0]["up"] is False
+        client.close()
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_a_database_that_is_missing_is_said_before_anything_listens(

@@ -8,37 +8,20 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headwater
+from tests.support.api import serving
 from tests.support.servers import Server, until
 
 pytestmark = pytest.mark.fault
 
 TURNS = int(os.environ.get("HEADWATER_LONG", "1"))
-
-
-@contextmanager
-def serve(store: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Run a server of a store; yields its port and its process."""
-    command = [str(Path(sys.executable).with_name("headwater")), "serve", "--http", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--store", store], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline().rpartition(":")[2]), process
-        finally:
-            process.kill()
 
 
 class Client(threading.Thread):
@@ -166,7 +149,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_servers_and_stores_are_kil
         member, follower = Member("member", ports), Follower("follower", ports)
         clients = [*writers, plain, pusher, member, follower]
         for turn in range(TURNS):
-            with serve(store.url) as (port, process):
+            with serving(store.url) as (port, process):
                 ports.append(port)
                 if turn == 0:
                     for client in clients:
@@ -177,7 +160,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_servers_and_stores_are_kil
                 until(partial(all_reached, clients, [one.acknowledged + 5 for one in clients]), 60)
                 process.send_signal(signal.SIGKILL)
                 process.wait()
-        with serve(store.url) as (port, _):
+        with serving(store.url) as (port, _):
             ports.append(port)
             until(partial(all_reached, clients, [one.acknowledged + 1 for one in clients]), 60)
             for client in (*writers, plain, pusher):

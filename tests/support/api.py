@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
@@ -142,3 +146,17 @@ class ApiClient:
 def messages_of(stream: str, query: str = "") -> str:
     """Return the path of the messages of a stream."""
     return f"/v1/streams/{quote(stream, safe='')}/messages{query}"
+
+
+@contextmanager
+def serving(store: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Run `headwater serve` on a store; yields its port and its process."""
+    command = [str(Path(sys.executable).with_name("headwater")), "serve", "--http", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--store", store, *options], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline().rpartition(":")[2]), process
+        finally:
+            process.kill()
