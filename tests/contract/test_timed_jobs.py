@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headwater.errors import InvalidInput
+from headwater.timed import steps
 from headwater.timed.jobs import DueRun, JobTable
 from headwater.timed.runner import TimedRunner
+from headwater.timed.states import ActiveRun, JobSpec, JobState
 from tests.support.blocking import Loop
 from tests.support.stores import Stores
 from tests.support.timed import HOUR_MS, MINUTE_MS, START_MS, Clockwork
@@ -182,6 +185,19 @@ def test_the_stream_of_a_job_keeps_a_bounded_history(clockwork: Clockwork, name:
         run_due()
     stream = clockwork.hw.stream(f"hw.timed.{name}").info()
     assert 200 <= stream.length <= 210
+
+
+def test_a_run_that_waited_behind_a_pause_does_not_begin_beside_one_by_hand() -> None:
+    waiting = ActiveRun(START_MS, at_ms=START_MS)
+    by_hand = ActiveRun(START_MS + 1, attempt=1, by="runner", by_hand=True)
+    state = JobState(JobSpec(every_ms=MINUTE_MS), START_MS, (waiting, by_hand))
+    assert not steps.is_ready(state, START_MS + 2)
+    asked = replace(by_hand, by="", attempt=0)
+    paused = replace(state, runs=(waiting, asked), paused=True)
+    step = steps.look(paused, "j", START_MS + 2, "runner", True, lambda _: False)
+    assert step is not None
+    assert step.taken is not None
+    assert step.taken.by_hand
 
 
 @pytest.mark.parametrize(

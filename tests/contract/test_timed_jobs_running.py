@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import headwater
-from headwater import TimedJobs, TimedRunner, aio, testing
+from headwater import StoreUnreachable, TimedJobs, TimedRunner, aio, testing
+from headwater.store.call import Operation
 from headwater.timed.engine import TimedEngine
-from headwater.timed.jobs import cron_plan
+from headwater.timed.jobs import cron_plan, every_plan
 from tests.support.blocking import Loop
 from tests.support.servers import until
 from tests.support.stores import Stores
@@ -193,3 +194,27 @@ def test_no_runner_is_taken_for_lost_because_the_clock_of_the_store_was_set() ->
             hw.store.run(second.beat())
         (again,) = hw.store.run(second.turn(1))
         assert (again.run.due_ms, again.run.attempt) == (taken.run.due_ms, 2)
+
+
+def test_a_run_that_was_taken_is_returned_after_a_fault_in_between() -> None:
+    with testing.store() as hw:
+        job = every_plan("1h", name="j", missed="all", overlap="allow").job(print)
+        engine = TimedEngine([job], "first")
+        hw.store.run(engine.begin())
+        hw.clock.advance(dt.timedelta(hours=3))
+        hw.store.run(engine.beat())
+        with pytest.raises(StoreUnreachable):
+            _without_second_write(hw, engine.turn(3))
+        assert len(hw.store.run(engine.turn(3))) == 3
+
+
+def _without_second_write(hw: testing.PrivateStore, operation: Operation[Any]) -> None:
+    """Run an operation whose second write finds no store."""
+    reply, written = None, 0
+    while True:
+        request = operation.send(reply)
+        writes = str(request).count("hw_stream_write")
+        if writes and written:
+            operation.throw(StoreUnreachable("here", "a fault of the test"))
+        reply = hw.store.ask(request)
+        written += writes

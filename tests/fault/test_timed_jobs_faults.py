@@ -62,16 +62,20 @@ class Job:
     def follow(self) -> list[JobRecord]:
         """Check what happened since the last time."""
         records = []
-        passage = self.hw.stream(job_stream("j").name).read_from(self._read, 1000)
-        assert passage.gap is None, "more happened than the history keeps"
-        for message in passage.messages:
-            record = decode_record(message.value, message.offset)
-            assert record is not None, "a message is void"
-            self.checker.follow(record.events)
-            records.append(record)
-        self._read = passage.next
+        stream = self.hw.stream(job_stream("j").name)
+        while True:
+            passage = stream.read_from(self._read, 1000)
+            assert passage.gap is None, "more happened than the history keeps"
+            for message in passage.messages:
+                record = decode_record(message.value, message.offset)
+                assert record is not None, "a message is void"
+                self.checker.follow(record.events)
+                records.append(record)
+            if not passage.messages:
+                break
+            self._read = passage.next
         # All is kept that was not looked at yet.
-        self.hw.stream(job_stream("j").name).register_reader("checker", self._read)
+        stream.register_reader("checker", self._read)
         return records
 
     def finish(self) -> None:

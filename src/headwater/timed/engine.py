@@ -87,6 +87,8 @@ class TimedEngine:
         # Jobs with a run that could begin if there were a free place here.
         self._ready: dict[str, None] = {}
         self._held: set[tuple[str, ActiveRun]] = set()
+        # Runs that were taken, and not returned yet.
+        self._taken: list[TakenRun] = []
         self._seen: dict[str, int] = {}
         self._left: set[str] = set()
         self._board_at = 1
@@ -109,33 +111,43 @@ class TimedEngine:
     def turn(self, free: int) -> Operation[list[TakenRun]]:
         """Look at all jobs whose time has come; returns the runs to begin, ``free`` at most."""
         yield from self.keep_in_touch()
-        taken: list[TakenRun] = []
-        todo = self._due(free)
-        while todo:
-            planned: list[tuple[_Entry, TimedStep]] = []
-            left = free - len(taken)
+        todo = self._due(free - len(self._taken))
+        try:
+            while todo:
+                todo = yield from self._decide(todo, free)
+        except BaseException:
+            # What is not decided yet is looked at again, and what was taken is returned then.
             for entry in todo:
-                step = self._step(entry, left > 0)
-                if step is None:
-                    self._plan(entry)
-                    continue
-                left -= step.taken is not None
-                planned.append((entry, step))
-            written = yield from together(
-                job_streams.write(entry.stream, entry.known, step) for entry, step in planned
-            )
-            late = []
-            for (entry, step), known in zip(planned, written, strict=True):
-                if known is None:
-                    late.append(entry)
-                    continue
-                entry.known = known
-                if step.taken is not None:
-                    self._held.add((entry.job.name, step.taken))
-                    taken.append(TakenRun(entry.job, step.taken))
-            yield from self._refresh(late)
-            todo = [entry for entry, _ in planned]
+                self._look_at(entry, self.now_ms())
+            raise
+        taken, self._taken = self._taken, []
         return taken
+
+    def _decide(self, todo: list[_Entry], free: int) -> Operation[list[_Entry]]:
+        """Take one step with each job for which there is one; returns those jobs."""
+        planned: list[tuple[_Entry, TimedStep]] = []
+        left = free - len(self._taken)
+        for entry in todo:
+            step = self._step(entry, left > 0)
+            if step is None:
+                self._plan(entry)
+                continue
+            left -= step.taken is not None
+            planned.append((entry, step))
+        written = yield from together(
+            job_streams.write(entry.stream, entry.known, step) for entry, step in planned
+        )
+        late = []
+        for (entry, step), known in zip(planned, written, strict=True):
+            if known is None:
+                late.append(entry)
+                continue
+            entry.known = known
+            if step.taken is not None:
+                self._held.add((entry.job.name, step.taken))
+                self._taken.append(TakenRun(entry.job, step.taken))
+        yield from self._refresh(late)
+        return [entry for entry, _ in planned]
 
     def settle(self, finished: Iterable[FinishedRun]) -> Operation[list[FinishedRun]]:
         """Write how runs ended; returns those that another runner had taken over meanwhile."""
@@ -297,8 +309,7 @@ class TimedEngine:
         self._beaten_ms = now
 
     def _hear(self) -> Operation[None]:
-        heard, self._board_at = yield from job_streams.hear(self._board, self._board_at)
-        self._heard_ms = self.now_ms()
+        heard, board_at = yield from job_streams.hear(self._board, self._board_at)
         named: list[_Entry] = []
         for notice in heard:
             self._seen[notice.by] = max(self._seen.get(notice.by, 0), notice.at_ms)
@@ -307,10 +318,12 @@ class TimedEngine:
             if notice.left:
                 self._left.add(notice.by)
                 named += [entry for entry in self._entries.values() if entry.busy]
-        old = self._heard_ms - 2 * LEASE_MS
+        old = self.now_ms() - 2 * LEASE_MS
         self._seen = {by: at for by, at in self._seen.items() if at >= old}
         self._left &= self._seen.keys()
         named = list(dict.fromkeys(named))
         yield from self._refresh(named)
+        # When that failed, it is heard once more.
+        self._board_at, self._heard_ms = board_at, self.now_ms()
         for entry in named:
             self._look_at(entry, self._heard_ms)

@@ -201,12 +201,16 @@ def _add(
 
 def _ready(state: JobState, now_ms: int) -> ActiveRun | None:
     """Return the run that may begin now; without ``allow`` they begin one after the other."""
+    together = state.spec.overlap == "allow"
+    if not together and any(run.by for run in state.runs):
+        return None
     for run in state.runs:
-        waits = not run.by and run.at_ms <= now_ms and (run.by_hand or not state.paused)
-        if waits:
-            return run
         # One that waits behind a pause does not hold up one by hand.
-        if state.spec.overlap != "allow" and (run.by or not state.paused):
+        if run.by or (state.paused and not run.by_hand):
+            continue
+        if run.at_ms <= now_ms:
+            return run
+        if not together:
             return None
     return None
 
