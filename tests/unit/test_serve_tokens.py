@@ -94,6 +94,16 @@ def test_an_address_that_is_not_ours_is_refused_with_its_name() -> None:
 
 def test_processes_may_take_the_same_port() -> None:
     with ListenAddress("127.0.0.1", 0).bind() as first:
-        with bound_address(first).bind() as second:
+        first.listen()
+        with bound_address(first).bind_again() as second:
             assert url_of(second, "http") == url_of(first, "http")
         assert url_of(first, "http").startswith("http://127.0.0.1:")
+
+
+def test_a_port_on_which_another_server_listens_is_refused() -> None:
+    with ListenAddress("127.0.0.1", 0).bind() as first:
+        first.listen()
+        address = bound_address(first)
+        with pytest.raises(InvalidInput, match=rf"127\.0\.0\.1:{address.port}.*in use"):
+            address.bind()
+    address.bind().close()

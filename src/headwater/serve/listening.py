@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import time
 from dataclasses import dataclass
+from typing import Final
 
 from headwater.errors import InvalidInput
 from headwater.inputs import check_int
 from headwater.serve.tokens import Tokens
+
+# How long a port may still be in use by processes whose parent was killed.
+_LEAVING_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +35,48 @@ class ListenAddress:
     def bind(self) -> socket.socket:
         """Take the port, without listening yet; raises InvalidInput when that fails.
 
-        Several processes may bind the same port: the kernel spreads connections over those that
-        listen.
+        A port on which another server listens is not taken: the two would share its clients. What
+        is left of one that was killed has a moment to end.
         """
+        patience = time.monotonic() + _LEAVING_S
+        while self.port:
+            try:
+                self._bound(shared=False).close()
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > patience:
+                    raise self._refusal(error) from None
+                time.sleep(0.05)
+        return self.bind_again()
+
+    def bind_again(self) -> socket.socket:
+        """Take the port beside other processes of the same server; raises InvalidInput.
+
+        The kernel spreads connections over those that listen.
+        """
+        try:
+            return self._bound(shared=True)
+        except OSError as error:
+            raise self._refusal(error) from None
+
+    def _bound(self, *, shared: bool) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             bound.bind((self.host, self.port))
-        except OSError as error:
+        except OSError:
             bound.close()
-            raise InvalidInput(
-                f"cannot listen on {self.host}:{self.port} ({error.strerror or error}); choose "
-                "another host or port"
-            ) from None
+            raise
         return bound
+
+    def _refusal(self, error: OSError) -> InvalidInput:
+        return InvalidInput(
+            f"cannot listen on {self.host}:{self.port} ({error.strerror or error}); choose another "
+            "host or port"
+        )
 
 
 def parse_address(text: str) -> ListenAddress:

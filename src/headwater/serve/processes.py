@@ -170,7 +170,7 @@ class _Parent:
             for stop_signal in STOP_SIGNALS:
                 signal.signal(stop_signal, signal.SIG_DFL)
             os.close(self._hold)
-            own = tuple(bound_address(one).bind() for one in self._sockets)
+            own = tuple(bound_address(one).bind_again() for one in self._sockets)
             for one in self._sockets:
                 one.close()
             self._live(number, own, self._alive, ready)
