@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -44,6 +45,17 @@ source = HeadwaterSource({"url": "redis://localhost:1", "stream": "rides"})
 source.streamReader(source.schema())
 print(json.dumps([name for name in sys.modules if name.startswith("headwater")]))
 """
+STUCK = """
+import os, signal, time
+from headwater.spark.engine import processes
+
+processes._END_S = 1
+signal.signal(signal.SIGTERM, processes._end_of_stream)
+processes.end_undisturbed()
+os.kill(os.getpid(), signal.SIGTERM)
+print("goes on", flush=True)
+time.sleep(60)
+"""
 # What a streaming query over a stream does not need.
 UNUSED = (
     "headwater.aio_client",
@@ -82,3 +94,10 @@ def test_the_python_of_a_streaming_query_imports_only_what_it_uses() -> None:
     imported = json.loads(run(PLANNING).stdout)
     assert "headwater.spark.log.stream_reader" in imported
     assert [name for name in imported if name.startswith(UNUSED)] == []
+
+
+def test_a_process_that_does_not_come_to_its_end_is_ended() -> None:
+    """Spark sends one signal, which the process ignores while it notes its end."""
+    command = [sys.executable, "-c", STUCK]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("goes on\n", -signal.SIGALRM)

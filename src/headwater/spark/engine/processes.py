@@ -24,6 +24,7 @@ _print_exc = traceback.print_exc
 # modules are imported, the others by the first tasks. A cycle that is frozen and dies later is
 # never freed, so there is an end to it.
 _FREEZES = 10
+_END_S = 30
 
 
 def is_spark_process() -> bool:
@@ -40,9 +41,13 @@ def stop_on_signal() -> None:
 
 
 def end_undisturbed() -> None:
-    """Let a reader that stops finish: Spark closes its socket and sends SIGTERM behind that."""
+    """Let a reader that stops finish: Spark closes its socket and sends SIGTERM behind that.
+
+    It has ``_END_S`` for it: Spark sends no other signal, and a store may not answer.
+    """
     if signal.getsignal(signal.SIGTERM) is _end_of_stream:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.alarm(_END_S)
 
 
 def _end_of_stream(*_: object) -> None:
