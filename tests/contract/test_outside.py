@@ -41,7 +41,7 @@ for module in pkgutil.walk_packages(headwater.__path__, "headwater.", onerror=la
 print(imported)
 """
 SQL = ("sqlalchemy", "psycopg")
-SERVE = ("httptools", "uvloop")
+SERVE = ("httptools", "uvloop", "jinja2")
 OTEL = ("opentelemetry",)
 SPARK = (
     "pyspark",

@@ -71,7 +71,7 @@ def both_releases(folder: Path) -> tuple[Release, Release]:
 def copy_tree(tree: Path) -> None:
     """Copy what a wheel is built of."""
     shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, tree / file)
 
 

@@ -21,7 +21,7 @@ sys.meta_path.insert(0, NotInstalled())
 {program}
 """
 CLI = "from headwater.cli.main import app; sys.argv[0] = 'headwater'; app()"
-EXTRAS = ("sqlalchemy", "psycopg", "greenlet", "httptools", "uvloop", "pyspark")
+EXTRAS = ("sqlalchemy", "psycopg", "greenlet", "httptools", "uvloop", "jinja2", "pyspark")
 
 
 def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
