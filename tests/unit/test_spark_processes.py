@@ -46,7 +46,7 @@ source.streamReader(source.schema())
 print(json.dumps([name for name in sys.modules if name.startswith("headwater")]))
 """
 STUCK = """
-import os, signal, time
+import os, signal
 from headwater.spark.engine import processes
 
 processes._END_S = 1
@@ -54,7 +54,7 @@ signal.signal(signal.SIGTERM, processes._end_of_stream)
 processes.end_undisturbed()
 os.kill(os.getpid(), signal.SIGTERM)
 print("goes on", flush=True)
-time.sleep(60)
+signal.pause()
 """
 # What a streaming query over a stream does not need.
 UNUSED = (
