@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def test_redis_cli_prints_what_the_page_shows() -> None:
     with Server() as store, serving("--store", store.url, "--workers", "2") as port:
         for words, printed in examples:
             done = subprocess.run(
-                ["sh", "-c", f"{redis_cli()} {words}"],
+                ["sh", "-c", f"{shlex.quote(str(redis_cli()))} {words}"],
                 env=os.environ | {"PORT": str(port)},
                 capture_output=True,
                 text=True,
