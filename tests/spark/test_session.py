@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,25 @@ def test_only_a_local_session_with_this_python_is_known_without_asking(
     monkeypatch.setattr(context, "master", "spark://host:7077")
     assert not starts_this_python(context)
     assert unknown_formats(spark, [*_FORMATS]) == [], "Spark says so, when it is asked"
+
+
+def test_a_session_starts_from_a_path_with_spaces(tmp_path: Path) -> None:
+    place = tmp_path / "a path with spaces"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src" / "headwater", place / "headwater", ignore=ignored)
+    program = (
+        "import headwater.spark as spark; print(spark.__file__);"
+        "print(spark.session('local[1]').range(3).count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(place)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[:2] == [str(place / "headwater/spark/__init__.py"), "3"]
 
 
 def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> None:

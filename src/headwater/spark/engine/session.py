@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater.errors import InvalidInput, SparkMissing
@@ -101,9 +102,10 @@ def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) 
     is_local = not submitted and named.startswith("local")
     settings: dict[str, object] = dict(_SETTINGS)
     if not submitted:
-        quiet = files("headwater.spark.engine").joinpath("log4j2.properties")
+        # As a URI, which has no spaces: Spark cuts options there.
+        quiet = Path(str(files("headwater.spark.engine").joinpath("log4j2.properties"))).as_uri()
         settings["spark.driver.extraJavaOptions"] = (
-            f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile=file:{quiet}"
+            f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={quiet}"
         )
         if is_local:
             settings |= _LOCAL_SETTINGS
