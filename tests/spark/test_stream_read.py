@@ -124,7 +124,7 @@ def children(spark: SparkSession) -> str:
     jvm = spark._jvm
     assert jvm is not None
     parent = jvm.java.lang.ProcessHandle.current().pid()
-    words = ["ps", "-o", "args", "--ppid", str(parent)]
+    words = ["ps", "-ww", "-o", "args", "--ppid", str(parent)]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 

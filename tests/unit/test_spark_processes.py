@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from headwater.spark.engine.wrappers import install_wrapper
 
 FREEZING = """
 import gc, json
@@ -101,3 +107,15 @@ def test_a_process_that_does_not_come_to_its_end_is_ended() -> None:
     command = [sys.executable, "-c", STUCK]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("goes on\n", -signal.SIGALRM)
+
+
+def test_without_a_cache_a_program_has_one_wrapper_for_as_long_as_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_folder = tmp_path / "cache"
+    no_folder.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(no_folder))
+    first = install_wrapper("python", "#!/bin/sh\n")
+    assert first is not None
+    assert install_wrapper("python", "#!/bin/sh\n") == first
+    assert os.access(first, os.X_OK)

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 
@@ -27,11 +28,17 @@ def install_wrapper(program: str, script: str) -> Path | None:
 
 
 def _places() -> Iterator[Path]:
-    """Return where a wrapper may be installed: the user's cache, else a new directory."""
-    cache = os.environ.get("XDG_CACHE_HOME")
+    """Return where a wrapper may be installed: the user's cache, else a place of this process."""
+    named = os.environ.get("XDG_CACHE_HOME")
     with contextlib.suppress(RuntimeError):
-        yield Path(cache) if cache else Path.home() / ".cache"
-    yield Path(tempfile.mkdtemp(prefix="headwater-"))
+        yield Path(named) if named else Path.home() / ".cache"
+    yield _own_directory()
+
+
+@cache
+def _own_directory() -> Path:
+    """Return a new directory, the same for all wrappers of this process."""
+    return Path(tempfile.mkdtemp(prefix="headwater-"))
 
 
 def _install(wrapper: Path, script: str) -> None:
