@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
@@ -124,9 +125,13 @@ def test_a_session_that_was_there_outlives_a_command(
 
 def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:
     file = run(embedded_url, "spark", "entry").out.strip()
+    named = {"PYSPARK_PYTHON": sys.executable}
+    if " " in sys.executable:
+        # Spark's script asks Python for its home, and does not quote the path of Python.
+        named["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     done = subprocess.run(
         [Path(sys.executable).with_name("spark-submit"), file, "reconcile", "nowhere", "--fix"],
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        env=os.environ | named,
         capture_output=True,
         text=True,
         check=False,
