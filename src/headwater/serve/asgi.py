@@ -228,7 +228,7 @@ class AsgiApp:
         """Read the body of a request that was admitted; raises Refused, _ClientGone."""
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
-        most = self._max_body if admitted.known else 0
+        most = self._max_body if admitted.known else admitted.strange_bytes
         if length.isdigit() and int(length) > most:
             raise self._too_large(admitted)
         pieces = []

@@ -44,6 +44,7 @@ STATUSES: Final[dict[type[HeadwaterError], int]] = {
     errors.DatabaseUnreachable: 503,
     errors.DatabaseRefused: 502,
     errors.UnknownConsumer: 404,
+    errors.UnknownTimedJob: 404,
     HeadwaterError: 500,
 }
 

@@ -38,13 +38,12 @@ class Action(NamedTuple):
     back: str
     careful: bool = False
 
-    @property
-    def curl(self) -> str:
-        """The same as a request of HTTP."""
+    def curl(self, address: str) -> str:
+        """Return the same as a request of HTTP to a server."""
         words = ["curl", "-X", self.method]
         if self.body is not None:
             words += ["-H", "content-type: application/json", "-d", json.dumps(self.body)]
-        words.append(f"http://127.0.0.1:6300{self.path}")
+        words.append(f"{address}{self.path}")
         return shlex.join(words)
 
 

@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
-from headwater.errors import HeadwaterError, InvalidInput
+from headwater.errors import HeadwaterError
 from headwater.release import __version__
+from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions import ACTIONS, Action
 from headwater.serve.console.assets import Asset, find_asset
@@ -32,6 +33,8 @@ from headwater.serve.tokens import Grant
 log = logging.getLogger("headwater.serve.console")
 
 HOME: Final = "/console"
+# What a stranger may send: a form with a token.
+_FORM_BYTES: Final = 4096
 _HTML: Final = "text/html; charset=utf-8"
 _SAFE: Final = (
     b"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -78,7 +81,7 @@ class Console:
     @property
     def headers(self) -> frozenset[bytes]:
         """The names of the headers that it looks at, in lower case."""
-        return self._api.headers | {b"cookie", b"sec-fetch-site", b"if-none-match"}
+        return self._api.headers | {b"referer", b"sec-fetch-site"}
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head; raises Refused."""
@@ -106,8 +109,7 @@ class Console:
         if asset is not None:
             return Admitted(asset, known=not self.needs_token)
         if path == HOME + "/sign-in":
-            # A form of a stranger is small, and the limits of anonymous clients hold.
-            return Admitted(_SigningIn(grant is not None), known=True)
+            return Admitted(_SigningIn(grant is not None), grant is not None, _FORM_BYTES)
         if grant is None or grant.widest is None:
             return Admitted(_SigningIn(False), known=False)
         if path == HOME + "/act":
@@ -161,8 +163,8 @@ class Console:
         except Refused as refused:
             return self._fault(request, grant, refused.status, str(refused))
         except HeadwaterError as error:
-            status = 400 if isinstance(error, InvalidInput) else 503
-            return self._fault(request, grant, status, f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            return self._fault(request, grant, status_of(error), text)
         except Exception as error:  # noqa: BLE001  a page says what it can
             fault = own_fault(error)
             return self._fault(request, grant, fault.status, str(fault))
@@ -184,7 +186,7 @@ class Console:
             "root": root,
             "place": place,
             "nav": NAVIGATION,
-            "store": call.served.hw.store.where,
+            "store": call.served.hw.store.where if call.grant.widest else "",
             "holder": call.grant.holder,
             "read_only": call.read_only,
             "needs_token": self.needs_token,
@@ -219,7 +221,8 @@ class Console:
         log.info("%s signed in to the console", grant.holder)
         back = form.get("back") or HOME
         back = back if back.startswith(HOME) else HOME
-        return _redirect(root + back.removeprefix(HOME), _cookie(token, root))
+        secure = (request.headers or {}).get(b"origin", b"").startswith(b"https:")
+        return _redirect(root + back.removeprefix(HOME), _cookie(token, root, secure=secure))
 
     def _check_own_page(self, request: Request) -> None:
         """Check that a form was sent by a page of this server; raises Refused."""
@@ -235,7 +238,7 @@ class Console:
         call = self._call(request, grant)
         if request.method == "POST":
             self._check_own_page(request)
-            form = dict(parse_qsl(request.body.decode(), keep_blank_values=True))
+            form = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
             call = replace(call, query=form)
         prepare = ACTIONS.get(call.query.get("do", ""))
         if prepare is None:
@@ -246,7 +249,8 @@ class Console:
             raise Refused(403, f"{action.title}: {why}")
         root = request.root + HOME
         if request.method != "POST":
-            context = {"action": action, "fields": call.query, "back": root + action.back}
+            back, curl = root + action.back, action.curl(_address(request))
+            context = {"action": action, "fields": call.query, "back": back, "curl": curl}
             return self._page(call, "act.html", "", context)
         reply = await self._made(request, grant, action)
         if reply.status >= 300:
@@ -284,10 +288,13 @@ class Console:
         """Count a request that is answered."""
         self._api.count(reply)
 
-    async def close(self) -> None:
-        """Wait until no page is under way."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+
+def _address(request: Request) -> str:
+    """Return the address under which the browser has asked for a page."""
+    headers = request.headers or {}
+    scheme = "https" if headers.get(b"referer", b"").startswith(b"https:") else "http"
+    host = headers.get(b"host", b"").decode("latin-1") or "127.0.0.1:6300"
+    return f"{scheme}://{host}{request.root}"
 
 
 def _is_own(path: str) -> bool:
@@ -299,10 +306,12 @@ def _redirect(where: str, *headers: bytes) -> Reply:
     return Reply(303, b"", _HTML, _SAFE + line + b"".join(headers))
 
 
-def _cookie(token: str, path: str, age: int | None = None) -> bytes:
+def _cookie(token: str, path: str, age: int | None = None, *, secure: bool = False) -> bytes:
     words = (
         f"{TOKEN_COOKIE.decode()}={quote(token, safe='')}; Path={path}; HttpOnly; SameSite=Strict"
     )
+    if secure:
+        words += "; Secure"
     if age is not None:
         words += f"; Max-Age={age}"
     return f"Set-Cookie: {words}\r\n".encode()

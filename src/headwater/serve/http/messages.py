@@ -27,11 +27,13 @@ class Refused(Exception):
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """What was decided of a request by its head: what it asks for, as its handler knows it.
 
-    ``known`` says that the client has shown a token, or needs none.
+    ``known`` says that the client has shown a token, or needs none. One that is not may send a body
+    of ``strange_bytes``.
     """
 
     action: Any
     known: bool
+    strange_bytes: int = 0
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

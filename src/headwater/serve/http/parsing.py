@@ -266,7 +266,7 @@ class RequestParser:
                 raise
             self._action, self._refusal = "", refused.with_traceback(None)
         else:
-            if not admitted.known and (self._length or self._chunked):
+            if not admitted.known and (self._chunked or self._length > admitted.strange_bytes):
                 raise Refused(401, "a request with a body needs a token here")
             if self._length > limits.max_body:
                 raise self._body_too_large()
