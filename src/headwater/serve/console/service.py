@@ -288,6 +288,11 @@ class Console:
         """Count a request that is answered."""
         self._api.count(reply)
 
+    async def close(self) -> None:
+        """Wait until no page is under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
 
 def _address(request: Request) -> str:
     """Return the address under which the browser has asked for a page."""
