@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import headwater
 from headwater import Headwater
 from headwater.outbox import Consumer, Outbox
-from headwater.serve.console.pages import PAGES
+from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope

@@ -20,10 +20,11 @@ from headwater.errors import HeadwaterError
 from headwater.release import __version__
 from headwater.serve.api.problems import status_of
 from headwater.serve.api.service import Answer, ApiService
-from headwater.serve.console.actions import ACTIONS, Action
+from headwater.serve.console.actions.action import Action
+from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsolePage, PageCall
-from headwater.serve.console.pages import NAVIGATION, PAGES
+from headwater.serve.console.pages.table import NAVIGATION, PAGES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault

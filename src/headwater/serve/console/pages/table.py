@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.calls import ConsolePage
-from headwater.serve.console.letters import show_dead
-from headwater.serve.console.overview import show_overview
-from headwater.serve.console.pipelines import (
+from headwater.serve.console.pages.letters import show_dead
+from headwater.serve.console.pages.overview import show_overview
+from headwater.serve.console.pages.pipelines import (
     show_outbox,
     show_spark,
     show_timed,
     show_timed_job,
 )
-from headwater.serve.console.queues import show_queue, show_queues
-from headwater.serve.console.store import show_audit, show_lists, show_store
-from headwater.serve.console.streams import show_group, show_stream, show_streams
+from headwater.serve.console.pages.queues import show_queue, show_queues
+from headwater.serve.console.pages.store import show_audit, show_lists, show_store
+from headwater.serve.console.pages.streams import show_group, show_stream, show_streams
 
 NAVIGATION: Final = (
     ("Overview", ""),

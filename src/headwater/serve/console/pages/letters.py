@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from headwater.failures import Cause
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.links import group_link, queue_link
-from headwater.serve.console.overview import MOST
+from headwater.serve.console.pages.overview import MOST
 from headwater.serve.tokens import Scope
 from headwater.views import overview
 

@@ -1,0 +1,1 @@
+"""What the console can change, by object."""
