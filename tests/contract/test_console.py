@@ -20,12 +20,10 @@ from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope
-from headwater.timed.runner import TimedRunner
 from tests.support.api import Answer, ApiClient, ApiServer
+from tests.support.console import Filled, path_of, send
 from tests.support.consumers import create_tables
 from tests.support.stores import Stores
-
-EVIL = "<script>alert(1)</script>\"'&"
 
 
 @pytest.fixture(scope="module")
@@ -45,55 +43,9 @@ def browser(api: ApiServer) -> ApiClient:
     return api.client()
 
 
-class Filled:
-    """A stream with a group that has everything a ruler shows, and a queue with dead letters."""
-
-    def __init__(self, hw: Headwater) -> None:
-        mark = secrets.token_hex(4)
-        self.stream = hw.stream(f"console-{mark}{EVIL}")
-        self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
-        for _ in range(3):
-            self.stream.write("tail", b"3")
-        self.stream.evict(100)
-        self.group = self.stream.group("mail", dead_letters=True)
-        held = self.group.read(1000, ack_ms=60_000)
-        self.group.ack(held[:400], held[600:])
-        self.group.bury(held[500], error=ValueError(EVIL))
-        self.stream.register_reader(f"spark{EVIL}", 2000)
-        self.queue = hw.queue(f"console-{mark}")
-        self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
-        taken = self.queue.pop(1, ack_ms=60_000)
-        self.queue.bury(*taken, error=RuntimeError(EVIL))
-        self.job = f"tidy-{mark}"
-        runner = TimedRunner(hw)
-        runner.every("5m", name=self.job)(lambda: None)
-        runner.run_due()
-
-
 @pytest.fixture(scope="module")
 def filled(hw: Headwater) -> Filled:
     return Filled(hw)
-
-
-def part(name: str) -> str:
-    return quote(name, safe="")
-
-
-def path_of(page: str, filled: Filled) -> str:
-    names = {
-        "{stream}": filled.stream.name,
-        "{group}": "mail",
-        "{queue}": filled.queue.name,
-        "{job}": filled.job,
-    }
-    words = [part(names[word]) if word in names else word for word in page.split("/")]
-    return "/console" + "/".join(words)
-
-
-def send(client: ApiClient, path: str, origin: str = "", **form: str) -> Answer:
-    media = "application/x-www-form-urlencoded"
-    headers = {"Origin": origin} if origin else {}
-    return client.ask("POST", path, urlencode(form).encode(), media=media, headers=headers)
 
 
 def text_of(answer: Answer) -> str:

@@ -1,0 +1,66 @@
+"""A store with something on every page of the console, all of it written by a hostile producer."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from headwater import Headwater
+from headwater.timed.runner import TimedRunner
+from tests.support.api import Answer, ApiClient
+
+# Wherever this is not escaped, in a text or in an attribute, a page has an image that no template
+# makes, and runs its code. A name has no white space.
+EVIL = """"'><script>alert(1)</script><img/src="x"/onerror=alert(1)>&amp;"""
+
+
+class Filled:
+    """A stream with a group that has everything a ruler shows, a queue with dead letters, a job.
+
+    ``names`` has what a page's path is made of, by the word between its braces.
+    """
+
+    def __init__(self, hw: Headwater) -> None:
+        mark = secrets.token_hex(4)
+        self.stream = hw.stream(f"console-{mark}{EVIL}")
+        self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
+        for _ in range(3):
+            self.stream.write("tail", b"3")
+        self.stream.evict(100)
+        self.group = self.stream.group("mail", dead_letters=True)
+        held = self.group.read(1000, ack_ms=60_000)
+        self.group.ack(held[:400], held[600:])
+        self.group.bury(held[500], error=ValueError(EVIL))
+        self.stream.register_reader(f"spark{EVIL}", 2000)
+        self.queue = hw.queue(f"console-{mark}")
+        self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
+        taken = self.queue.pop(1, ack_ms=60_000)
+        self.queue.bury(*taken, error=RuntimeError(EVIL))
+        self.job = f"tidy-{mark}"
+        runner = TimedRunner(hw)
+        runner.every("5m", name=self.job)(lambda: None)
+        runner.run_due()
+        self.names = {
+            "stream": self.stream.name,
+            "group": self.group.name,
+            "queue": self.queue.name,
+            "job": self.job,
+        }
+
+
+def path_of(page: str, filled: Filled) -> str:
+    """Return the address of a page of the table, about the objects of a filled store."""
+    words = [
+        quote(filled.names[word.strip("{}")], safe="") if word.startswith("{") else word
+        for word in page.split("/")
+    ]
+    return "/console" + "/".join(words)
+
+
+def send(client: ApiClient, path: str, origin: str = "", **form: Any) -> Answer:
+    """Send a form as a browser does."""
+    media = "application/x-www-form-urlencoded"
+    headers = {"Origin": origin} if origin else {}
+    return client.ask("POST", path, urlencode(form).encode(), media=media, headers=headers)
