@@ -19,7 +19,10 @@ Show: TypeAlias = "Callable[[PageCall], Awaitable[Context]]"
 
 
 class ConsolePage(NamedTuple):
-    """One page: where it is, what it shows, and under which word of the navigation."""
+    """One page: where it is, what it shows, and under which word of the navigation.
+
+    A page without a template is answered as JSON: what scripts ask for, such as points of charts.
+    """
 
     path: str
     show: Show

@@ -177,6 +177,8 @@ class Console:
     async def _show(self, request: Request, shown: _Shown) -> Reply:
         call = self._call(request, shown.grant, shown.names)
         context = await shown.page.show(call)
+        if not shown.page.template:
+            return Reply(200, msgspec.json.encode(context), "application/json", _SAFE)
         return self._page(call, shown.page.template, shown.page.place, context)
 
     def _page(
