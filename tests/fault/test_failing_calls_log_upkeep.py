@@ -15,6 +15,8 @@ from headwater.log import housekeeping, retention, staging
 from headwater.log.extents import borders
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
+from headwater.log.profile import stream_profile
+from headwater.log.types import Retention
 from headwater.store.call import Call, Operation
 from tests.support.entries import entries, pairs
 from tests.support.failing_calls import FailingServer, Failure, stopped
@@ -306,6 +308,9 @@ def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
         stream.write_many(FEW, producer="p", sequence=1)
         handle = StreamHandle(stream.name, set())
         failing.hw.store.run(borders(stream.name, 1, 1800, 1, 2))
+        for sample in (1, 100):
+            failing.hw.store.run(stream_profile(stream.name, 700, 10_000, sample))
+        failing.hw.store.run(retention.preview(handle.key, Retention(max_bytes=0, max_age_ms=0)))
         failing.hw.store.run(retention.tidy(handle.key, 0, 0))
         failing.hw.store.run(staging.finish_left(handle, 0))
         return failing.hw.store.run(housekeeping.keep(handle))

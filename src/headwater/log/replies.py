@@ -200,6 +200,16 @@ class RetainReply(NamedTuple):
     held_by: bytes
 
 
+class RetainPreviewReply(NamedTuple):
+    """hw_stream_retain_preview. ``place`` is where the next call goes on, -1 at the end."""
+
+    first: int
+    last: int
+    limit: int
+    place: int
+    bytes: int
+
+
 class TidyReply(NamedTuple):
     """hw_stream_tidy: how many were forgotten, and where the next call goes on, -1 at the end."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import NamedTuple
 
 from headwater.errors import InvalidInput
 from headwater.inputs import Duration, whole_ms
@@ -13,15 +14,36 @@ from headwater.log.handles import Start, StreamHandle, check_start
 from headwater.log.keys import DELETED, STREAMS
 from headwater.log.limits import MAX_OFFSET, check_count, check_name
 from headwater.log.reading import offset_at
-from headwater.log.replies import DeleteReply, EvictReply, RetainReply, TidyReply
+from headwater.log.replies import (
+    DeleteReply,
+    EvictReply,
+    RetainPreviewReply,
+    RetainReply,
+    TidyReply,
+)
 from headwater.log.types import Retained, Retention
 from headwater.store.call import Argument, Call, Operation
 
 PRODUCER_MS = 7 * 24 * 3600 * 1000
 MEMBER_MS = 3600 * 1000
 
+# A preview looks at so many times 256 nodes, which are about 10^8 messages.
+_MOST_PREVIEWS = 400
+
 # There were more readers than one call of hw_stream_evict asks for their positions.
 ASK_AGAIN = 2
+
+
+class RetentionPreview(NamedTuple):
+    """What a policy would evict: ``first`` to ``limit`` of a stream that ends at ``last``.
+
+    ``more``: there are so many nodes that it would evict even more.
+    """
+
+    first: int
+    last: int
+    limit: int
+    more: bool
 
 
 def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[int]:
@@ -59,10 +81,30 @@ def evict(stream: StreamHandle, n: int, past_readers: bool = True) -> Operation[
 
 def retain(key: str, policy: Retention, force: bool) -> Operation[Retained]:
     """Set the retention policy and apply it."""
+    return (yield from _retain(key, ("set", int(force), *_words(policy)), int(force)))
+
+
+def _words(policy: Retention) -> list[Argument]:
     words: list[Argument] = []
     for name, limit in asdict(policy).items():
         words += [name, "" if limit is None else check_count(limit, name, MAX_OFFSET)]
-    return (yield from _retain(key, ("set", int(force), *words), int(force)))
+    return words
+
+
+def preview(key: str, policy: Retention) -> Operation[RetentionPreview]:
+    """Return how far a policy would evict now, if no reader held it up; changes nothing.
+
+    A round trip for each 256 nodes that a limit of age or bytes would evict, 400 at most.
+    """
+    words = _words(policy)
+    place = freed = 0
+    for _ in range(_MOST_PREVIEWS):
+        call = Call("hw_stream_retain_preview", key, (place, freed, *words), read_only=True)
+        reply = RetainPreviewReply(*(yield call))
+        if reply.place < 0:
+            break
+        place, freed = reply.place, reply.bytes
+    return RetentionPreview(reply.first, reply.last, reply.limit, reply.place >= 0)
 
 
 def policy_of(

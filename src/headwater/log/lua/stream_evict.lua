@@ -28,23 +28,26 @@ redis.register_function{
 
 -- How far the policy wants to evict. Nodes are judged by their newest time, so that a node goes
 -- only when all of it is too old. Bounded: a later call goes on from the new first offset.
-local function retention_limit(K, stream, policy)
+-- place, freed: of nodes that are left out because they would go before, and of their bytes.
+-- Returns the limit, and what the next call leaves out when there may be more to go.
+local function retention_limit(K, stream, policy, place, freed)
   local limit = stream.first - 1
   if policy.max_count then limit = math.max(limit, limit_for(K, stream, policy.max_count)) end
   local too_old = policy.max_age_ms and server_ms() - policy.max_age_ms
   local too_much = 0
   if policy.max_bytes then
-    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - policy.max_bytes + tail_bytes(K, stream)
+    too_much = tonumber(redis.call('HGET', K, 'bytes') or 0) - freed - policy.max_bytes + tail_bytes(K, stream)
   end
   if not too_old and too_much <= 0 then return limit end
-  local nodes = redis.call('ZRANGE', K .. ':index', 0, EVICT_NODES - 1, 'WITHSCORES')
+  local nodes = redis.call('ZRANGE', K .. ':index', place, place + EVICT_NODES - 1, 'WITHSCORES')
   for i = 1, #nodes, 2 do
     local node = parse_node(nodes[i])
     if not (too_old and node.newest < too_old) and too_much <= 0 then return limit end
     limit = math.max(limit, tonumber(nodes[i + 1]))
-    too_much = too_much - node.bytes
+    too_much, freed = too_much - node.bytes, freed + node.bytes
   end
-  if too_much > 0 and #nodes < 2 * EVICT_NODES then
+  if #nodes == 2 * EVICT_NODES then return limit, place + EVICT_NODES, freed end
+  if too_much > 0 then
     -- What is not sealed is weighed as a whole; a later call weighs again what this one leaves.
     local tail = stream.last - math.max(stream.sealed, limit)
     if tail > 0 then
@@ -52,7 +55,7 @@ local function retention_limit(K, stream, policy)
       limit = math.max(limit, stream.sealed) + math.min(tail, math.ceil(too_much / each))
     end
   end
-  if too_old and #nodes < 2 * EVICT_NODES then
+  if too_old then
     local tail = redis.call('XRANGE', K .. ':tail', '0-' .. digits(stream.sealed + 1), '+', 'COUNT', 1024)
     for _, entry in ipairs(tail) do
       local time = time_of(entry_field(entry, 't') or '')
@@ -62,6 +65,25 @@ local function retention_limit(K, stream, policy)
   end
   return limit
 end
+
+--[[
+  hw_stream_retain_preview: how far a retention policy would evict, if no reader held it up. Changes nothing.
+  KEYS   1 the stream
+  ARGV   1 place and 2 bytes to go on from, 0 and 0 to begin
+         3.. the policy: limit, value, ... as hw_stream_retain takes it
+  Reply  { first, last, the last offset that would go, place to go on from or -1, bytes to go on from }
+]]
+redis.register_function{
+  function_name = 'hw_stream_retain_preview',
+  callback = function(keys, args)
+    local K, place, freed = keys[1], tonumber(args[1]), tonumber(args[2])
+    local stream, policy = load_stream(K), {}
+    for i = 3, #args, 2 do policy[args[i]] = tonumber(args[i + 1]) end
+    local limit, following, bytes = retention_limit(K, stream, policy, place, freed)
+    return { stream.first, stream.last, math.min(limit, stream.last), following or -1, bytes or 0 }
+  end,
+  flags = { 'no-writes' },
+}
 
 --[[
   hw_stream_retain: set the retention policy when given, and apply it.
@@ -83,7 +105,7 @@ redis.register_function{
       for i = 3, #args, 2 do policy[args[i]] = args[i + 1] end
       set_retention(K, policy)
     end
-    local wanted = retention_limit(K, stream, load_retention(K))
+    local wanted = retention_limit(K, stream, load_retention(K), 0, 0)
     local limit, who, unsure = wanted, '', false
     if force ~= '1' then
       local needed, reader
