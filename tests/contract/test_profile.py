@@ -1,4 +1,4 @@
-"""A profile says how messages lie over time and in nodes, and a preview what a policy would evict."""
+"""A profile says how messages lie over time and in nodes; a preview, what a policy would evict."""
 
 from __future__ import annotations
 

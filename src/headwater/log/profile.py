@@ -1,4 +1,4 @@
-"""The profile of a stream: how its messages lie over offsets, times and bytes, drawn from its nodes.
+"""The profile of a stream: how its messages lie over offsets, times and bytes, by its nodes.
 
 No message is read. The index of nodes is looked at in so many places as the picture has, so that a
 stream of any length costs as much as a short one. What lies between two places is taken to lie
@@ -129,7 +129,9 @@ def histogram(profile: StreamProfile, low: int, high: int, bars: int) -> list[Ti
     reached = [low - 1, *(_offset_by(points, edge) for edge in edges[1:-1]), high]
     reached = [max(min(offset, high), low - 1) for offset in reached]
     return [
-        TimeBar(edges[bar], edges[bar + 1], reached[bar] + 1, max(reached[bar + 1] - reached[bar], 0))
+        TimeBar(
+            edges[bar], edges[bar + 1], reached[bar] + 1, max(reached[bar + 1] - reached[bar], 0)
+        )
         for bar in range(len(edges) - 1)
     ]
 

@@ -69,9 +69,9 @@ end
 --[[
   hw_stream_retain_preview: how far a retention policy would evict, if no reader held it up. Changes nothing.
   KEYS   1 the stream
-  ARGV   1 place and 2 bytes to go on from, 0 and 0 to begin
+  ARGV   1 place to go on from, 0 to begin   2 bytes of what was before it, 0 to begin
          3.. the policy: limit, value, ... as hw_stream_retain takes it
-  Reply  { first, last, the last offset that would go, place to go on from or -1, bytes to go on from }
+  Reply  { first, last, the last offset that would go, place to go on from or -1, bytes of what is before it }
 ]]
 redis.register_function{
   function_name = 'hw_stream_retain_preview',
