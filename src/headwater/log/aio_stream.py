@@ -17,6 +17,7 @@ from headwater.log import (
     node,
     reading,
     retention,
+    searching,
     staging,
     writing,
 )
@@ -29,6 +30,7 @@ from headwater.log.types import (
     Passage,
     Published,
     Retained,
+    Searched,
     StreamInfo,
     WithInfo,
 )
@@ -172,6 +174,25 @@ class AsyncStream(Generic[D]):
             )
             for batch in batches:
                 yield with_maps(batch) if headers else batch
+
+    async def search(
+        self,
+        *,
+        tag: str | None = None,
+        text: str | None = None,
+        where: str | None = None,
+        start: int | None = None,
+        newest_first: bool = False,
+        count: int = 100,
+        max_messages: int | None = None,
+        max_ms: int | None = None,
+    ) -> Searched[D]:
+        """Search for messages within a budget; see Stream.search."""
+        asked = searching.SearchRequest(
+            tag, text, where, start, newest_first, count, max_messages, max_ms
+        )
+        found = await self._run(searching.search(self._handle, asked))
+        return found._replace(messages=self._handle.decoded(found.messages))
 
     async def info(self) -> StreamInfo:
         """Return where the stream stands."""

@@ -115,7 +115,7 @@ class PackedRun(NamedTuple):
         tags, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         if self.headed:
             headers = batch.column("headers").to_pylist()
-            return list(map(_message, offsets, tags, values, times, repeat(attempt), headers))
+            return list(map(message_of, offsets, tags, values, times, repeat(attempt), headers))
         attempts = (repeat(attempt),) if attempt else ()
         made: Callable[..., Message] = Message
         return list(map(made, offsets, tags, values, times, *attempts))
@@ -166,7 +166,7 @@ class PlainRun(NamedTuple):
     def messages(self, attempt: int = 0) -> list[Message]:
         """See Run."""
         if self.headers:
-            return [_message(*row, attempt, self.headers.get(row[0], b"")) for row in self.rows]
+            return [message_of(*row, attempt, self.headers.get(row[0], b"")) for row in self.rows]
         return [Message(*row, attempt) for row in self.rows]
 
     def to_arrow(self, *, headers: bool = False) -> pa.RecordBatch:
@@ -182,9 +182,10 @@ class PlainRun(NamedTuple):
         )
 
 
-def _message(
+def message_of(
     offset: int, tag: str, value: bytes, time: int, attempt: int, headers: bytes
 ) -> Message:
+    """Return a message; ``headers`` are as they are stored, empty for none."""
     if not headers:
         return Message(offset, tag, value, time, attempt)
     return HeadedMessage(offset, tag, value, time, attempt, Headers.stored(headers))

@@ -17,6 +17,7 @@ from headwater.log import (
     node,
     reading,
     retention,
+    searching,
     staging,
     writing,
 )
@@ -29,6 +30,7 @@ from headwater.log.types import (
     Passage,
     Published,
     Retained,
+    Searched,
     StreamInfo,
     WithInfo,
 )
@@ -220,6 +222,31 @@ class Stream(Generic[D]):
         while at and at < end:
             batches, at, *_ = self._run(reading.scan_part(self._handle, at, end, headers=headers))
             yield from map(with_maps, batches) if headers else batches
+
+    def search(
+        self,
+        *,
+        tag: str | None = None,
+        text: str | None = None,
+        where: str | None = None,
+        start: int | None = None,
+        newest_first: bool = False,
+        count: int = 100,
+        max_messages: int | None = None,
+        max_ms: int | None = None,
+    ) -> Searched[D]:
+        """Search for messages by tag, by a text in the value, by a field of a JSON value.
+
+        In ``tag`` a * stands for any text; ``where`` is like ``fare.amount>12``. All that are given
+        must hold. It begins at ``start``, or at the end with ``newest_first``, reads all messages
+        on its way, and stops after ``count`` found, ``max_messages`` looked at or ``max_ms``: then
+        ``next`` of the answer is where to go on.
+        """
+        asked = searching.SearchRequest(
+            tag, text, where, start, newest_first, count, max_messages, max_ms
+        )
+        found = self._run(searching.search(self._handle, asked))
+        return found._replace(messages=self._handle.decoded(found.messages))
 
     def info(self) -> StreamInfo:
         """Return where the stream stands."""

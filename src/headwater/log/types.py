@@ -81,6 +81,24 @@ class Passage(NamedTuple, Generic[D]):
     last: int
 
 
+class Searched(NamedTuple, Generic[D]):
+    """What a search found, and how far it came.
+
+    It has looked at ``searched`` messages, all of those in ``low``..``high``. ``next`` is the
+    offset to go on from in the same direction; None when there is no more. The stream held
+    ``first``..``last``.
+    """
+
+    messages: list[Message[D]]
+    searched: int
+    low: int
+    high: int
+    next: int | None
+    first: int
+    last: int
+    ms: int
+
+
 class WithInfo(NamedTuple, Generic[Found]):
     """What a read found, and the ``first`` and ``last`` offset that the stream held at that moment.
 

@@ -6,12 +6,14 @@ import typer
 
 import headwater.cli.stream.groups as groups
 import headwater.cli.stream.messages as messages
+import headwater.cli.stream.searching as searching
 import headwater.cli.stream.upkeep as upkeep
 
 app = typer.Typer(no_args_is_help=True, help="Write, read and look after streams.")
 app.command("list")(upkeep.list_streams)
 app.command("write")(messages.write)
 app.command("read")(messages.read)
+app.command("search")(searching.search)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)

@@ -14,13 +14,14 @@ from headwater.inputs import check_name
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import BlockMs, ListQuery, ReadCount, Start
+from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
 from headwater.views.overview import some_streams
 from headwater.views.record import View
+from headwater.views.searches import SearchedView
 from headwater.views.streams import (
     LinesWrittenView,
     MessageView,
@@ -31,6 +32,8 @@ from headwater.views.streams import (
 # A body of up to this size is written together with those of other requests.
 _BATCHED_BYTES: Final = 16 * 1024
 _PAGE: Final = 1000
+# How long a search may take at most; it holds up other requests of its process a little.
+MAX_SEARCH_MS: Final = 10_000
 
 
 class StreamsView(View, frozen=True, kw_only=True):
@@ -81,6 +84,23 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Where a tail begins, unless the header Last-Event-ID says where it goes on."""
 
     from_: Start = msgspec.field(default="last", name="from")
+
+
+class SearchQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """What is searched for, from where on, and how much that may take.
+
+    In ``tag`` a * stands for any text; ``text`` is in the value, and ``where`` is a condition on a
+    field of a JSON value, like ``fare.amount>12``.
+    """
+
+    tag: str | None = None
+    text: str | None = None
+    where: str | None = None
+    from_: Start = msgspec.field(default="first", name="from")
+    newest_first: bool = False
+    count: Count = 100
+    max_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    max_ms: Annotated[int, Meta(ge=1, le=MAX_SEARCH_MS)] = 1000
 
 
 class OffsetQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -237,6 +257,28 @@ async def tail_stream(call: ApiCall) -> Answered:
     return StreamedReply(200, pieces, EVENTS, b"Cache-Control: no-store\r\n", endless=True)
 
 
+async def search_messages(call: ApiCall) -> SearchedView:
+    """Search for messages by tag, by a text in the value, or by a field of a JSON value.
+
+    It reads messages from an offset on, or back from it with newest_first, and stops when it has
+    found count messages, has looked at max_messages, or after max_ms. The next one goes on from
+    next.
+    """
+    query = call.query
+    at = None if query.from_ in ("first", "last") else query.from_
+    found = await call.hw.stream(call.name).search(
+        tag=query.tag,
+        text=query.text,
+        where=query.where,
+        start=at if query.from_ != "last" or query.newest_first else await _offset(call, "last"),
+        newest_first=query.newest_first,
+        count=query.count,
+        max_messages=query.max_messages,
+        max_ms=query.max_ms,
+    )
+    return SearchedView.of(found, call.name)
+
+
 async def list_streams(call: ApiCall) -> StreamsView:
     """List the streams that the token may read, by name."""
     names = [name for name in await call.hw.streams() if call.grant.allows(Scope.READ, name)]
@@ -283,6 +325,9 @@ STREAM_ROUTES: Final = (
         answer=PassageView,
         answers=(NDJSON, ARROW),
         waits=True,
+    ),
+    Route(
+        "GET", f"{_ONE}/search", search_messages, Scope.READ, query=SearchQuery, answer=SearchedView
     ),
     Route("GET", f"{_ONE}/tail", tail_stream, Scope.READ, query=TailQuery, answers=(EVENTS,)),
     Route("GET", f"{_ONE}/offset", get_offset_at, Scope.READ, query=OffsetQuery, answer=OffsetView),
