@@ -15,7 +15,7 @@ MOST_LINES = 350
 # The tree of errors is read as a whole.
 WHOLE = {"src/headwater/errors.py"}
 # Sharing a connection is for asyncio only: a thread has one to itself.
-WITHOUT_TWIN = {"src/headwater/store/aio_pipe.py"}
+WITHOUT_TWIN = {"src/headwater/store/aio_exchange.py", "src/headwater/store/aio_pipe.py"}
 EMPTY_WORDS = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 
 

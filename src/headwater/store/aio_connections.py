@@ -17,6 +17,7 @@ import redis.exceptions
 from hiredis import pack_command
 
 from headwater.store import faults, idle, unix_sockets
+from headwater.store.aio_exchange import AsyncExchange
 from headwater.store.aio_pipe import AsyncPipe
 from headwater.store.call import Key
 from headwater.store.connecting import (
@@ -84,11 +85,9 @@ class AsyncServerConnections:
             if wait_s is not None:
                 reply = await self._wait(connection, packed, asking, wait_s)
             else:
-                async with asyncio.timeout(REPLY_TIMEOUT_S):
-                    await connection.send_packed_command(packed, False)
-                    if asking:
-                        await connection.read_response()
-                    reply = await connection.read_response(disable_decoding=True)
+                exchange: AsyncExchange = connection.exchange
+                replies = await exchange.send(packed, [], 1 + asking, REPLY_TIMEOUT_S)
+                reply = _last(replies)
         except redis.ResponseError:
             if asking:
                 await connection.disconnect(nowait=True)
@@ -103,27 +102,34 @@ class AsyncServerConnections:
     async def _wait(self, connection: Any, packed: bytes, asking: bool, wait_s: float) -> Any:
         """Run a command that blocks; see ServerConnections._arrives for one that is overdue."""
         named = connection.client_id is not None
+        replies: list[Any] = []
+        commands = packed if named else CLIENT_ID + packed
+        done = connection.exchange.send(commands, replies, 1 + asking + (not named), None)
         try:
-            async with asyncio.timeout(wait_s + OVERDUE_S):
-                await connection.send_packed_command(packed if named else CLIENT_ID + packed, False)
-                if not named:
-                    connection.client_id = await _read_client_id(connection)
-                if asking:
-                    await connection.read_response()
-                return await connection.read_response(
-                    disable_decoding=True, disconnect_on_error=False
-                )
-        except TimeoutError:
-            if not connection.is_connected or not connection.client_id:
-                await connection.disconnect(nowait=True)
-                return None
+            await asyncio.wait((done,), timeout=wait_s + OVERDUE_S)
+            if not named and replies:
+                # 0 is nobody's number: that of a user who may not ask.
+                asked = replies[0]
+                connection.client_id = 0 if isinstance(asked, redis.ResponseError) else asked
+            if not done.done():
+                if not (connection.client_id and await self._unblock(connection.client_id)):
+                    await connection.disconnect(nowait=True)
+                    return None
+                await asyncio.wait((done,), timeout=REPLY_TIMEOUT_S)
+                if not done.done():
+                    raise TimeoutError("no answer in time")
+            done.result()
+        finally:
+            done.cancel()
+        return _last(replies if named else replies[1:])
+
+    async def _unblock(self, client_id: int) -> bool:
+        """Free a connection that is blocked; returns False where the server refuses that."""
         try:
-            await self.send("", ("CLIENT", "UNBLOCK", connection.client_id), fresh=True)
+            await self.send("", ("CLIENT", "UNBLOCK", client_id), fresh=True)
         except redis.ResponseError:
-            await connection.disconnect(nowait=True)
-            return None
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
-            return await connection.read_response(disable_decoding=True)
+            return False
+        return True
 
     async def send_all(self, commands: Sequence[tuple[Key, tuple[Any, ...]]]) -> list[Any]:
         """See StoreConnections.send_all."""
@@ -131,14 +137,8 @@ class AsyncServerConnections:
         replies: list[Any] = []
         try:
             await _make_ready(connection, fresh=True)
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
-                packed = b"".join(pack_command(command) for _, command in commands)
-                await connection.send_packed_command(packed, False)
-                while len(replies) < len(commands):
-                    try:
-                        replies.append(await connection.read_response(disable_decoding=True))
-                    except redis.ResponseError as error:
-                        replies.append(error)
+            packed = b"".join(pack_command(command) for _, command in commands)
+            await connection.exchange.send(packed, replies, len(commands), REPLY_TIMEOUT_S)
         except (redis.RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             return replies + [error] * (len(commands) - len(replies))
@@ -200,12 +200,12 @@ class AsyncServerConnections:
                 await self._idle.take().disconnect()
 
 
-async def _read_client_id(connection: Any) -> Any:
-    try:
-        return await connection.read_response()
-    except redis.ResponseError:
-        # A user who may not ask: 0 is nobody's number.
-        return 0
+def _last(replies: list[Any]) -> Any:
+    """Return the last of some replies; raises the first that is an error."""
+    for reply in replies:
+        if isinstance(reply, redis.RedisError):
+            raise reply
+    return replies[-1]
 
 
 def _close_now(connection: Any) -> None:
@@ -227,6 +227,7 @@ async def _connect(connection: Any) -> None:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await connection.connect()
+            connection.exchange = AsyncExchange(connection)
     except TimeoutError:
         raise faults.unsent(redis.TimeoutError("Timeout connecting to server")) from None
     except (redis.RedisError, OSError) as error:

@@ -69,7 +69,15 @@ def size_of(value: Any) -> int:
         return len(value)
     if isinstance(value, str):
         return len(value.encode())
-    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
+    size = 0
+    if isinstance(value, list | tuple):
+        for one in value:
+            # Most are bytes and numbers: for these no function is called.
+            if type(one) is bytes:
+                size += len(one)
+            elif type(one) is not int:
+                size += size_of(one)
+    return size
 
 
 @cache

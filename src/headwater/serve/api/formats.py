@@ -20,6 +20,8 @@ from headwater.log.runs import SCHEMA
 from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")
+# What most clients send.
+_USUAL: Final = pa.schema([("tag", pa.string()), ("value", pa.binary())])
 
 
 class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -82,7 +84,8 @@ def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
     try:
         reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
         schema = pa.ipc.read_schema(reader.read_next_message())
-        _check_schema(schema)
+        if schema != _USUAL:
+            _check_schema(schema)
         batches = []
         rows = 0
         for message in reader:
@@ -188,11 +191,11 @@ class _Sink:
 
 
 async def arrow_pieces(
-    batches: AsyncIterator[pa.RecordBatch], most: int
+    batches: AsyncIterator[pa.RecordBatch], most: int, schema: pa.Schema = SCHEMA
 ) -> AsyncGenerator[bytes, None]:
     """Yield record batches as an Arrow IPC stream, of so many rows at most."""
     sink = _Sink()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, schema) as writer:
         async for batch in batches:
             part = batch.slice(0, most)
             writer.write_batch(part)

@@ -31,7 +31,7 @@ _HEADERS: Final = frozenset(
 )
 # How much is parsed at once. More than one request may be in it, and each costs memory.
 PIECE_BYTES: Final = 4096
-_BODY_PIECE_BYTES: Final = 64 * 1024
+_BODY_PIECE_BYTES: Final = 1 << 20
 # Beyond max_head, what stands around the chunks of a body is at most this part of it: each chunk
 # costs as much time as a hundred bytes.
 _FRAMING_SHARE: Final = 4
@@ -279,12 +279,10 @@ class RequestParser:
         self._size += len(piece)
         if self._size > self._limits.max_body:
             raise self._body_too_large()
-        if not self._body:
-            self._body = piece
-        elif isinstance(self._body, bytearray):
-            self._body += piece
-        else:
-            self._body = bytearray(self._body + piece)
+        # What came with the head is less; most bodies have one piece beside it.
+        if len(self._body) >= PIECE_BYTES and not isinstance(self._body, bytearray):
+            self._body = bytearray(self._body)
+        self._body += piece
 
     def on_message_complete(self) -> None:
         """End a request; but one that asks for another protocol and has a body has not ended."""
