@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from headwater import aio
     from headwater.app.application import App
     from headwater.client import Headwater, connect
-    from headwater.failures import Cause, Failure
+    from headwater.failures import Cause, Failure, LetterFilter
     from headwater.headers import Headers
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import (
@@ -190,6 +190,7 @@ __all__ = [
     "LayoutLost",
     "Lease",
     "LeaseLost",
+    "LetterFilter",
     "Listed",
     "LogError",
     "LostFuture",
@@ -274,7 +275,7 @@ _HOMES = {
     "headwater.aio": ("aio",),
     "headwater.app.application": ("App",),
     "headwater.client": ("Headwater", "connect"),
-    "headwater.failures": ("Cause", "Failure"),
+    "headwater.failures": ("Cause", "Failure", "LetterFilter"),
     "headwater.headers": ("Headers",),
     "headwater.ick.ick": ("Ick", "IckChannel"),
     "headwater.ick.types": (

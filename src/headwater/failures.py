@@ -6,6 +6,7 @@ with a report of a failure only, so that messages which succeed cost nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput
@@ -48,6 +49,42 @@ class LastFailure(NamedTuple):
     cause: Cause | None
 
 
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which dead letters are meant: those that fit everything that is given.
+
+    ``tag`` is that of the message; messages of queues have none. ``error`` is part of the type or
+    text of the last error, in any case. ``min_attempts`` is how often it was delivered at least.
+    The message was given up at ``after_ms`` or later, and before ``before_ms``.
+    """
+
+    tag: str | None = None
+    error: str | None = None
+    min_attempts: int | None = None
+    after_ms: int | None = None
+    before_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tag", "error"):
+            if not isinstance(getattr(self, name), str | None):
+                raise InvalidInput(f"{name} must be a str, not {getattr(self, name)!r}")
+        for name in ("min_attempts", "after_ms", "before_ms"):
+            given = getattr(self, name)
+            if given is not None and (not isinstance(given, int) or given < 0):
+                raise InvalidInput(f"{name} must be an int from 0 on, not {given!r}")
+
+    def fits(self, tag: str, cause: Cause | None, attempts: int, buried_ms: int) -> bool:
+        """Return whether a letter is meant, by what is known of it."""
+        return (
+            (self.tag is None or tag == self.tag)
+            and (not self.error or self.error.casefold() in str(cause or "").casefold())
+            and attempts >= (self.min_attempts or 0)
+            and buried_ms >= (self.after_ms or 0)
+            and (self.before_ms is None or buried_ms < self.before_ms)
+        )
+
+
+ALL_LETTERS: Final = LetterFilter()
 UNKNOWN_FAILURE: Final = LastFailure(None, None)
 
 

@@ -125,6 +125,11 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert hw_stream("dead", "g", "--json").row["cause"] == "ValueError: no such ride"
     assert "ValueError: no such ride" in hw_stream("dead", "g").out
     assert "headers" not in hw_stream("dead", "g").out
+    assert "no dead letters" in hw_stream("dead", "g", "--error", "timeout").out
+    assert hw_stream("redrive", "g", "7").out == "given back 0\n"
+    assert hw_stream("discard", "g", "--tag", "nobody", "--yes").out == "discarded: 0\n"
+    for words in (("1", "--error", "x"), ("--after", "soon")):
+        assert hw_stream("redrive", "g", *words).code == 2
     stream.write("c", b"three", headers={"a": "1"})
     group.bury(*group.read(1, ack_ms=60_000))
     *_, last = hw_stream("dead", "g").out.splitlines()

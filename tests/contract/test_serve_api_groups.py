@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import headwater
 from tests.support.api import ApiClient, ApiServer, messages_of
 from tests.support.servers import until
 from tests.support.stores import Stores
@@ -181,3 +182,31 @@ def test_an_administrator_pauses_purges_and_deletes_a_queue(client: ApiClient, n
     assert client.ask("DELETE", path).body["deleted"]
     assert client.ask("DELETE", path).status == 404
     assert client.get(path).status == 404
+
+
+def test_dead_letters_are_chosen_by_name_and_by_filter(
+    client: ApiClient, stores: Stores, name: str
+) -> None:
+    write(client, name, 4)
+    hw = headwater.connect(stores.url("plain"))
+    group = hw.stream(name).group("g", dead_letters=True)
+    group.read(4, ack_ms=60_000)
+    group.bury(1, 2, error="no such ride")
+    group.bury(3, 4, error=TimeoutError("late"))
+    path = f"/v1/streams/{name}/groups/g"
+    late = client.get(f"{path}/dead?error=late&min_attempts=1&after_ms=1700000000000").body
+    assert [letter["origin"] for letter in late["letters"]] == [3, 4]
+    assert client.post(f"{path}/redrive", {"offsets": [2, 9]}).body["returned"] == 1
+    assert client.post(f"{path}/discard", {"matching": {"error": "LATE"}}).body["discarded"] == 2
+    both = client.post(f"{path}/redrive", {"offsets": [1], "matching": {}})
+    assert (both.status, "not both" in both.body["detail"]) == (400, True)
+    queue = hw.queue(name)
+    queue.push_many([b"a", b"b", b"c"])
+    queue.bury(*queue.pop(3, ack_ms=60_000), error="no")
+    path = f"/v1/queues/{name}"
+    first, second, _ = client.get(f"{path}/dead?error=NO").body["messages"]
+    assert client.post(f"{path}/redrive", {"ids": [first["id"]]}).body["returned"] == 1
+    assert client.post(f"{path}/discard", {"ids": [second["id"]]}).body["discarded"] == 1
+    assert client.post(f"{path}/redrive", {"matching": {"tag": "t"}}).body["returned"] == 0
+    assert client.post(f"{path}/redrive", {"ids": ["letter"]}).status == 400
+    hw.close()

@@ -25,7 +25,10 @@ from tests.support.group_cases import FAR, MESSAGES, Deed, GroupCase
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
-FILES = r"^(35-positions|40-pending|43-open-group|50-hand-out|55-waiters|60-groups|group_\w+)\.lua$"
+FILES = (
+    r"^(35-positions|40-pending|43-open-group|46-letters|50-hand-out|55-waiters|60-groups"
+    r"|group_\w+)\.lua$"
+)
 
 
 def nothing(_: GroupCase) -> None:
@@ -126,6 +129,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "dead": (cases.has_letters, lambda case: case.group.dead()),
     "redrive": (cases.has_letters, lambda case: case.group.redrive()),
     "redrive some": (cases.has_letters, lambda case: case.group.redrive(2)),
+    "redrive named letters": (cases.has_letters, lambda case: case.group.redrive(letters=[4, 6])),
     "redrive old letters": (cases.has_old_letters, lambda case: case.group.redrive()),
     "discard": (cases.given_up, discarded(2, 3)),
     "discard some": (cases.has_letters, discarded(4, 6, named=True)),

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from headwater import Delivery, Headwater, Queue
 from headwater.failures import Failure
-from headwater.queue import upkeep
+from headwater.queue import dead_letters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Call
 from tests.support.queue_books import NO_NAME, contents, queue_key
@@ -242,4 +242,4 @@ def handle_of(case: Case) -> QueueHandle:
 
 
 def discard_all(case: Case) -> None:
-    case.hw.store.run(upkeep.discard(handle_of(case), None, 10))
+    case.hw.store.run(dead_letters.discard(handle_of(case), None, None, 10))

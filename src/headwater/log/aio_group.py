@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 
 from headwater.codecs import D
-from headwater.failures import Failure
+from headwater.failures import Failure, LetterFilter
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import acks, dead_letters, failing, grouping
+from headwater.log import acks, dead_letters, failing, grouping, letter_walks
 from headwater.log.ack_arguments import Letters, Offsets
-from headwater.log.dead_letters import MAX_LETTERS
 from headwater.log.handles import GroupHandle, Start
-from headwater.log.limits import MAX_READ
+from headwater.log.limits import MAX_LETTERS, MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
 
 if TYPE_CHECKING:
@@ -111,21 +110,42 @@ class AsyncGroup(Generic[D]):
         """Return where the group stands; raises UnknownGroup before its first read."""
         return await self._run(grouping.info(self._handle))
 
-    async def dead(self, count: int = 100) -> list[DeadLetter]:
-        """Return the oldest dead letters; they stay where they are."""
-        return await self._run(dead_letters.dead(self._handle, count))
+    async def dead(
+        self, count: int = 100, *, matching: LetterFilter | None = None
+    ) -> list[DeadLetter]:
+        """Return the oldest dead letters, of those that fit ``matching``; they stay where they are.
 
-    async def redrive(self, count: int = MAX_READ) -> Redriven:
-        """Have dead letters redelivered, at once and as if they had never been tried."""
-        return await self._run(dead_letters.redrive(self._handle, count))
+        A filter costs a look at every letter before the last one that is returned.
+        """
+        return await self._run(dead_letters.dead(self._handle, count, matching))
 
-    async def discard(self, letters: Letters | None = None, *, count: int = MAX_LETTERS) -> int:
-        """Forget dead letters, these or the oldest; returns how many.
+    async def redrive(
+        self,
+        count: int = MAX_READ,
+        *,
+        letters: Letters | None = None,
+        matching: LetterFilter | None = None,
+    ) -> Redriven:
+        """Have dead letters redelivered, at once and as if they had never been tried.
+
+        The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
+        offsets that the messages have. Those of messages that the stream no longer holds stay.
+        """
+        return await self._run(letter_walks.redrive(self._handle, letters, matching, count))
+
+    async def discard(
+        self,
+        letters: Letters | None = None,
+        *,
+        count: int = MAX_LETTERS,
+        matching: LetterFilter | None = None,
+    ) -> int:
+        """Forget dead letters: these, the oldest, or those that fit; returns how many.
 
         They are given as ``dead`` returned them, or by the offsets that the messages had. What they
         hold stays in the stream of the dead letters, until its retention removes it.
         """
-        return await self._run(dead_letters.discard(self._handle, letters, count))
+        return await self._run(letter_walks.discard(self._handle, letters, matching, count))
 
     async def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages or offsets; without any, of what has expired by now.

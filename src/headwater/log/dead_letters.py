@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from headwater.failures import UNKNOWN_FAILURE, LastFailure, read_failure
+from headwater.failures import (
+    ALL_LETTERS,
+    UNKNOWN_FAILURE,
+    LastFailure,
+    LetterFilter,
+    read_failure,
+)
 from headwater.log import counts, node
 from headwater.log.ack_arguments import Letters, Span, letters_and_ranges, ranges_of
 from headwater.log.fetching import fetch
@@ -18,7 +25,7 @@ from headwater.log.group_replies import (
     RedriveReply,
 )
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.limits import MAX_BATCH_MESSAGES, check_count
+from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_LETTERS, check_count
 from headwater.log.types import DeadLetter, Message, Redriven
 from headwater.log.writing import append
 from headwater.store.call import Argument, Call, Operation
@@ -28,7 +35,8 @@ BATCH = 1000
 CAUSES_PER_CALL = 1000
 LETTERS_PER_CALL = 128
 RANGES_PER_PAGE = 1000
-MAX_LETTERS = 1_000_000_000
+# So many are looked at in one step by whoever looks for some that fit.
+LOOKED_AT = 1000
 
 
 def give_up(group: GroupHandle) -> Operation[tuple[int, int]]:
@@ -92,21 +100,57 @@ def _producer(group: GroupHandle) -> str:
     return f"dead:{hashlib.sha256(names.encode()).hexdigest()[:32]}"
 
 
-def dead(group: GroupHandle, count: int) -> Operation[list[DeadLetter]]:
-    """Return the oldest ``count`` dead letters; they stay where they are."""
+class LettersPage(NamedTuple):
+    """Some dead letters of a group; ``place`` is where the next page begins, -1 at the end."""
+
+    letters: list[DeadLetter]
+    place: int
+
+
+def dead(
+    group: GroupHandle, count: int, matching: LetterFilter | None = None
+) -> Operation[list[DeadLetter]]:
+    """Return the oldest ``count`` dead letters that fit; they stay where they are."""
     check_count(count, most=MAX_BATCH_MESSAGES)
     letters: list[DeadLetter] = []
     place = 0
-    while True:
-        reply = yield from _dead_ranges(group, max(count - len(letters), 1), place)
-        for found in reply.ranges:
-            if len(letters) < count:
-                letters += yield from _open_letters(
-                    group, reply.stream, found, count - len(letters)
-                )
-            place = found.at + 1
-        if len(letters) >= count or not reply.ranges:
-            return (yield from _with_failures(group, letters))
+    while place >= 0 and (len(letters) < count or not place):
+        wanted = count - len(letters) if matching is None else LOOKED_AT
+        page = yield from dead_page(group, place, wanted)
+        letters += fitting(page.letters, matching)
+        place = page.place
+    return letters[:count]
+
+
+def fitting(letters: list[DeadLetter], matching: LetterFilter | None) -> list[DeadLetter]:
+    """Return the letters that fit."""
+    wanted = matching or ALL_LETTERS
+    return [one for one in letters if wanted.fits(one.tag, one.cause, one.attempts, one.buried_ms)]
+
+
+def dead_page(group: GroupHandle, place: int, count: int) -> Operation[LettersPage]:
+    """Return up to ``count`` dead letters from a place among them on, with their causes.
+
+    A letter that the retention of its stream has removed is not among them.
+    """
+    reply = yield from dead_ranges(group, max(min(count, RANGES_PER_PAGE), 1), place)
+    letters: list[DeadLetter] = []
+    looked = 0
+    place = -1
+    for found in reply.ranges:
+        if looked >= count:
+            place = found.at
+            break
+        most = min(found.last - found.first + 1, count - looked)
+        letters += yield from _open_letters(group, reply.stream, found, most)
+        looked += most
+        if most <= found.last - found.first:
+            place = found.at + most
+            break
+    else:
+        if len(reply.ranges) >= min(count, RANGES_PER_PAGE) > 0:
+            place = found.at + found.last - found.first + 1
+    return LettersPage((yield from _with_failures(group, letters)), place)
 
 
 def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[list[DeadLetter]]:
@@ -138,18 +182,38 @@ def _open_letters(
     ]
 
 
-def redrive(group: GroupHandle, count: int) -> Operation[Redriven]:
-    """Have up to ``count`` dead letters redelivered by the group, at once and as if never tried."""
-    left, gone, place = check_count(count), 0, 0
+def redrive(group: GroupHandle, letters: Letters | None, count: int) -> Operation[Redriven]:
+    """Have dead letters redelivered, those named or the oldest, at once and as if never tried."""
+    check_count(count)
+    if letters is None:
+        return (yield from _redrive_oldest(group, count))
+    back = gone = 0
+    for words in (yield from _words_of(group, letters)):
+        done = yield from _redrive_some(group, count - back, 0, words)
+        back, gone = back + done.returned, gone + done.gone
+    return Redriven(back, gone)
+
+
+def _redrive_oldest(group: GroupHandle, count: int) -> Operation[Redriven]:
+    back = gone = place = 0
     while place >= 0:
-        args = (group.name, left, place)
-        try:
-            call = Call("hw_group_redrive", group.key, args, messages=counts.redriven)
-            back, lost, place = RedriveReply(*(yield call))
-        except Refusal:
-            raise group.unknown() from None
-        left, gone = left - back, gone + lost
-    return Redriven(count - left, gone)
+        done = yield from _redrive_some(group, count - back, place)
+        back, gone, place = back + done.returned, gone + done.gone, done.place
+    return Redriven(back, gone)
+
+
+def _redrive_some(
+    group: GroupHandle, most: int, place: int, words: tuple[int, ...] = ()
+) -> Operation[RedriveReply]:
+    args: tuple[Argument, ...] = (group.name, most, place, *words)
+    # To do it twice would concern other letters than the first time, unless they are named.
+    call = Call(
+        "hw_group_redrive", group.key, args, repeatable=bool(words), messages=counts.redriven
+    )
+    try:
+        return RedriveReply(*(yield call))
+    except Refusal:
+        raise group.unknown() from None
 
 
 def discard(group: GroupHandle, letters: Letters | None, count: int) -> Operation[int]:
@@ -157,11 +221,19 @@ def discard(group: GroupHandle, letters: Letters | None, count: int) -> Operatio
     check_count(count, most=MAX_LETTERS)
     if letters is None:
         return (yield from _discard_oldest(group, count))
-    total, places = 0, (yield from _places_of(group, *letters_and_ranges(letters)))
-    for start in range(0, len(places), LETTERS_PER_CALL):
-        words = [word for place in places[start : start + LETTERS_PER_CALL] for word in place]
+    total = 0
+    for words in (yield from _words_of(group, letters)):
         total += (yield from _discard_some(group, count - total, words, True)).messages
     return total
+
+
+def _words_of(group: GroupHandle, letters: Letters) -> Operation[list[tuple[int, ...]]]:
+    """Return where letters lie and of which messages they are, as the functions take them."""
+    places = yield from _places_of(group, *letters_and_ranges(letters))
+    return [
+        tuple(word for place in places[start : start + LETTERS_PER_CALL] for word in place)
+        for start in range(0, len(places), LETTERS_PER_CALL)
+    ]
 
 
 def _discard_oldest(group: GroupHandle, count: int) -> Operation[int]:
@@ -196,20 +268,21 @@ def _places_of(
     places = {(letter.offset, letter.origin) for letter in letters}
     at = 0
     while spans:
-        reply = yield from _dead_ranges(group, RANGES_PER_PAGE, at)
+        reply = yield from dead_ranges(group, RANGES_PER_PAGE, at)
         for found in reply.ranges:
             places.update(
                 (found.at + origin - found.first, origin)
                 for start, end in spans
                 for origin in range(max(start, found.first), min(end, found.last) + 1)
             )
-            at = found.at + 1
+            at = found.at + found.last - found.first + 1
         if len(reply.ranges) < RANGES_PER_PAGE:
             break
     return sorted(places)
 
 
-def _dead_ranges(group: GroupHandle, most: int, at: int) -> Operation[DeadReply]:
+def dead_ranges(group: GroupHandle, most: int, at: int) -> Operation[DeadReply]:
+    """Return where dead letters lie, from a place among them on."""
     args = (group.name, most, at)
     try:
         return DeadReply.of((yield Call("hw_group_dead", group.key, args, read_only=True)))

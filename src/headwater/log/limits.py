@@ -15,6 +15,8 @@ MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
 MAX_BATCH_MESSAGES: Final = 100_000
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 MAX_READ: Final = 1_000_000
+# How many dead letters are named by their number at most; it stands for all.
+MAX_LETTERS: Final = 1_000_000_000
 MAX_OFFSET: Final = inputs.MAX_EXACT
 MAX_MS: Final = inputs.MAX_MS
 MAX_PARTITIONS: Final = 1024

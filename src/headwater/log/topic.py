@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 import pyarrow as pa
 
 from headwater.codecs import D
-from headwater.failures import Failure
+from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.log import node, topic_groups, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
-from headwater.log.dead_letters import MAX_LETTERS
 from headwater.log.entries import Entry, batch_of_entries
-from headwater.log.limits import MAX_READ, check_count
+from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
 from headwater.log.stream import Stream
 from headwater.log.topic_groups import TopicStart
 from headwater.log.types import (
@@ -245,17 +244,31 @@ class TopicGroup(Generic[D]):
         """Return where the group stands in each partition."""
         return self._run(topic_groups.group_info(self._handle))
 
-    def dead(self, count: int = 100) -> list[TopicDeadLetter]:
-        """Return the oldest dead letters of all partitions; they stay where they are."""
-        return self._run(topic_groups.dead(self._handle, count))
+    def dead(
+        self, count: int = 100, *, matching: LetterFilter | None = None
+    ) -> list[TopicDeadLetter]:
+        """Return the oldest dead letters of all partitions that fit; they stay where they are."""
+        return self._run(topic_groups.dead(self._handle, count, matching))
 
-    def redrive(self, count: int = MAX_READ) -> dict[int, Redriven]:
-        """Have dead letters redelivered, as if never tried; returns how many by partition."""
-        return self._run(topic_groups.redrive(self._handle, count))
+    def redrive(
+        self,
+        count: int = MAX_READ,
+        *,
+        letters: LettersInTopic | None = None,
+        matching: LetterFilter | None = None,
+    ) -> dict[int, Redriven]:
+        """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
+        return self._run(topic_groups.redrive(self._handle, letters, matching, count))
 
-    def discard(self, letters: LettersInTopic | None = None, *, count: int = MAX_LETTERS) -> int:
-        """Forget dead letters, these or the oldest of each partition; see Group.discard."""
-        return self._run(topic_groups.discard(self._handle, letters, count))
+    def discard(
+        self,
+        letters: LettersInTopic | None = None,
+        *,
+        count: int = MAX_LETTERS,
+        matching: LetterFilter | None = None,
+    ) -> int:
+        """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
+        return self._run(topic_groups.discard(self._handle, letters, matching, count))
 
     def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see Group.fail."""

@@ -12,18 +12,19 @@ from functools import partial
 from typing import TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.failures import Failure
+from headwater.failures import Failure, LetterFilter
 from headwater.inputs import DEADLINE, Duration
-from headwater.log import acks, dead_letters, failing, grouping
+from headwater.log import acks, dead_letters, failing, grouping, letter_walks
 from headwater.log.ack_arguments import (
     InTopic,
+    Letters,
     LettersInTopic,
     Span,
     letters_by_partition,
     ranges_by_partition,
 )
 from headwater.log.handles import GroupHandle, GroupOptions, Start, check_start
-from headwater.log.limits import check_count, check_ms, check_name
+from headwater.log.limits import MAX_LETTERS, check_count, check_ms, check_name
 from headwater.log.topics import TopicHandle, check_partition, in_each
 from headwater.log.types import (
     GroupInfo,
@@ -165,47 +166,66 @@ def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:
     return (yield from together(map(grouping.info, (yield from group.open()))))
 
 
-def dead(group: TopicGroupHandle, count: int) -> Operation[list[TopicDeadLetter]]:
-    """Return the oldest ``count`` dead letters of all partitions; they stay where they are."""
+def dead(
+    group: TopicGroupHandle, count: int, matching: LetterFilter | None
+) -> Operation[list[TopicDeadLetter]]:
+    """Return the oldest ``count`` dead letters of all partitions that fit; they stay there."""
     members = yield from group.open()
-    found = yield from together([dead_letters.dead(member, count) for member in members])
+    found = yield from together([dead_letters.dead(one, count, matching) for one in members])
     letters = [TopicDeadLetter(place, *one) for place, some in enumerate(found) for one in some]
     letters.sort(key=lambda letter: letter.time_ms)
     return letters[:count]
 
 
-def redrive(group: TopicGroupHandle, count: int) -> Operation[dict[int, Redriven]]:
+def redrive(
+    group: TopicGroupHandle,
+    letters: LettersInTopic | None,
+    matching: LetterFilter | None,
+    count: int,
+) -> Operation[dict[int, Redriven]]:
     """Have up to ``count`` dead letters redelivered, partition by partition."""
     left = check_count(count)
 
-    def redrive_rest(member: GroupHandle) -> Operation[Redriven]:
+    def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
         nonlocal left
-        done = yield from dead_letters.redrive(member, left)
+        done = yield from letter_walks.redrive(*part, matching, left)
         left -= done.returned
         return done
 
-    return (yield from in_each(enumerate((yield from group.open())), redrive_rest))
+    return (yield from in_each((yield from _letters_in_parts(group, letters)), redrive_rest))
 
 
-def discard(group: TopicGroupHandle, letters: LettersInTopic | None, count: int) -> Operation[int]:
+def discard(
+    group: TopicGroupHandle,
+    letters: LettersInTopic | None,
+    matching: LetterFilter | None,
+    count: int,
+) -> Operation[int]:
     """Forget up to ``count`` dead letters, partition by partition; returns how many."""
-    left = check_count(count, most=dead_letters.MAX_LETTERS)
+    left = check_count(count, most=MAX_LETTERS)
+
+    def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
+        nonlocal left
+        done = yield from letter_walks.discard(*part, matching, left)
+        # All that are meant remain all: that may be repeated.
+        left = left if left == MAX_LETTERS else left - done
+        return done
+
+    done = yield from in_each((yield from _letters_in_parts(group, letters)), discard_rest)
+    return sum(done.values())
+
+
+def _letters_in_parts(
+    group: TopicGroupHandle, letters: LettersInTopic | None
+) -> Operation[list[tuple[int, tuple[GroupHandle, Letters | None]]]]:
+    """Return the partitions that letters are in, with those that are meant; None means all."""
     wanted = None if letters is None else letters_by_partition(letters)
     members = yield from group.open()
     for place in wanted or ():
         check_partition(place, len(members))
-
-    def discard_rest(place: int) -> Operation[int]:
-        nonlocal left
-        some = None if wanted is None else wanted[place]
-        done = yield from dead_letters.discard(members[place], some, left)
-        # All that are meant remain all: that may be repeated.
-        left = left if left == dead_letters.MAX_LETTERS else left - done
-        return done
-
-    places = range(len(members)) if wanted is None else wanted
-    done = yield from in_each([(place, place) for place in places], discard_rest)
-    return sum(done.values())
+    if wanted is None:
+        return [(place, (member, None)) for place, member in enumerate(members)]
+    return [(place, (members[place], some)) for place, some in wanted.items()]
 
 
 def fail(group: TopicGroupHandle, failures: Iterable[Failure]) -> Operation[int]:

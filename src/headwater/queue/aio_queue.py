@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, Unpack
 
 from headwater.codecs import D
-from headwater.failures import Failure
+from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.queue import acks, failing, inspecting, popping, pushing, upkeep
+from headwater.queue import acks, dead_letters, failing, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
+from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
-from headwater.queue.limits import DEDUPE_MS
+from headwater.queue.limits import DEDUPE_MS, MAX_LETTERS
 from headwater.queue.pushing import HeadersOfMany
 from headwater.queue.types import (
     Backoff,
@@ -22,7 +23,6 @@ from headwater.queue.types import (
     QueueStats,
     State,
 )
-from headwater.queue.upkeep import MAX_LETTERS
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -190,21 +190,38 @@ class AsyncQueue(Generic[D]):
         """Hand out messages again; returns whether the queue was paused."""
         return await self._run(upkeep.pause(self._handle, False))
 
-    async def dead(self, count: int = 100) -> list[QueueItem]:
-        """Return the messages that were given up, the oldest first."""
-        return await self._run(upkeep.dead(self._handle, count))
+    async def dead(
+        self, count: int = 100, *, matching: LetterFilter | None = None
+    ) -> list[QueueItem]:
+        """Return the messages that were given up, of those that fit, the oldest first.
+
+        A filter costs a look at every letter before the last one that is returned.
+        """
+        return await self._run(dead_letters.dead(self._handle, count, matching))
 
     async def redrive(
-        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+        self,
+        letters: Iterable[OneQueueLetter] | None = None,
+        *,
+        count: int = MAX_LETTERS,
+        matching: LetterFilter | None = None,
     ) -> int:
-        """Bring dead letters back, all or those given; returns how many."""
-        return await self._run(upkeep.redrive(self._handle, letters, count))
+        """Bring dead letters back: all, those that fit, or those given; their attempts begin anew.
+
+        They are given as ``dead`` returned them, by their places or by their ids; an id costs a
+        look at the letters before it. Returns how many.
+        """
+        return await self._run(dead_letters.redrive(self._handle, letters, matching, count))
 
     async def discard(
-        self, letters: Iterable[QueueItem] | None = None, *, count: int = MAX_LETTERS
+        self,
+        letters: Iterable[OneQueueLetter] | None = None,
+        *,
+        count: int = MAX_LETTERS,
+        matching: LetterFilter | None = None,
     ) -> int:
-        """Forget dead letters, all or those given; returns how many."""
-        return await self._run(upkeep.discard(self._handle, letters, count))
+        """Forget dead letters: all, those that fit, or those given; returns how many."""
+        return await self._run(dead_letters.discard(self._handle, letters, matching, count))
 
     async def purge(self) -> int:
         """Forget all messages, dead letters too; returns how many. Settings stay."""

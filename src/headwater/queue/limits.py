@@ -13,6 +13,8 @@ MAX_PUSH_MESSAGES: Final = 5_000
 MAX_DEDUPE_MESSAGES: Final = 1_000
 MAX_PUSH_BYTES: Final = 64 * 1024 * 1024
 MAX_POP: Final = 100_000
+# How many dead letters are named by their number at most; it stands for all.
+MAX_LETTERS = 1_000_000_000
 MAX_PRIORITY: Final = 100
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_DEDUPE_BYTES: Final = 1024

@@ -17,7 +17,8 @@ class QueueMessageView(View, frozen=True, kw_only=True):
     """A message as it lies in a queue; ``due_ms`` is its due time, deadline or time of giving up.
 
     Of a damaged one only ``value`` is known: what was found. ``delivered_ms`` and ``cause`` are of
-    dead letters: the first delivery, and why the last attempt failed.
+    dead letters: the first delivery, and why the last attempt failed. ``place`` names the message
+    where it lies now, as requests and commands take it.
     """
 
     id: str
@@ -33,6 +34,7 @@ class QueueMessageView(View, frozen=True, kw_only=True):
     expires_ms: int | None
     delivered_ms: int | None
     cause: str | None
+    place: str
 
     @classmethod
     def of(cls, item: QueueItem) -> QueueMessageView:

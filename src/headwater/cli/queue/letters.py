@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.letter_options import (
+    BuriedAfter,
+    BuriedBefore,
+    MinAttempts,
+    WithError,
+    check_one_choice,
+    letter_filter,
+)
+from headwater.cli.message_options import AtMost
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm
 from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
-
-if TYPE_CHECKING:
-    from headwater.queue.queue import Queue
-    from headwater.queue.types import QueueItem
+from headwater.queue.limits import MAX_LETTERS
 
 _Ids = Annotated[
     list[str] | None,
@@ -22,42 +28,63 @@ _Ids = Annotated[
 
 
 def dead(
-    name: QueueName, count: Count = 100, store: StoreUrl = None, as_json: AsJson = False
+    name: QueueName,
+    count: Count = 100,
+    error: WithError = None,
+    min_attempts: MinAttempts = None,
+    after: BuriedAfter = None,
+    before: BuriedBefore = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the dead letters, which are messages that were given up, the oldest first."""
+    matching = letter_filter(error, min_attempts, after, before)
     with known_queue(store, name) as queue:
-        show_items(queue.dead(count), as_json, "given up", "no dead letters")
+        found = queue.dead(count, matching=matching)
+        show_items(found, as_json, "given up", "no dead letters")
 
 
 def redrive(
-    name: QueueName, ids: _Ids = None, store: StoreUrl = None, as_json: AsJson = False
+    name: QueueName,
+    ids: _Ids = None,
+    count: AtMost = None,
+    error: WithError = None,
+    min_attempts: MinAttempts = None,
+    after: BuriedAfter = None,
+    before: BuriedBefore = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Return dead letters to the queue; their attempts begin anew."""
+    matching = letter_filter(error, min_attempts, after, before)
+    check_one_choice(ids, matching)
+    most = MAX_LETTERS if count is None else count
     with known_queue(store, name) as queue:
-        count = queue.redrive(_letters(queue, ids))
-    done = views.queues.QueueRedrivenView(queue=name, returned=count)
-    output.answer(done, f"brought back: {count}", as_json)
+        done = queue.redrive(ids or None, count=most, matching=matching)
+    view = views.queues.QueueRedrivenView(queue=name, returned=done)
+    output.answer(view, f"brought back: {done}", as_json)
 
 
 def discard(
     name: QueueName,
     ids: _Ids = None,
+    count: AtMost = None,
+    error: WithError = None,
+    min_attempts: MinAttempts = None,
+    after: BuriedAfter = None,
+    before: BuriedBefore = None,
     yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove dead letters, for ever; asks before it removes all."""
+    matching = letter_filter(error, min_attempts, after, before)
+    check_one_choice(ids, matching)
     with known_queue(store, name) as queue:
-        if not ids:
-            confirm(f"Remove all {queue.stats().dead} dead letters of {name}?", yes)
-        count = queue.discard(_letters(queue, ids))
-    done = views.queues.DiscardedView(queue=name, discarded=count)
-    output.answer(done, f"discarded: {count}", as_json)
-
-
-def _letters(queue: Queue, ids: list[str] | None) -> list[QueueItem] | None:
-    if not ids:
-        return None
-    queue.dead(0)  # makes dead letters of what was given up just now
-    wanted = set(ids)
-    return [item for item in queue.scan("dead") if item.id in wanted]
+        if not ids and count is None:
+            fitting = " that fit" if matching else ""
+            confirm(f"Remove all dead letters of {name}{fitting}, of {queue.stats().dead}?", yes)
+        most = MAX_LETTERS if count is None else count
+        done = queue.discard(ids or None, count=most, matching=matching)
+    view = views.queues.DiscardedView(queue=name, discarded=done)
+    output.answer(view, f"discarded: {done}", as_json)

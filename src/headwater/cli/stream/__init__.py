@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import headwater.cli.stream.groups as groups
+import headwater.cli.stream.letters as letters
 import headwater.cli.stream.messages as messages
 import headwater.cli.stream.searching as searching
 import headwater.cli.stream.upkeep as upkeep
@@ -21,9 +22,9 @@ app.command("set-group")(groups.set_group)
 app.command("ack")(groups.ack)
 app.command("nack")(groups.nack)
 app.command("seek")(groups.seek)
-app.command("dead")(groups.dead)
-app.command("redrive")(groups.redrive)
-app.command("discard")(groups.discard)
+app.command("dead")(letters.dead)
+app.command("redrive")(letters.redrive)
+app.command("discard")(letters.discard)
 app.command("remove-group")(groups.remove_group)
 app.command("evict")(upkeep.evict)
 app.command("retain")(upkeep.retain)

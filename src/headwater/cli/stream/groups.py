@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +17,8 @@ from headwater.cli.group_settings import (
     LettersTo,
     MaxPending,
 )
-from headwater.cli.message_options import AtMost
 from headwater.cli.options import (
     AsJson,
-    Count,
     GroupName,
     NackDelayMs,
     Position,
@@ -37,7 +35,7 @@ from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from headwater.log.group import Group
-    from headwater.log.types import DeadLetter, GroupInfo, TopicDeadLetter
+    from headwater.log.types import GroupInfo
 
 # What is shown of a row that has a ``group``.
 GROUP_COLUMNS: dict[str, Callable[[Any], object]] = {
@@ -60,7 +58,8 @@ _Offsets = Annotated[
 
 
 @contextmanager
-def _known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
+def known_group(url: str | None, stream: str, group: str) -> Iterator[Group]:
+    """Open a group that exists, in the block."""
     with known_stream(url, stream) as found:
         try:
             yield found.group(group)
@@ -138,7 +137,7 @@ def ack(
 ) -> None:
     """Acknowledge messages."""
     parsed = options.offsets(offsets)
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         count = found.ack(*parsed)
     done = views.streams.AckedView(stream=name, group=group, acked=count)
     output.answer(done, f"acknowledged {output.counted(count, 'pending message')}", as_json)
@@ -154,7 +153,7 @@ def nack(
 ) -> None:
     """Return messages to the group as failed, to be redelivered."""
     parsed = options.offsets(offsets)
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         count = found.nack(*parsed, delay_ms=delay_ms)
     done = views.streams.NackedView(stream=name, group=group, nacked=count)
     output.answer(done, f"given back {output.counted(count, 'pending message')}", as_json)
@@ -169,103 +168,10 @@ def seek(
 ) -> None:
     """Set where a group stands: everything before is done, everything from there on is new."""
     position = options.position(to)
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         offset = found.seek(position)
     done = views.streams.SoughtView(stream=name, group=group, next=offset)
     output.answer(done, f"{group} reads on at {offset}", as_json)
-
-
-def dead(
-    name: StreamName,
-    group: GroupName,
-    count: Count = 100,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the oldest dead letters of a group: the messages that it gave up."""
-    with _known_group(store, name, group) as found:
-        letters = found.dead(count)
-        info = found.info()
-    show_letters(letters, group, info.dead_letters, info.pending, as_json)
-
-
-def show_letters(
-    letters: Sequence[DeadLetter | TopicDeadLetter],
-    group: str,
-    keeps: str | None,
-    pending: int,
-    as_json: bool,
-) -> None:
-    """Print dead letters of a group; ``keeps`` is the stream in which it has them, if any."""
-    none = "no dead letters"
-    if pending:
-        none += (
-            f"; of {output.counted(pending, 'pending message')}, one that has expired becomes a "
-            "dead letter with the next read of the group, or by headwater keep"
-        )
-    partition: dict[str, Callable[[Any], object]] = {"partition": lambda letter: letter.partition}
-    headers: dict[str, Callable[[Any], object]] = {
-        "headers": lambda letter: output.headers_text(letter.headers)
-    }
-    output.show_list(
-        letters,
-        views.streams.DeadLetterView.of,
-        (partition if any(hasattr(one, "partition") for one in letters) else {})
-        | {
-            "origin": lambda letter: letter.origin,
-            "attempts": lambda letter: letter.attempts,
-            "buried": lambda letter: output.time_text(letter.buried_ms),
-            "cause": lambda letter: letter.cause and str(letter.cause),
-            "tag": lambda letter: letter.tag,
-        }
-        | (headers if any(one.headers for one in letters) else {})
-        | {"value": lambda letter: letter.value},
-        as_json,
-        nothing=none if keeps else f"{group} keeps no dead letters",
-    )
-
-
-def redrive(
-    name: StreamName,
-    group: GroupName,
-    count: AtMost = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Return dead letters to the group; their attempts begin anew."""
-    with _known_group(store, name, group) as found:
-        done = found.redrive() if count is None else found.redrive(count)
-    lost = f"; {done.gone} stay, because the stream no longer holds them" if done.gone else ""
-    output.answer(
-        views.streams.RedrivenView.of(done, stream=name, group=group),
-        f"given back {done.returned}{lost}",
-        as_json,
-    )
-
-
-def discard(
-    name: StreamName,
-    group: GroupName,
-    offsets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OFFSET...",
-            help="Offsets of the messages (origin), as 5, and ranges, as 5-9; without any, all.",
-        ),
-    ] = None,
-    count: AtMost = None,
-    yes: Yes = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Forget dead letters, for ever; asks before all. Their stream keeps them by its retention."""
-    parsed = options.offsets(offsets) if offsets else None
-    with _known_group(store, name, group) as found:
-        if parsed is None and count is None:
-            confirm(f"Forget all {found.info().dead} dead letters of {group}?", yes)
-        done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
-    view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
-    output.answer(view, f"discarded: {done}", as_json)
 
 
 def remove_group(
@@ -276,7 +182,7 @@ def remove_group(
     as_json: AsJson = False,
 ) -> None:
     """Remove a group, so that retention no longer waits for it."""
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         pending = found.info().pending
         confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
         if not found.remove():

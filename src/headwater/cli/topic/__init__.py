@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import headwater.cli.topic.groups as groups
+import headwater.cli.topic.letters as letters
 import headwater.cli.topic.messages as messages
 import headwater.cli.topic.upkeep as upkeep
 
@@ -20,8 +21,8 @@ app.command("set-group")(groups.set_group)
 app.command("ack")(groups.ack)
 app.command("nack")(groups.nack)
 app.command("seek")(groups.seek)
-app.command("dead")(groups.dead)
-app.command("redrive")(groups.redrive)
-app.command("discard")(groups.discard)
+app.command("dead")(letters.dead)
+app.command("redrive")(letters.redrive)
+app.command("discard")(letters.discard)
 app.command("remove-group")(groups.remove_group)
 app.command("delete")(upkeep.delete)

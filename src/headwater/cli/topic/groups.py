@@ -17,10 +17,8 @@ from headwater.cli.group_settings import (
     LettersTo,
     MaxPending,
 )
-from headwater.cli.message_options import AtMost
 from headwater.cli.options import (
     AsJson,
-    Count,
     GroupName,
     NackDelayMs,
     StoreUrl,
@@ -32,7 +30,7 @@ from headwater.cli.options import (
     similar,
     topic_of,
 )
-from headwater.cli.stream.groups import GROUP_COLUMNS, show_letters, terms_text
+from headwater.cli.stream.groups import GROUP_COLUMNS, terms_text
 from headwater.errors import UnknownGroup
 
 if TYPE_CHECKING:
@@ -54,7 +52,8 @@ class _GroupRow(NamedTuple):
 
 
 @contextmanager
-def _known_group(url: str | None, name: str, group: str) -> Iterator[TopicGroup]:
+def known_group(url: str | None, name: str, group: str) -> Iterator[TopicGroup]:
+    """Open a group that exists, in the block."""
     with known_topic(url, name) as topic:
         try:
             yield topic.group(group)
@@ -154,7 +153,7 @@ def ack(
 ) -> None:
     """Acknowledge messages."""
     parsed = options.in_topic(offsets)
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         count = found.ack(parsed)
     done = views.streams.TopicAckedView(topic=name, group=group, acked=count)
     output.answer(done, f"acknowledged {output.counted(count, 'pending message')}", as_json)
@@ -170,7 +169,7 @@ def nack(
 ) -> None:
     """Return messages to the group as failed, to be redelivered."""
     parsed = options.in_topic(offsets)
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         count = found.nack(parsed, delay_ms=delay_ms)
     done = views.streams.TopicNackedView(topic=name, group=group, nacked=count)
     output.answer(done, f"given back {output.counted(count, 'pending message')}", as_json)
@@ -197,76 +196,11 @@ def seek(
     position = options.position(to)
     if partition is None and isinstance(position, int):
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         offsets = found.seek(position if partition is None else {partition: position})
     done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
     places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
     output.answer(done, f"{group} reads on at {places}", as_json)
-
-
-def dead(
-    name: TopicName,
-    group: GroupName,
-    count: Count = 100,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show the oldest dead letters of a group: the messages that it gave up."""
-    with _known_group(store, name, group) as found:
-        letters = found.dead(count)
-        facts = found.info()
-        keeps = next((info.dead_letters for info in facts if info.dead_letters), None)
-    show_letters(letters, group, keeps, sum(info.pending for info in facts), as_json)
-
-
-def redrive(
-    name: TopicName,
-    group: GroupName,
-    count: AtMost = None,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Return dead letters to the group; their attempts begin anew."""
-    with _known_group(store, name, group) as found:
-        done = found.redrive() if count is None else found.redrive(count)
-    gone = sum(part.gone for part in done.values())
-    lost = f"; {gone} stay, because the topic no longer holds them" if gone else ""
-    if as_json:
-        output.show_json(
-            *(
-                views.streams.TopicRedrivenView.of(part, topic=name, group=group, partition=place)
-                for place, part in done.items()
-            )
-        )
-    else:
-        output.say(f"given back {sum(part.returned for part in done.values())}{lost}")
-
-
-def discard(
-    name: TopicName,
-    group: GroupName,
-    offsets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OFFSET...",
-            help="Partitions and offsets of the messages (origin), as 3:5, and ranges, as 3:5-9; "
-            "without any, all.",
-        ),
-    ] = None,
-    count: AtMost = None,
-    yes: Yes = False,
-    store: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Forget dead letters, for ever; asks before all. Their streams keep them by retention."""
-    parsed = options.in_topic(offsets) if offsets else None
-    with _known_group(store, name, group) as found:
-        if parsed is None and count is None:
-            dead = sum(info.dead for info in found.info())
-            confirm(f"Forget all {dead} dead letters of {group}?", yes)
-        done = found.discard(parsed) if count is None else found.discard(parsed, count=count)
-    view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
-    output.answer(view, f"discarded: {done}", as_json)
 
 
 def remove_group(
@@ -277,7 +211,7 @@ def remove_group(
     as_json: AsJson = False,
 ) -> None:
     """Remove a group from every partition, so that retention no longer waits for it."""
-    with _known_group(store, name, group) as found:
+    with known_group(store, name, group) as found:
         pending = sum(info.pending for info in found.info())
         confirm(f"Remove {group}, its position and {pending} pending messages?", yes)
         if not found.remove():

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from headwater.errors import UnknownGroup
-from headwater.log.limits import MAX_OFFSET, MAX_READ
+from headwater.log.limits import MAX_OFFSET
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
 from headwater.serve.api.routes import Route
@@ -21,12 +21,10 @@ from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (
     AckedView,
-    DeadLetterView,
     GroupRemovedView,
     GroupView,
     MessageView,
     NackedView,
-    RedrivenView,
     SoughtView,
 )
 
@@ -68,22 +66,6 @@ class ExtendedView(View, frozen=True, kw_only=True):
     stream: str
     group: str
     extended: int
-
-
-class DeadLettersView(View, frozen=True, kw_only=True):
-    """The oldest dead letters of a group."""
-
-    stream: str
-    group: str
-    letters: list[DeadLetterView]
-
-
-class GroupDiscardedView(View, frozen=True, kw_only=True):
-    """How many dead letters of a group were forgotten."""
-
-    stream: str
-    group: str
-    discarded: int
 
 
 class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,24 +111,13 @@ class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
     to: Start
 
 
-class LettersQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How many dead letters."""
-
-    count: Count = 100
-
-
-class LettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many dead letters, from the oldest on."""
-
-    count: Annotated[int, Meta(ge=1, le=MAX_READ)] = 1000
-
-
 def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     """Return the offsets of a request as the library takes them."""
     return [(one.first, one.last) if isinstance(one, RangeOfOffsets) else one for one in offsets]
 
 
-def _group(call: ApiCall) -> Any:
+def group_of(call: ApiCall) -> Any:
+    """Return the group that a request names."""
     stream, group = call.names
     return call.hw.stream(stream).group(group)
 
@@ -160,7 +131,7 @@ async def list_groups(call: ApiCall) -> GroupsView:
 
 async def get_group(call: ApiCall) -> msgspec.Struct:
     """Show where a group stands: its next offset, what is pending, its lag, its members."""
-    return GroupView.of(await _group(call).info(), stream=call.name)
+    return GroupView.of(await group_of(call).info(), stream=call.name)
 
 
 async def read_group(call: ApiCall) -> GroupReadView:
@@ -191,57 +162,37 @@ async def read_group(call: ApiCall) -> GroupReadView:
 async def ack_messages(call: ApiCall) -> AckedView:
     """Acknowledge messages: they are done. Answers how many were pending."""
     stream, group = call.names
-    acked = await _group(call).ack(*meant(call.body.offsets))
+    acked = await group_of(call).ack(*meant(call.body.offsets))
     return AckedView(stream=stream, group=group, acked=acked)
 
 
 async def nack_messages(call: ApiCall) -> NackedView:
     """Reject messages: they are redelivered, after delay_ms."""
     stream, group = call.names
-    nacked = await _group(call).nack(*meant(call.body.offsets), delay_ms=call.body.delay_ms)
+    nacked = await group_of(call).nack(*meant(call.body.offsets), delay_ms=call.body.delay_ms)
     return NackedView(stream=stream, group=group, nacked=nacked)
 
 
 async def extend_messages(call: ApiCall) -> ExtendedView:
     """Take more time for messages: they are redelivered ack_ms from now."""
     stream, group = call.names
-    extended = await _group(call).extend(*meant(call.body.offsets), ack_ms=call.body.ack_ms)
+    extended = await group_of(call).extend(*meant(call.body.offsets), ack_ms=call.body.ack_ms)
     return ExtendedView(stream=stream, group=group, extended=extended)
 
 
 async def seek_group(call: ApiCall) -> SoughtView:
     """Set where a group stands: all before is done, all from there on is new."""
     stream, group = call.names
-    offset = await _group(call).seek(call.body.to)
+    offset = await group_of(call).seek(call.body.to)
     return SoughtView(stream=stream, group=group, next=offset)
 
 
 async def remove_group(call: ApiCall) -> GroupRemovedView:
     """Remove a group; retention no longer waits for it."""
     stream, group = call.names
-    if not await _group(call).remove():
+    if not await group_of(call).remove():
         raise UnknownGroup(stream, group)
     return GroupRemovedView(stream=stream, group=group)
-
-
-async def get_dead_letters(call: ApiCall) -> DeadLettersView:
-    """Show the oldest dead letters of a group; they stay where they are."""
-    stream, group = call.names
-    letters = [DeadLetterView.of(letter) for letter in await _group(call).dead(call.query.count)]
-    return DeadLettersView(stream=stream, group=group, letters=letters)
-
-
-async def redrive_group(call: ApiCall) -> msgspec.Struct:
-    """Have dead letters redelivered, at once and as if they had never been tried."""
-    stream, group = call.names
-    return RedrivenView.of(await _group(call).redrive(call.body.count), stream=stream, group=group)
-
-
-async def discard_group_letters(call: ApiCall) -> GroupDiscardedView:
-    """Forget the oldest dead letters of a group; their stream keeps what they hold."""
-    stream, group = call.names
-    discarded = await _group(call).discard(count=call.body.count)
-    return GroupDiscardedView(stream=stream, group=group, discarded=discarded)
 
 
 _ALL: Final = "/v1/streams/{stream}/groups"
@@ -276,32 +227,6 @@ GROUP_ROUTES: Final = (
         Scope.ADMIN,
         body=SeekBody,
         answer=SoughtView,
-        look=get_group,
-    ),
-    Route(
-        "GET",
-        f"{_ONE}/dead",
-        get_dead_letters,
-        Scope.READ,
-        query=LettersQuery,
-        answer=DeadLettersView,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/redrive",
-        redrive_group,
-        Scope.ADMIN,
-        body=LettersBody,
-        answer=RedrivenView,
-        look=get_group,
-    ),
-    Route(
-        "POST",
-        f"{_ONE}/discard",
-        discard_group_letters,
-        Scope.ADMIN,
-        body=LettersBody,
-        answer=GroupDiscardedView,
         look=get_group,
     ),
 )

@@ -10,8 +10,7 @@ import msgspec
 from headwater.errors import InvalidInput, UnknownConsumer
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
-from headwater.serve.api.fields import Start
-from headwater.serve.api.groups import LettersQuery
+from headwater.serve.api.fields import Count, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
@@ -26,6 +25,12 @@ from headwater.views.outboxes import (
 from headwater.views.overview import some_streams
 from headwater.views.record import View
 from headwater.views.streams import lag_of
+
+
+class ConsumerLettersQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How many dead letters."""
+
+    count: Count = 100
 
 
 class ConsumersView(View, frozen=True, kw_only=True):
@@ -171,7 +176,7 @@ OUTBOX_ROUTES: Final = (
         f"{_ONE}/dead",
         get_consumer_letters,
         Scope.READ,
-        query=LettersQuery,
+        query=ConsumerLettersQuery,
         answer=ConsumerLettersView,
     ),
     Route(

@@ -19,13 +19,11 @@ from headwater.text_or_base64 import Encoding
 from headwater.views.overview import some_queues
 from headwater.views.queues import (
     DeliveryView,
-    DiscardedView,
     PurgedView,
     QueueAckedView,
     QueueDeletedView,
     QueueMessageView,
     QueueNackedView,
-    QueueRedrivenView,
     QueueStateView,
     QueueView,
 )
@@ -128,12 +126,6 @@ class PeekQuery(msgspec.Struct, forbid_unknown_fields=True):
     count: Count = 10
 
 
-class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many dead letters, from the oldest on."""
-
-    count: Count = 1000
-
-
 class QueueStateBody(msgspec.Struct, forbid_unknown_fields=True):
     """Whether a queue hands out messages."""
 
@@ -225,18 +217,6 @@ async def peek_queue(call: ApiCall) -> QueueMessagesView:
     return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
 
 
-async def redrive_queue(call: ApiCall) -> QueueRedrivenView:
-    """Put dead letters back into a queue, from the oldest on."""
-    returned = await call.hw.queue(call.name).redrive(count=call.body.count)
-    return QueueRedrivenView(queue=call.name, returned=returned)
-
-
-async def discard_letters(call: ApiCall) -> DiscardedView:
-    """Remove dead letters of a queue, from the oldest on."""
-    discarded = await call.hw.queue(call.name).discard(count=call.body.count)
-    return DiscardedView(queue=call.name, discarded=discarded)
-
-
 async def purge_queue(call: ApiCall) -> PurgedView:
     """Remove all messages of a queue that nobody holds."""
     return PurgedView(queue=call.name, purged=await call.hw.queue(call.name).purge())
@@ -313,8 +293,6 @@ QUEUE_ROUTES: Final = (
         body=QueueExtendBody,
         answer=QueueExtendedView,
     ),
-    _admin("POST", f"{_ONE}/redrive", redrive_queue, QueueLettersBody, QueueRedrivenView),
-    _admin("POST", f"{_ONE}/discard", discard_letters, QueueLettersBody, DiscardedView),
     _admin("POST", f"{_ONE}/purge", purge_queue, None, PurgedView),
     _admin("PUT", f"{_ONE}/state", set_queue_state, QueueStateBody, QueueStateView),
     _admin("DELETE", _ONE, delete_queue, None, QueueDeletedView),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
+from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.scrubs import SCRUB_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
@@ -22,9 +24,11 @@ ROUTES: Final = (
     *STREAM_ROUTES,
     *UPKEEP_ROUTES,
     *GROUP_ROUTES,
+    *GROUP_LETTER_ROUTES,
     *TOPIC_ROUTES,
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
+    *QUEUE_LETTER_ROUTES,
     *ICK_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,

@@ -17,10 +17,9 @@ from headwater.serve.api.fields import AckMs, Milliseconds, Start
 from headwater.serve.api.groups import (
     GivenOffsets,
     GroupReadBody,
-    LettersBody,
-    LettersQuery,
     meant,
 )
+from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.api.topics import known_topic
 from headwater.serve.tokens import Scope
@@ -107,6 +106,17 @@ class TopicSeekBody(msgspec.Struct, forbid_unknown_fields=True):
     """Where a group goes on: in all partitions, or by partition, ``{"0": 5}``."""
 
     to: Start | dict[Partition, Start]
+
+
+class TopicLettersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters, and how many at most: the oldest, those of messages, or those that fit.
+
+    ``offsets`` are those that the messages have in their partitions.
+    """
+
+    count: LettersCount = 1000
+    offsets: _ByPartition | None = None
+    matching: MatchingBody | None = None
 
 
 async def _group(call: ApiCall) -> Any:
@@ -203,7 +213,7 @@ async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
 async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
     """Show the oldest dead letters of a group over a topic; they stay where they are."""
     topic, group = call.names
-    letters = await (await _group(call)).dead(call.query.count)
+    letters = await (await _group(call)).dead(call.query.count, matching=letter_filter(call.query))
     views = [DeadLetterView.of(letter) for letter in letters]
     return TopicDeadLettersView(topic=topic, group=group, letters=views)
 
@@ -211,7 +221,11 @@ async def get_topic_dead_letters(call: ApiCall) -> TopicDeadLettersView:
 async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:
     """Have dead letters of a topic redelivered, at once and as if they had never been tried."""
     topic, group = call.names
-    done = await (await _group(call)).redrive(call.body.count)
+    done = await (await _group(call)).redrive(
+        call.body.count,
+        letters=None if call.body.offsets is None else _by_partition(call),
+        matching=letter_filter(call.body.matching),
+    )
     return TopicRedrivesView(
         partitions=[
             TopicRedrivenView.of(part, topic=topic, group=group, partition=place)
@@ -223,7 +237,11 @@ async def redrive_topic_group(call: ApiCall) -> TopicRedrivesView:
 async def discard_topic_letters(call: ApiCall) -> TopicLettersDiscardedView:
     """Forget the oldest dead letters of each partition; their streams keep what they hold."""
     topic, group = call.names
-    discarded = await (await _group(call)).discard(count=call.body.count)
+    discarded = await (await _group(call)).discard(
+        None if call.body.offsets is None else _by_partition(call),
+        count=call.body.count,
+        matching=letter_filter(call.body.matching),
+    )
     return TopicLettersDiscardedView(topic=topic, group=group, discarded=discarded)
 
 
@@ -279,6 +297,6 @@ TOPIC_GROUP_ROUTES: Final = (
         query=LettersQuery,
         answer=TopicDeadLettersView,
     ),
-    _change("redrive", redrive_topic_group, LettersBody, TopicRedrivesView),
-    _change("discard", discard_topic_letters, LettersBody, TopicLettersDiscardedView),
+    _change("redrive", redrive_topic_group, TopicLettersBody, TopicRedrivesView),
+    _change("discard", discard_topic_letters, TopicLettersBody, TopicLettersDiscardedView),
 )

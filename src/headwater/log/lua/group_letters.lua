@@ -1,0 +1,215 @@
+--[[
+  Dead letters that were seen: they go back to the group, or are forgotten.
+]]
+-- Orders ranges and joins neighbours. A message that died twice, as after a seek, has two letters: it is
+-- in one range.
+local function joined_ranges(ranges)
+  table.sort(ranges, function(a, b) return a.first < b.first end)
+  local joined = {}
+  for _, range in ipairs(ranges) do
+    local before = joined[#joined]
+    if before and range.first <= before.last + 1 then
+      before.last = math.max(before.last, range.last)
+    else
+      joined[#joined + 1] = range
+    end
+  end
+  return joined
+end
+
+-- Plans what becomes pending of messages that are redriven; what a seek made new again is handed out
+-- by itself. letters: ranges of messages, in order.
+-- Returns ranges that become pending; ranges that are pending again and go; and what comes in their place.
+local function plan_back(G, group, letters, now)
+  local new, old, instead = {}, {}, {}
+  -- The range that was cut last begins here, and this is left of it behind the cut.
+  local cut, left = nil, nil
+  local function back(first, last)
+    return { first = first, last = last, attempt = 0, due = now, expire = NEVER }
+  end
+  for _, letter in ipairs(letters) do
+    local first, last = letter.first, math.min(letter.last, group.next - 1)
+    local at = first
+    for _, range in ipairs(first <= last and find_ranges(G, first, last, last - first + 1) or {}) do
+      if range.first > at then new[#new + 1] = back(at, range.first - 1) end
+      if left and range.first == cut then
+        range, left = left, nil
+      else
+        if left then instead[#instead + 1], left = left, nil end
+        old[#old + 1], cut = range, range.first
+      end
+      local low, high = math.max(range.first, first), math.min(range.last, last)
+      if range.first < low then instead[#instead + 1] = part_of(range, range.first, low - 1) end
+      instead[#instead + 1] = back(low, high)
+      if high < range.last then left = part_of(range, high + 1, range.last) end
+      at = high + 1
+    end
+    if at <= last then new[#new + 1] = back(at, last) end
+  end
+  if left then instead[#instead + 1] = left end
+  return new, old, instead
+end
+
+-- Plans to take letters out of where they lie; words: offset among the dead letters, offset in the stream,
+-- ... in ascending order, from a place on. A letter that is not of that message stays, and so do letters
+-- of messages before `first`. Returns members that go, what stays of them, the messages, and how many
+-- letters were left because of `first`.
+local function plan_named(G, words, from, room, first)
+  local members, stay, gone, left, evicted = {}, {}, {}, nil, 0
+  local function keep(range, last)
+    if range.first <= last then dead_ranges.add(stay, range.at, range.first, last, range.attempt) end
+  end
+  for i = from, #words, 2 do
+    if #gone == room then break end
+    local at, origin = tonumber(words[i]), tonumber(words[i + 1])
+    if not left or at > left.at + left.last - left.first then
+      if left then keep(left, left.last) end
+      left = dead_ranges.covering(G, at)
+      if left then members[#members + 1] = left.member end
+    end
+    if left and left.at <= at and left.first + at - left.at == origin then
+      if origin < first then
+        evicted = evicted + 1
+      else
+        keep(left, origin - 1)
+        gone[#gone + 1] = { first = origin, last = origin }
+        left = { at = at + 1, first = origin + 1, last = left.last, attempt = left.attempt }
+      end
+    end
+  end
+  if left then keep(left, left.last) end
+  return members, stay, gone, evicted
+end
+
+-- Plans to redrive the oldest letters from a place among them on. Returns members that go, what stays of
+-- them, the messages, how many letters were left because their messages are evicted, and where to go on.
+local function plan_oldest_back(G, from, room, stream_first)
+  local members, stay, back, evicted, place = {}, {}, {}, 0, -1
+  local found = redis.call('ZRANGE', G .. ':dead', from, '+inf', 'BYSCORE', 'LIMIT', 0, STEP_RANGES)
+  for i, member in ipairs(found) do
+    if room <= 0 then break end
+    local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
+    at, first, last = tonumber(at), tonumber(first), tonumber(last)
+    if i == STEP_RANGES then place = at + last - first + 1 end
+    if first < stream_first then evicted = evicted + math.min(last, stream_first - 1) - first + 1 end
+    if last >= stream_first then
+      members[#members + 1] = member
+      if first < stream_first then
+        dead_ranges.add(stay, at, first, stream_first - 1, attempt)
+        at, first = at + stream_first - first, stream_first
+      end
+      local stop = math.min(last, first + room - 1)
+      if stop < last then dead_ranges.add(stay, at + stop - first + 1, stop + 1, last, attempt) end
+      back[#back + 1] = { first = first, last = stop }
+      room = room - (stop - first + 1)
+    end
+  end
+  return members, stay, back, evicted, place
+end
+
+local function sum_of(ranges)
+  local messages = 0
+  for _, range in ipairs(ranges) do messages = messages + size_of(range) end
+  return messages
+end
+
+--[[
+  hw_group_redrive: have dead letters redelivered by the group, at once, with a fresh count of attempts.
+  A message that the log no longer holds stays among the dead letters.
+  KEYS   1 the stream
+  ARGV   1 group   2 how many messages at most   3 offset among the dead letters to go on from, 0 to begin
+         4.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
+             none: the oldest
+  Reply  { messages given back, messages left because the log has evicted them,
+           offset among the dead letters to go on from or -1 at the end }
+         error HW_NO_GROUP
+  Cost   O(STEP_RANGES · log pending ranges) in one call
+]]
+redis.register_function{
+  function_name = 'hw_group_redrive',
+  callback = function(keys, args)
+    local K, name, room, from, named = keys[1], args[1], tonumber(args[2]), args[3], args[4]
+    local G, stream, now = group_key(K, name), load_stream(K), server_ms()
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    book_group(G, group)
+    load_counts(G, group)
+    local members, stay, letters, evicted, place
+    if named then
+      members, stay, letters, evicted = plan_named(G, args, 4, room, stream.first)
+    else
+      members, stay, letters, evicted, place = plan_oldest_back(G, from, room, stream.first)
+    end
+    local back = sum_of(letters)
+    letters = joined_ranges(letters)
+    if back > 0 then
+      local new, old, instead = plan_back(G, group, letters, now)
+      lower_position(K, name, letters[1].first)
+      redis.call('ZREM', G .. ':dead', unpack(members))
+      if stay[1] then add_members(G .. ':dead', stay) end
+      change(group, 'buried', group.buried - back)
+      -- Their letters are gone: from here on nothing raises.
+      if new[1] then replace_ranges(G, group, {}, new) end
+      if old[1] then afterwards(replace_ranges, G, group, old, instead) end
+    end
+    save_group(G, group)
+    for _, range in ipairs(letters) do failures.forget(G, range.first, range.last) end
+    if back > 0 then serve(K, name, stream, now) end
+    return { back, evicted, place or -1 }
+  end,
+  flags = { 'allow-oom' },
+}
+
+-- Plans the same for the oldest letters.
+local function plan_oldest(G, room)
+  local members, stay, gone = {}, {}, {}
+  for _, member in ipairs(redis.call('ZRANGE', G .. ':dead', 0, STEP_RANGES - 1)) do
+    if room <= 0 then break end
+    local at, first, last, attempt = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
+    at, first, last = tonumber(at), tonumber(first), tonumber(last)
+    local stop = math.min(last, first + room - 1)
+    members[#members + 1] = member
+    if stop < last then dead_ranges.add(stay, at + stop - first + 1, stop + 1, last, attempt) end
+    gone[#gone + 1] = { first = first, last = stop }
+    room = room - (stop - first + 1)
+  end
+  return members, stay, gone
+end
+
+--[[
+  hw_group_discard: forget dead letters. What they hold stays in the stream of the dead letters, whose
+  retention removes it.
+  KEYS   1 the stream
+  ARGV   1 group   2 how many messages at most
+         3.. offset among the dead letters, offset in the stream that it came from, ... in ascending order;
+             none: the oldest
+  Reply  { messages forgotten, 1 when another call has more to do }
+         error HW_NO_GROUP
+  Cost   O(STEP_RANGES · log dead letters) in one call
+]]
+redis.register_function{
+  function_name = 'hw_group_discard',
+  callback = function(keys, args)
+    local K, name, room, named = keys[1], args[1], tonumber(args[2]), args[3]
+    local G = group_key(K, name)
+    local group = open_group(G, load_stream(K))
+    if not group then return no_group() end
+    load_counts(G, group)
+    local members, stay, gone
+    if named then
+      members, stay, gone = plan_named(G, args, 3, room, 0)
+    else
+      members, stay, gone = plan_oldest(G, room)
+    end
+    local messages = sum_of(gone)
+    if messages > 0 then
+      redis.call('ZREM', G .. ':dead', unpack(members))
+      if stay[1] then add_members(G .. ':dead', stay) end
+      change(group, 'buried', group.buried - messages)
+    end
+    save_group(G, group)
+    for _, range in ipairs(gone) do failures.forget_causes(G, range.first, range.last) end
+    return { messages, not named and #members == STEP_RANGES and messages < room and 1 or 0 }
+  end,
+  flags = { 'allow-oom' },
+}

@@ -1,0 +1,84 @@
+"""Dead letters of queues over HTTP: look at those that fit, bring them back, forget them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
+from headwater.serve.api.queues import QueueMessagesView, get_queue
+from headwater.serve.api.routes import Route
+from headwater.serve.tokens import Scope
+from headwater.views.queues import DiscardedView, QueueMessageView, QueueRedrivenView
+
+
+class QueueLettersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters, and how many at most: the oldest, some by id, or those that fit."""
+
+    count: LettersCount = 1000
+    ids: (
+        Annotated[list[str], Meta(max_length=10_000, description="Ids of messages, or places.")]
+        | None
+    ) = None
+    matching: MatchingBody | None = None
+
+
+async def get_queue_letters(call: ApiCall) -> QueueMessagesView:
+    """Show the oldest dead letters of a queue that fit; they stay where they are."""
+    query = call.query
+    found = await call.hw.queue(call.name).dead(query.count, matching=letter_filter(query))
+    return QueueMessagesView(queue=call.name, messages=[QueueMessageView.of(one) for one in found])
+
+
+def _meant(body: QueueLettersBody) -> dict[str, Any]:
+    return {
+        "letters": body.ids,
+        "count": body.count,
+        "matching": letter_filter(body.matching),
+    }
+
+
+async def redrive_queue(call: ApiCall) -> QueueRedrivenView:
+    """Put dead letters back into a queue: the oldest, some by id, or those that fit."""
+    returned = await call.hw.queue(call.name).redrive(**_meant(call.body))
+    return QueueRedrivenView(queue=call.name, returned=returned)
+
+
+async def discard_letters(call: ApiCall) -> DiscardedView:
+    """Remove dead letters of a queue: the oldest, some by id, or those that fit."""
+    discarded = await call.hw.queue(call.name).discard(**_meant(call.body))
+    return DiscardedView(queue=call.name, discarded=discarded)
+
+
+_ONE: Final = "/v1/queues/{queue}"
+QUEUE_LETTER_ROUTES: Final = (
+    Route(
+        "GET",
+        f"{_ONE}/dead",
+        get_queue_letters,
+        Scope.READ,
+        query=LettersQuery,
+        answer=QueueMessagesView,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/redrive",
+        redrive_queue,
+        Scope.ADMIN,
+        body=QueueLettersBody,
+        answer=QueueRedrivenView,
+        look=get_queue,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/discard",
+        discard_letters,
+        Scope.ADMIN,
+        body=QueueLettersBody,
+        answer=DiscardedView,
+        look=get_queue,
+    ),
+)
