@@ -24,7 +24,10 @@ def test_vendored_files_have_their_digests() -> None:
 def test_pages_ask_nobody_else() -> None:
     for template in files("headwater.serve.console").joinpath("templates").iterdir():
         for target in re.findall(r'\b(?:href|src|action)="([^"]*)', template.read_text()):
-            assert re.match(r"#|\{\{ (root|here|back|link) \}\}", target), (template.name, target)
+            assert re.match(r"#|\{\{ (root|api|here|back|link) \}\}", target), (
+                template.name,
+                target,
+            )
     for name in OWN - {"mark.svg"}:
         assert not re.search(
             r"https?:|url\(|@import|import\(", STATIC.joinpath(name).read_text()

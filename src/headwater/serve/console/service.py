@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -195,6 +196,8 @@ class Console:
             "needs_token": self.needs_token,
             "said": call.query.get("said", ""),
             "version": __version__,
+            "now": time.strftime("%H:%M:%S UTC", time.gmtime()),
+            "api": call.request.root,
             "here": f"{root}{call.request.path.removeprefix(HOME)}",
             "asked": call.query,
         }

@@ -17,17 +17,18 @@ from headwater.serve.console.pages.queues import show_queue, show_queues
 from headwater.serve.console.pages.store import show_audit, show_lists, show_store
 from headwater.serve.console.pages.streams import show_group, show_stream, show_streams
 
+# A word, a path, and the key that goes there after g.
 NAVIGATION: Final = (
-    ("Overview", ""),
-    ("Streams", "/streams"),
-    ("Queues", "/queues"),
-    ("Dirty lists", "/lists"),
-    ("Outbox", "/outbox"),
-    ("Spark", "/spark"),
-    ("Timed jobs", "/timed"),
-    ("Dead letters", "/dead"),
-    ("Audit", "/audit"),
-    ("Store", "/store"),
+    ("Overview", "", "o"),
+    ("Streams", "/streams", "s"),
+    ("Queues", "/queues", "q"),
+    ("Dirty lists", "/lists", "l"),
+    ("Outbox", "/outbox", "b"),
+    ("Spark", "/spark", "p"),
+    ("Timed jobs", "/timed", "t"),
+    ("Dead letters", "/dead", "d"),
+    ("Audit", "/audit", "a"),
+    ("Store", "/store", "h"),
 )
 PAGES: Final = (
     ConsolePage("", show_overview, "overview.html", "Overview"),

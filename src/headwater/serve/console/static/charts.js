@@ -4,7 +4,15 @@
 (() => {
   const COLOURS = ["--chart-0", "--chart-1", "--chart-2", "--chart-3", "--chart-4", "--chart-5"];
   const drawn = new Map();
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // A canvas takes no light-dark(): an element says which of the two it is.
+  const style = (name) => {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  };
   const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
   const parts = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 

@@ -2,33 +2,43 @@
 "use strict";
 
 (() => {
+  // ── As of when ──
   const live = document.getElementById("live");
-  const saw = () => {
-    live.classList.remove("lost");
-    live.textContent = "as of " + new Date().toLocaleTimeString();
+  const news = document.getElementById("news");
+  const renewed = document.querySelector("[hx-trigger^=every]") !== null;
+  let asOf = new Date();
+  const say = (state) => {
+    const time = asOf.toLocaleTimeString();
+    live.classList.toggle("on", renewed && state === "live");
+    live.classList.toggle("lost", state === "lost");
+    const words = { live: `as of ${time}`, held: `held, as of ${time}`, lost: `no answer since ${time}; trying again` };
+    live.textContent = words[state];
+    live.title = { live: renewed ? "This page renews itself" : "Press r to load it again", held: "Close what is open, or leave the field, to go on", lost: "" }[state];
+    // Said aloud once, not with every try.
+    const aloud = state === "lost" ? "The server does not answer; the page tries again." : "";
+    if (news.textContent !== aloud) news.textContent = aloud;
   };
-  saw();
+  say("live");
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     // A page that nobody sees asks for nothing, and an opened value stays open.
-    const busy = event.target.querySelector("details[open], input:focus");
+    const busy = event.target.querySelector("details[open], input:focus, select:focus, textarea:focus, input:checked");
     if (document.hidden || busy) event.preventDefault();
+    if (busy) say("held");
   });
-  document.addEventListener("htmx:afterOnLoad", saw);
-  for (const kind of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
-    document.addEventListener(kind, () => {
-      live.classList.add("lost");
-      live.textContent = "no answer since " + live.textContent.replace(/^.*?(\d.*)$/, "$1") + "; trying again";
-    });
-  }
+  document.addEventListener("htmx:afterOnLoad", () => {
+    asOf = new Date();
+    say("live");
+  });
+  for (const kind of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) document.addEventListener(kind, () => say("lost"));
 
-  const root = document.querySelector(".brand").getAttribute("href");
+  // ── Light and dark ──
   const theme = document.getElementById("theme");
   const themes = ["", "light", "dark"];
   const show = (name) => {
     if (name) document.documentElement.dataset.theme = name;
     else delete document.documentElement.dataset.theme;
-    theme.textContent = { "": "as the system", light: "light", dark: "dark" }[name];
+    theme.textContent = { "": "◐ as the system", light: "☀ light", dark: "☾ dark" }[name];
   };
   let chosen = localStorage.getItem("headwater-theme") || "";
   show(chosen);
@@ -40,17 +50,51 @@
     show(chosen);
   });
 
-  const places = { o: "", s: "/streams", q: "/queues", l: "/lists", b: "/outbox", p: "/spark", t: "/timed", d: "/dead", a: "/audit", h: "/store" };
+  // ── Copying: what stands before the button ──
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const code = button.closest("div, p").querySelector("code, pre");
+    // Also where no clipboard is allowed, as over plain HTTP from afar: then it is marked for Ctrl-C.
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      news.textContent = button.firstChild.data = "Copied";
+    } catch {
+      button.firstChild.data = "Marked";
+    }
+    setTimeout(() => (button.firstChild.data = "Copy"), 2000);
+  });
+
+  // ── Keys ──
+  const places = [...document.querySelectorAll("[data-go]")];
+  const row = (keys, words) => {
+    const term = document.createElement("dt");
+    for (const key of keys) {
+      const drawn = document.createElement("kbd");
+      drawn.textContent = key;
+      term.append(drawn, " ");
+    }
+    const meaning = document.createElement("dd");
+    meaning.textContent = words;
+    return [term, meaning];
+  };
   const help = () => {
     let box = document.getElementById("keys");
     if (!box) {
       box = document.createElement("dialog");
       box.id = "keys";
-      box.innerHTML =
-        "<h2>Keys</h2><p><kbd>/</kbd> search</p><p><kbd>g</kbd> then <kbd>o</kbd> overview, <kbd>s</kbd> streams, " +
-        "<kbd>q</kbd> queues, <kbd>l</kbd> dirty lists, <kbd>b</kbd> outbox, <kbd>p</kbd> Spark, <kbd>t</kbd> timed jobs, <kbd>d</kbd> dead letters, <kbd>a</kbd> audit, <kbd>h</kbd> store</p>" +
-        "<p><kbd>+</kbd> <kbd>-</kbd> closer and wider on a ruler</p><p><kbd>r</kbd> load again</p>" +
-        "<form method='dialog'><button>Close</button></form>";
+      box.setAttribute("aria-label", "Keys");
+      const list = document.createElement("dl");
+      list.className = "keys";
+      list.append(...row(["/"], "search"), ...row(["r"], "load again"), ...row(["?"], "these keys"));
+      list.append(...row(["+", "-"], "closer and wider on a ruler"));
+      for (const one of places) list.append(...row(["g", one.dataset.go], one.textContent));
+      const form = document.createElement("form");
+      form.method = "dialog";
+      form.append(Object.assign(document.createElement("button"), { textContent: "Close" }));
+      box.append(list, form);
       document.body.append(box);
     }
     box.showModal();
@@ -58,19 +102,19 @@
   let before = "";
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest("input, textarea, select, dialog")) return;
+    if (event.target.closest("input:not(.menu-box), textarea, select, dialog")) return;
     const key = event.key;
-    if (before === "g" && key in places) location.href = root + places[key];
+    const place = before === "g" && places.find((one) => one.dataset.go === key);
+    before = key;
+    if (place) location.href = place.href;
     else if (key === "/") {
       const field = document.querySelector("[data-search]");
-      if (field) {
-        event.preventDefault();
-        field.focus();
-      } else location.href = root + "/streams";
+      event.preventDefault();
+      if (field) field.focus();
+      else location.href = places.find((one) => one.dataset.go === "s").href;
     } else if (key === "?") help();
     else if (key === "r") location.reload();
     else if (key === "+" || key === "-") document.querySelector(`[data-key="${key}"]`)?.click();
-    before = key;
   });
 
   // The wheel over a ruler zooms around the pointer; shift moves along.
