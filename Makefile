@@ -30,7 +30,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside oldest verify check format contracts bench bench-scale docs lock clean
+.PHONY: help setup demo test test-long outside oldest verify check format contracts bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench-scale: setup ## grow a log to 100 million messages: memory, write rate, se
 
 docs: setup ## build the documentation into site/, and check its links
 	@NO_MKDOCS_2_WARNING=1 $(if $(REPOSITORY),DOCS_REPOSITORY='$(REPOSITORY)' DOCS_EDIT_URI=edit/main/docs/) $(RUN) mkdocs build --strict --quiet
+
+screenshots: setup ## take the pictures of the console that the pages show; DIR=folder takes every page, light, dark and on a phone
+	@$(RUN) tests.support.screenshots $(DIR)
 
 # The lock is made apart from .venv, so that a lock that cannot be installed can be renewed.
 lock: ## renew requirements.txt: newest releases that pyproject.toml allows, with hashes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from headwater import Headwater
@@ -50,7 +50,13 @@ class Filled:
         }
 
 
-def path_of(page: str, filled: Filled) -> str:
+class Named(Protocol):
+    """Something with the names that paths are made of."""
+
+    names: dict[str, str]
+
+
+def path_of(page: str, filled: Named) -> str:
     """Return the address of a page of the table, about the objects of a filled store."""
     words = [
         quote(filled.names[word.strip("{}")], safe="") if word.startswith("{") else word
