@@ -10,11 +10,15 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.apps import PARTS, NotingApp, is_alive
+from headwater.app.child_messages import Begin, send
+from tests.support.apps import PARTS, TARGET, NotingApp, is_alive
+from tests.support.pages import ROOT
 from tests.support.servers import Server, until
 from tests.support.stores import Stores
 
@@ -98,6 +102,21 @@ def test_a_process_that_is_killed_is_started_again_and_its_messages_are_handled(
         assert re.search(said, program.log())
         assert program.end() == 0
     assert {note.process for note in app.notes() if note.what == "end"} - {first}
+
+
+def test_a_process_whose_runner_died_before_it_answered_ends_in_silence() -> None:
+    commands, order = os.pipe()
+    answer, reports = os.pipe()
+    send(order, Begin(TARGET, None, None, [], [], "text", 0, check=False))
+    os.close(order)
+    os.close(answer)
+    words = [sys.executable, "-m", "headwater.app.child", str(commands), str(reports)]
+    child = subprocess.run(
+        words, pass_fds=(commands, reports), cwd=ROOT, capture_output=True, check=False
+    )
+    os.close(commands)
+    os.close(reports)
+    assert (child.returncode, child.stderr) == (0, b"")
 
 
 @pytest.mark.slow

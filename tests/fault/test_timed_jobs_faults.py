@@ -15,11 +15,10 @@ import pytest
 
 from headwater import TimedRunner, testing
 from headwater.testing import PrivateStore
-from headwater.timed.job_streams import job_stream
-from headwater.timed.states import JobRecord, JobSpec, decode_record
+from headwater.timed.states import JobRecord, JobSpec
 from tests.support.servers import until
 from tests.support.timed_checker import HistoryChecker
-from tests.support.timed_processes import noting, read_notes
+from tests.support.timed_processes import JobHistory, every_moment, noting, read_notes
 from tests.support.zygote import Zygote
 
 pytestmark = pytest.mark.fault
@@ -44,16 +43,13 @@ class Job:
     """A job on a page: who runs it, and what became of it."""
 
     def __init__(self, hw: PrivateStore, page: Path, every_ms: int, **options: Any) -> None:
-        self.hw, self.page, self.every_ms = hw, page, every_ms
+        self.hw, self.page = hw, page
         self.order = {"job": "j", "every": every_ms, "options": options, "page": str(page)}
-        self.checker = HistoryChecker(JobSpec(every_ms=every_ms, **options), self.moments)
-        self._read = 1
+        spec = JobSpec(every_ms=every_ms, **options)
+        self.checker = HistoryChecker(spec, every_moment(every_ms))
+        self._history = JobHistory(hw, "j", self.checker)
         self.run_here()
         self.follow()
-
-    def moments(self, after_ms: int, until_ms: int) -> list[int]:
-        first = after_ms - after_ms % self.every_ms + self.every_ms
-        return list(range(first, until_ms + 1, self.every_ms))
 
     def run_here(self) -> None:
         """Run what is due in this process, by which also the time of lost runners passes."""
@@ -61,22 +57,7 @@ class Job:
 
     def follow(self) -> list[JobRecord]:
         """Check what happened since the last time."""
-        records = []
-        stream = self.hw.stream(job_stream("j").name)
-        while True:
-            passage = stream.read_from(self._read, 1000)
-            assert passage.gap is None, "more happened than the history keeps"
-            for message in passage.messages:
-                record = decode_record(message.value, message.offset)
-                assert record is not None, "a message is void"
-                self.checker.follow(record.events)
-                records.append(record)
-            if not passage.messages:
-                break
-            self._read = passage.next
-        # All is kept that was not looked at yet.
-        stream.register_reader("checker", self._read)
-        return records
+        return self._history.follow()
 
     def finish(self) -> None:
         """Let all that was begun come to its end, and check the whole."""

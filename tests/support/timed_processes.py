@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import headwater
-from headwater import DueRun, TimedRunner, aio
+from headwater import DueRun, Headwater, TimedRunner, aio
 from headwater.aio import AsyncTimedRunner
 from headwater.store.call import Operation
 from headwater.timed import job_streams
+from headwater.timed.states import JobRecord, decode_record
 from headwater.timed.steps import TimedStep
-from tests.support.timed_checker import Note
+from tests.support.timed_checker import HistoryChecker, Moments, Note
 from tests.support.zygote import dying, serve
 
 Runner = TypeVar("Runner", TimedRunner, AsyncTimedRunner)
@@ -39,6 +40,43 @@ def noting(page: Path, runner: Runner, order: dict[str, Any]) -> Runner:
     handler = handle if isinstance(runner, TimedRunner) else handle_in_loop
     runner.every(order["every"], name=order["job"], **order.get("options", {}))(handler)
     return runner
+
+
+class JobHistory:
+    """What happened to a job, followed by a checker from its first event on."""
+
+    def __init__(self, hw: Headwater, job: str, checker: HistoryChecker) -> None:
+        self._stream = hw.stream(job_streams.job_stream(job).name)
+        self._checker = checker
+        self._read = 1
+
+    def follow(self) -> list[JobRecord]:
+        """Check what happened since the last time; returns it."""
+        records = []
+        while True:
+            passage = self._stream.read_from(self._read, 1000)
+            assert passage.gap is None, "more happened than the history keeps"
+            for message in passage.messages:
+                record = decode_record(message.value, message.offset)
+                assert record is not None, "a message is void"
+                self._checker.follow(record.events)
+                records.append(record)
+            if not passage.messages:
+                break
+            self._read = passage.next
+        # All is kept that was not looked at yet.
+        self._stream.register_reader("checker", self._read)
+        return records
+
+
+def every_moment(every_ms: int) -> Moments:
+    """Return the function that lists the moments of an interval."""
+
+    def moments(after_ms: int, until_ms: int) -> list[int]:
+        first = after_ms - after_ms % every_ms + every_ms
+        return list(range(first, until_ms + 1, every_ms))
+
+    return moments
 
 
 def read_notes(page: Path) -> list[Note]:

@@ -105,7 +105,7 @@ class Child:
             faults.append(Fault("application", str(error)))
         plans = [PartPlan(p.name, p.kind, p.object, p.spread, p.processes) for p in parts]
         found = [FoundFault(str(fault), fault.fatal) for fault in faults]
-        send(self._reports, Checked(plans, found, _files(begin.target)))
+        self._tell(Checked(plans, found, _files(begin.target)))
         return (None if any(fault.fatal for fault in faults) else app), parts
 
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
@@ -187,8 +187,11 @@ class Child:
             )
             for state in runner.states()
         ]
+        self._tell(Report(reports, memory_bytes(), self._trouble))
+
+    def _tell(self, news: Checked | Report) -> None:
         with contextlib.suppress(OSError):  # a supervisor that is gone is noticed elsewhere
-            send(self._reports, Report(reports, memory_bytes(), self._trouble))
+            send(self._reports, news)
 
     def _signalled(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
