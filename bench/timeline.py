@@ -165,15 +165,16 @@ def load(port: int, ask: Ask, seconds: float) -> tuple[float, float]:
         lines = [Line(port, ask) for _ in range(CONNECTIONS)]
         for line in lines:
             selector.register(line.socket, selectors.EVENT_READ, line)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        begun = time.perf_counter()
+        # A machine that is too busy to answer twice in this time is given more.
+        while (past := time.perf_counter() - begun) < seconds or len(took) < 2:
             for ready, _ in selector.select(1):
                 if (one := ready.data.took()) is not None:
                     took.append(one)
                     ready.data.send()
     for line in lines:
         line.socket.close()
-    return len(took) / seconds, statistics.quantiles(took, n=100)[98] * 1000
+    return len(took) / past, statistics.quantiles(took, n=100)[98] * 1000
 
 
 def request(method: str, content: object) -> bytes:

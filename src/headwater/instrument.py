@@ -36,6 +36,7 @@ may make a span current between them.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -76,6 +77,10 @@ class Instrument(Protocol):
 
 _log = logging.getLogger("headwater.instrument")
 _installed: Instrument | None = None
+# What install() was given, and the instruments beside it; _installed reports to all of them.
+_own: Instrument | None = None
+_beside: tuple[Instrument, ...] = ()
+_changing = threading.Lock()
 
 
 def current() -> Instrument | None:
@@ -84,15 +89,25 @@ def current() -> Instrument | None:
 
 
 def install(instrument: Instrument | None) -> None:
-    """Report all that happens in this process from now on to an instrument, or to nobody."""
-    global _installed  # noqa: PLW0603  one per process, as the clock is
-    _installed = instrument
+    """Report all that happens in this process from now on to an instrument, or to nobody.
+
+    The instruments of ``also_installed`` stay.
+    """
+    with _changing:
+        _change(instrument, _beside)
+
+
+def _change(own: Instrument | None, beside: tuple[Instrument, ...]) -> None:
+    global _installed, _own, _beside  # noqa: PLW0603  one per process, as the clock is
+    _own, _beside = own, beside
+    together = beside if own is None else (own, *beside)
+    _installed = _Together(together) if len(together) > 1 else next(iter(together), None)
 
 
 @contextmanager
 def installed(instrument: Instrument) -> Iterator[None]:
     """Report to an instrument for a while; the one before it comes back afterwards."""
-    before = _installed
+    before = _own
     install(instrument)
     try:
         yield
@@ -102,32 +117,40 @@ def installed(instrument: Instrument) -> Iterator[None]:
 
 @contextmanager
 def also_installed(instrument: Instrument) -> Iterator[None]:
-    """Report to an instrument for a while, and to the one that is installed as before."""
-    before = _installed
-    with installed(instrument if before is None else _Both(before, instrument)):
+    """Report to an instrument for a while, beside the others that are installed.
+
+    Those who use this may begin and end in any order, as servers in one process do.
+    """
+    with _changing:
+        _change(_own, (*_beside, instrument))
+    try:
         yield
+    finally:
+        with _changing:
+            place = next(n for n, one in enumerate(_beside) if one is instrument)
+            _change(_own, _beside[:place] + _beside[place + 1 :])
 
 
-class _Both:
-    """Reports to two instruments; what happens to one of them does not concern the other."""
+class _Together:
+    """Reports to several instruments; what happens to one of them does not concern the others."""
 
-    def __init__(self, first: Instrument, second: Instrument) -> None:
-        self._pair = (first, second)
+    def __init__(self, all_of_them: tuple[Instrument, ...]) -> None:
+        self._all = all_of_them
 
     def begin(self, name: str, object: str) -> list[Any]:
-        return [_told(one.begin, name, object) for one in self._pair]
+        return [_told(one.begin, name, object) for one in self._all]
 
     def begin_handling(
         self, name: str, object: str, headers: Iterable[Mapping[str, bytes]]
     ) -> list[Any]:
-        return [_begin_handling(one, name, object, headers) for one in self._pair]
+        return [_begin_handling(one, name, object, headers) for one in self._all]
 
     def end(self, token: Any, event: Event) -> None:
-        for one, own in zip(self._pair, token, strict=True):
+        for one, own in zip(self._all, token, strict=True):
             _told(one.end, own, event)
 
     def count(self, name: str, object: str, n: int = 1) -> None:
-        for one in self._pair:
+        for one in self._all:
             _told(one.count, name, object, n)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -112,7 +113,9 @@ def test_whatever_the_number_of_scrapes_the_store_is_sampled_once(
         async with sampling(store_url) as (_, sampler):
             await sampler.page()
             pages = await asyncio.gather(*(sampler.page() for _ in range(50)))
-            counts = {of(read_page(page), TIMES, op="registry.list") for page in pages}
+            # The store of all tests holds many objects; only these lines of a page are parsed.
+            listed = [re.findall(rb"^.*registry\.list.*\n", page, re.MULTILINE) for page in pages]
+            counts = {of(read_page(b"".join(lines)), TIMES, op="registry.list") for lines in listed}
             return min(counts), max(counts)
 
     # Names of streams, of queues and of channels are listed once each.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headwater.aio_client import AsyncHeadwater, connect
 from headwater.errors import InvalidInput
-from headwater.instrument import installed
+from headwater.instrument import also_installed
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import MAX_SERIES
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
@@ -97,7 +97,7 @@ class StoreServer:
     async def serve(self, process: ServerProcess, *, counts: memoryview[int] | None = None) -> None:
         """Serve in one process, until it is told to stop; all processes share their counts."""
         metrics = OperationMetrics(counts, process.number)
-        with installed(metrics):
+        with also_installed(metrics):
             async with (
                 connect(self.store_url) as hw,
                 open_farm(self.farm) as farm,
