@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
@@ -9,12 +10,18 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import headwater
+import headwater.aio
+from headwater.serve.stream_writes import StreamWrites
+from headwater.serve.topic_writes import TopicWrites
 from tests.support.api import ApiClient, ApiServer
 from tests.support.stores import Stores
 
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
 TAGS = [f"ride-{n}" for n in range(12)]
 
 
@@ -91,6 +98,89 @@ def test_messages_go_to_the_partitions_of_their_tags_and_are_read_from_all(
         f"{path}/messages?producer=p&sequence=1", [{"tag": tag, "value": "once"} for tag in TAGS]
     ).body
     assert again == twice
+
+
+def test_a_topic_is_written_and_read_as_lines_and_as_arrow_as_it_is_as_json(
+    client: ApiClient, path: str
+) -> None:
+    given = [{"tag": tag, "value": "v", "headers": {"k": tag}} for tag in TAGS]
+    lines = b"".join(json.dumps(line).encode() + b"\n" for line in given)
+    assert client.post(f"{path}/messages", lines, media=NDJSON).body["written"] == len(TAGS)
+    page = client.get(f"{path}/messages?count=1000").body["messages"]
+    as_lines = client.get(f"{path}/messages", accept=NDJSON).body.splitlines()
+    assert [json.loads(line) for line in as_lines] == page
+    assert len(client.get(f"{path}/messages?count=5", accept=NDJSON).body.splitlines()) == 5
+    body = client.get(f"{path}/messages?headers=true", accept=ARROW).body
+    found = pa.ipc.open_stream(body).read_all()
+    assert [
+        (row["partition"], row["offset"], row["tag"], row["value"], dict(row["headers"]))
+        for row in found.to_pylist()
+    ] == [
+        (one["partition"], one["offset"], one["tag"], b"v", {"k": one["tag"].encode()})
+        for one in page
+    ]
+    part = pa.ipc.open_stream(client.get(f"{path}/messages?count=5", accept=ARROW).body).read_all()
+    assert part.num_rows == 5
+    assert part.schema.names == ["partition", "offset", "tag", "value", "time"]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, found.select(["tag", "value", "headers"]).schema) as writer:
+        writer.write_table(found.select(["tag", "value", "headers"]))
+    assert client.post(f"{path}/messages", bytes(sink.getvalue()), media=ARROW).status == 201
+    copied = client.get(f"{path}/messages?count=1000").body["messages"]
+    assert sorted((one["tag"], one["headers"]["k"]) for one in copied) == sorted(
+        (tag, tag) for tag in 2 * TAGS
+    )
+
+
+def test_lines_name_what_was_evicted_from_a_partition(client: ApiClient, path: str) -> None:
+    write(client, path)
+    stream = f"/v1/streams/{path.rpartition('/')[2]}%2F0"
+    assert client.post(f"{stream}/evict", {"up_to": 1}).status == 200
+    first = client.get(f"{path}/messages?from=1.1.1", accept=NDJSON).body.splitlines()[0]
+    assert json.loads(first) == {"partition": 0, "gone": {"first": 1, "last": 1}}
+
+
+def test_small_writes_of_one_moment_are_few_calls_and_each_has_its_own_offsets(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with headwater.aio.connect(stores.url("plain")) as hw:
+            name = f"t-{secrets.token_hex(4)}"
+            await hw.topic(name, 3).partitions()
+            calls: list[str] = []
+            send = hw.store.connections.send
+
+            async def counting(key: Any, command: tuple[Any, ...], **words: Any) -> Any:
+                calls.append(command[1])
+                return await send(key, command, **words)
+
+            monkeypatch.setattr(hw.store.connections, "send", counting)
+            writes = TopicWrites(hw, StreamWrites(hw))
+            batches = [
+                [(tag, f"{number}.{tag}") for tag in TAGS[: 1 + number % 3]] for number in range(60)
+            ]
+            refused = asyncio.ensure_future(writes.write(name, [("t" * 5000, "x")], 5000))
+            told = await asyncio.gather(*(writes.write(name, batch, 10) for batch in batches))
+            with pytest.raises(headwater.InvalidInput, match="in partition"):
+                await refused
+            written = [call for call in calls if "stream_write" in call]
+            assert len(written) < 10, "60 requests in 3 partitions"
+            monkeypatch.undo()
+            streams = [await hw.topic(name).partition(place) for place in range(3)]
+            held = [await stream.read(1, 1000) for stream in streams]
+            for batch, offsets in zip(batches, told, strict=True):
+                found = [held[place][offset - 1] for place in offsets for offset in offsets[place]]
+                values = sorted(one.value.decode() for one in found if one is not None)
+                assert values == sorted(value for _, value in batch)
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_was_made_anew_is_written_as_it_is_now(client: ApiClient, path: str) -> None:
+    write(client, path)
+    assert client.ask("DELETE", path).status == 200
+    assert client.ask("PUT", path, {"partitions": 1}).status == 200
+    assert write(client, path)["partitions"] == {"0": {"first": 1, "last": len(TAGS)}}
 
 
 def test_a_reader_goes_on_from_place_to_place_and_has_everything_once(
@@ -178,13 +268,13 @@ def test_a_group_over_a_topic_hands_out_settles_and_gives_up(client: ApiClient, 
     extended = client.post(f"{group}/extend", {"offsets": left, "ack_ms": 60_000}).body
     assert extended["extended"] == number
     assert client.post(f"{group}/nack", {"offsets": left}).body["nacked"] == number
-    again = client.post(f"{group}/read", {"count": 100, "ack_ms": 1, "expire_ms": 1}).body
-    assert {message["attempt"] for message in again["messages"]} == {2}
     facts = client.get(group).body["groups"]
     assert [(one["partition"], one["topic"]) for one in facts] == [
         (place, path.rpartition("/")[2]) for place in range(3)
     ]
     assert client.get(f"{path}/groups").body["groups"] == facts
+    again = client.post(f"{group}/read", {"count": 100, "ack_ms": 1, "expire_ms": 1}).body
+    assert {message["attempt"] for message in again["messages"]} == {2}
     sought = client.post(f"{group}/seek", {"to": {first: 1}}).body
     assert sought["next"] == {str(first): 1}
     redone = client.post(f"{group}/read", {"count": 100, "ack_ms": 60_000}).body["messages"]

@@ -37,6 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 DEFAULT_PARTITIONS = 8
+PARTITION = pa.field("partition", pa.int32(), nullable=False)
 
 
 class TopicHandle:
@@ -226,6 +227,4 @@ def delete(topic: TopicHandle) -> Operation[bool]:
 def with_partition(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     """Return a batch with a column for the partition before the others."""
     column = pa.repeat(pa.scalar(place, pa.int32()), batch.num_rows)
-    return pa.RecordBatch.from_arrays(
-        [column, *batch.columns], names=["partition", *batch.schema.names]
-    )
+    return batch.add_column(0, PARTITION, column)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwater.serve.api.tails import Tails
     from headwater.serve.stream_writes import StreamWrites
     from headwater.serve.tokens import Tokens
+    from headwater.serve.topic_writes import TopicWrites
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
@@ -33,6 +34,7 @@ class Served:
     store_url: str | None
     tokens: Tokens
     writes: StreamWrites
+    topic_writes: TopicWrites
     tails: Tails
     openapi: bytes
     metrics: OperationMetrics

@@ -35,6 +35,9 @@ AckMs: TypeAlias = Annotated[
         description="Milliseconds after which a message that is not acknowledged is redelivered.",
     ),
 ]
+WithHeaders: TypeAlias = Annotated[
+    bool, Meta(description="Whether Arrow has a column of headers; JSON always shows them.")
+]
 
 
 class ListQuery(msgspec.Struct, forbid_unknown_fields=True):

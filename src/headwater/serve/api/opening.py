@@ -24,6 +24,7 @@ from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
+from headwater.serve.topic_writes import TopicWrites
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
@@ -110,6 +111,7 @@ async def _answering(
             settings.store_url,
             settings.tokens,
             writes,
+            TopicWrites(hw, writes),
             tails,
             document(ROUTES),
             metrics,

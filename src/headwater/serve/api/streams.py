@@ -11,10 +11,12 @@ from msgspec import UNSET, Meta
 
 from headwater.errors import UnknownStream
 from headwater.inputs import check_name
+from headwater.log.header_columns import MAP
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
+from headwater.log.runs import SCHEMA
 from headwater.serve.api import formats
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start
+from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
 from headwater.serve.http.messages import StreamedReply
@@ -31,6 +33,8 @@ from headwater.views.streams import (
 
 # A body of up to this size is written together with those of other requests.
 _BATCHED_BYTES: Final = 16 * 1024
+# A page of JSON is made as a whole.
+MOST_JSON: Final = 10_000
 _PAGE: Final = 1000
 # How long a search may take at most; it holds up other requests of its process a little.
 MAX_SEARCH_MS: Final = 10_000
@@ -78,6 +82,7 @@ class ReadQuery(msgspec.Struct, forbid_unknown_fields=True):
     from_: Start = msgspec.field(default="first", name="from")
     count: ReadCount = 100
     block_ms: BlockMs = 0
+    headers: WithHeaders = False
 
 
 class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,14 +122,20 @@ def write_messages(call: ApiCall) -> Any:
     producer and sequence changes nothing and is answered as the first time. Small requests of one
     moment are written together; each is in the log whole or not at all.
     """
-    query, request = call.query, call.request
     given = given_entries(call)
     if not isinstance(given, list):
         return _append(call, given)
-    plain = query.producer is None and query.sequence is None and query.backlog is None
-    if plain and len(request.body) <= _BATCHED_BYTES and 0 < len(given) <= MAX_BATCH_MESSAGES:
+    if is_small(call, given):
         return _write_with_others(call, given)
     return _write_many(call, given)
+
+
+def is_small(call: ApiCall, given: list[Any]) -> bool:
+    """Return whether messages are written together with those of other requests."""
+    query = call.query
+    plain = query.producer is None and query.sequence is None and query.backlog is None
+    fits = len(call.request.body) <= _BATCHED_BYTES
+    return plain and fits and 0 < len(given) <= MAX_BATCH_MESSAGES
 
 
 def given_entries(call: ApiCall) -> list[Any] | pa.Table:
@@ -198,7 +209,7 @@ async def read_messages(call: ApiCall) -> Answered:
     stream = call.hw.stream(call.name)
     at = await _offset(call, query.from_)
     if call.accepted == JSON:
-        passage = await stream.read_from(at, min(query.count, 10_000), block_ms=query.block_ms)
+        passage = await stream.read_from(at, min(query.count, MOST_JSON), block_ms=query.block_ms)
         gap = passage.gap if query.from_ != "first" else None
         return PassageView(
             stream=call.name,
@@ -210,7 +221,9 @@ async def read_messages(call: ApiCall) -> Answered:
     if query.block_ms:
         await stream.read_from(at, 1, block_ms=query.block_ms)
     if call.accepted == ARROW:
-        pieces = formats.arrow_pieces(stream.scan(at), query.count)
+        schema = SCHEMA.append(MAP) if query.headers else SCHEMA
+        batches = stream.scan(at, headers=query.headers)
+        pieces = formats.arrow_pieces(batches, query.count, schema)
     else:
         pieces = _lines(call, at, query.count)
     return StreamedReply(200, pieces, call.accepted)

@@ -8,6 +8,7 @@ read as such.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Any, Final
 
@@ -20,12 +21,14 @@ from headwater.log.extents import partitions_of
 from headwater.log.limits import MAX_OFFSET, MAX_PARTITIONS
 from headwater.log.topics import in_partition
 from headwater.log.types import Passage
+from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import BlockMs, Count, ListQuery
+from headwater.serve.api.fields import BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
-from headwater.serve.api.streams import WriteQuery, given_entries
+from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
 from headwater.serve.api.tails import ALIVE, HELLO
+from headwater.serve.api.topic_reads import gone, nothing_new, passages
 from headwater.serve.http.messages import StreamedReply
 from headwater.serve.tokens import Scope
 from headwater.views.overview import some_topics
@@ -82,8 +85,9 @@ class TopicReadQuery(msgspec.Struct, forbid_unknown_fields=True):
     """What is read: from which place on, how much, and how long it is waited for."""
 
     from_: Place = msgspec.field(default="first", name="from")
-    count: Count = 100
+    count: ReadCount = 100
     block_ms: BlockMs = 0
+    headers: WithHeaders = False
 
 
 class TopicTailQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,16 +128,22 @@ async def write_to_topic(call: ApiCall) -> TopicLinesWrittenView:
     """Append messages, each to the partition of its tag; returns their offsets by partition.
 
     The body is what a write to a stream takes. What goes to one partition is written whole or not
-    at all; a repeat with the same producer and sequence completes what was cut short. The first
-    write creates the topic, with 8 partitions.
+    at all; a repeat with the same producer and sequence completes what was cut short. Small
+    requests of one moment are written together. The first write creates the topic, with 8
+    partitions.
     """
     query = call.query
-    topic = call.hw.topic(call.name)
     given = given_entries(call)
-    write: Any = topic.write_many if isinstance(given, list) else topic.append
-    written: dict[int, range] = await write(
-        given, backlog=query.backlog, producer=query.producer, sequence=query.sequence
-    )
+    written: dict[int, range]
+    if isinstance(given, list) and is_small(call, given):
+        size = len(call.request.body)
+        written = await call.served.topic_writes.write(call.name, given, size)
+    else:
+        topic = call.hw.topic(call.name)
+        write: Any = topic.write_many if isinstance(given, list) else topic.append
+        written = await write(
+            given, backlog=query.backlog, producer=query.producer, sequence=query.sequence
+        )
     return TopicLinesWrittenView(
         topic=call.name,
         written=sum(map(len, written.values())),
@@ -145,24 +155,26 @@ async def write_to_topic(call: ApiCall) -> TopicLinesWrittenView:
     )
 
 
-async def read_topic(call: ApiCall) -> TopicPassageView:
+async def read_topic(call: ApiCall) -> Answered:
     """Read messages of all partitions from a place on; evicted offsets are shown as gaps.
 
     Every partition has the same share of count, at least one message. With block_ms the request
-    waits for a first message (long poll).
+    waits for a first message (long poll). As lines of JSON or as an Arrow IPC stream, up to count
+    messages are sent as fast as the client takes them, some of each partition in turn.
     """
     query = call.query
     topic = await known_topic(call)
     at = await _offsets(call, topic, query.from_)
-    share = max(1, query.count // len(at))
-    found = await _passages(topic, at, share)
-    if query.block_ms and all(one.next == start for one, start in zip(found, at, strict=True)):
-        try:
+    if query.block_ms and nothing_new(await passages(topic, at, 1), at):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(query.block_ms / 1000):
                 await call.served.tails.news(_streams(call.name, at))
-        except TimeoutError:
-            pass
-        found = await _passages(topic, at, share)
+    if call.accepted == ARROW:
+        pieces = topic_reads.arrow(topic, at, query.count, headers=query.headers)
+        return StreamedReply(200, pieces, ARROW)
+    if call.accepted == NDJSON:
+        return StreamedReply(200, topic_reads.lines(topic, at, query.count), NDJSON)
+    found = await passages(topic, at, max(1, min(query.count, MOST_JSON) // len(at)))
     return TopicPassageView(
         topic=call.name,
         messages=[
@@ -172,7 +184,7 @@ async def read_topic(call: ApiCall) -> TopicPassageView:
         ],
         next=_spelled(one.next for one in found),
         gaps=[
-            GoneView(partition=place, gone=OffsetsView(first=one.gap[0], last=one.gap[1]))
+            gone(place, one.gap)
             for place, one in enumerate(found)
             if one.gap is not None and query.from_ != "first"
         ],
@@ -207,8 +219,8 @@ async def _events(
     yield HELLO
     waited = False
     while allowed():
-        found = await _passages(topic, at, share)
-        if any(one.next > start for one, start in zip(found, at, strict=True)):
+        found = await passages(topic, at, share)
+        if not nothing_new(found, at):
             yield b"".join(_as_events(found, at))
             at = [one.next for one in found]
             waited = False
@@ -226,10 +238,8 @@ def _as_events(found: list[Passage[Any]], at: list[int]) -> list[bytes]:
     events = []
     for place, one in enumerate(found):
         if one.gap is not None:
-            first, last = one.gap
-            place_behind[place] = last + 1
-            gone = GoneView(partition=place, gone=OffsetsView(first=first, last=last))
-            events.append(_event(place_behind, gone, b"event: skipped\n"))
+            place_behind[place] = one.gap[1] + 1
+            events.append(_event(place_behind, gone(place, one.gap), b"event: skipped\n"))
         for message in in_partition(place, one.messages):
             place_behind[place] = message.offset + 1
             events.append(_event(place_behind, MessageView.of(message)))
@@ -242,14 +252,6 @@ def _event(place: list[int], view: View, kind: bytes = b"") -> bytes:
         kind,
         _spelled(place).encode(),
         msgspec.json.encode(view),
-    )
-
-
-async def _passages(topic: AsyncTopic[Any], at: list[int], count: int) -> list[Passage[Any]]:
-    """Read on in every partition."""
-    streams = [await topic.partition(place) for place in range(len(at))]
-    return await asyncio.gather(
-        *(stream.read_from(start, count) for stream, start in zip(streams, at, strict=True))
     )
 
 
@@ -302,6 +304,7 @@ TOPIC_ROUTES: Final = (
         Scope.READ,
         query=TopicReadQuery,
         answer=TopicPassageView,
+        answers=(NDJSON, ARROW),
         waits=True,
     ),
     Route("GET", f"{_ONE}/tail", tail_topic, Scope.READ, query=TopicTailQuery, answers=(EVENTS,)),
