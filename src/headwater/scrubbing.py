@@ -6,6 +6,7 @@ wait in between as long as it says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -72,8 +73,11 @@ def _scan(server: int, cursor: bytes) -> Operation[tuple[int, bytes, list[bytes]
 
 def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check a key that is of the whole store."""
-    expected = _GLOBALS.get(found.name)
-    if expected is None or found.part:
+    name, part = found.name, found.part
+    expected = _GLOBALS.get(name) if not part else None
+    if name == "history" and part:
+        expected = "hash" if part == b":series" else "string" if _RING.match(part) else None
+    if expected is None:
         ledger.found(f"key {shown(found.key)}", "an object that it belongs to", "none", NOBODYS)
         return
     yield from check_type(shown(found.key), found.key, expected, ledger)
@@ -81,8 +85,10 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
 
 _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
-    **dict.fromkeys(("store", "timelines", "scrub", "queries"), "hash"),
+    **dict.fromkeys(("store", "timelines", "scrub", "queries", "history"), "hash"),
 }
+# A ring of the history: seconds between points, and the series.
+_RING: Final = re.compile(rb":(?:1|10|60):\[")
 _KEY_CHECKS: Final[dict[str, Callable[[OwnedKey, ScrubLedger], Checks[None]]]] = {
     "": _check_global,
     "s": check_stream_key,

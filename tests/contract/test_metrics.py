@@ -19,6 +19,7 @@ from headwater.metrics.exposition import Page
 from headwater.metrics.families import FAMILIES
 from headwater.metrics.operations import OperationMetrics, shared_counts
 from headwater.metrics.sampler import Sampler
+from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.server import RespListening, StoreServer
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.listening import ListenAddress
@@ -62,11 +63,11 @@ async def sampling(
     async with await aio.connect(url) as hw:
         operations = OperationMetrics()
         with instrument.installed(operations):
-            sampler = Sampler(hw, operations, max_series=max_series)
+            watch = StoreWatch(hw)
             try:
-                yield hw, sampler
+                yield hw, Sampler(watch, operations, max_series=max_series)
             finally:
-                await sampler.close()
+                await watch.close()
 
 
 def test_a_page_says_how_every_object_stands(store_url: str, name: str) -> None:
@@ -139,7 +140,7 @@ def test_a_page_has_no_more_series_than_it_may_and_says_what_is_missing() -> Non
 
 def test_a_store_that_is_away_is_down_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.metrics.sampler.FRESH_S", 0.01)
-    monkeypatch.setattr("headwater.metrics.sampler._PATIENCE_S", 0.3)
+    monkeypatch.setattr("headwater.metrics.sweeps._PATIENCE_S", 0.3)
 
     async def until(sampler: Sampler, up: int) -> None:
         while of(read_page(await sampler.page()), "store_up") != up:  # noqa: ASYNC110

@@ -18,6 +18,7 @@ from headwater.log.keys import stream_key
 from headwater.log.profile import stream_profile
 from headwater.log.types import Retention
 from headwater.store.call import Call, Operation
+from headwater.views import overview
 from tests.support.entries import entries, pairs
 from tests.support.failing_calls import FailingServer, Failure, stopped
 from tests.support.recounting import assert_counts_are_right
@@ -311,6 +312,7 @@ def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
         for sample in (1, 100):
             failing.hw.store.run(stream_profile(stream.name, 700, 10_000, sample))
         failing.hw.store.run(retention.preview(handle.key, Retention(max_bytes=0, max_age_ms=0)))
+        failing.hw.store.run(overview.streams_and_groups([stream.name]))
         failing.hw.store.run(retention.tidy(handle.key, 0, 0))
         failing.hw.store.run(staging.finish_left(handle, 0))
         return failing.hw.store.run(housekeeping.keep(handle))

@@ -6,6 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headwater.metrics.history import (
+    STORE,
+    NewPoint,
+    Point,
+    keep_series,
+    kept_history,
+    read_points,
+    write_points,
+)
 from headwater.store.call import Call
 from headwater.store.library import FORMAT, VERSION
 from headwater.store.record import COUNTS_MS, KEY, read_record
@@ -84,3 +93,26 @@ def test_every_call_of_the_functions_of_a_store_may_fail(failing: FailingServer)
     admin.close()
     left = failing.sites("store", files="record|registry") - failed
     assert sorted(map(str, left)) == []
+
+
+def test_every_call_of_the_functions_of_the_history_may_fail(failing: FailingServer) -> None:
+    run, now_s = failing.hw.store.run, int(failing.server.client().time()[0])
+    series = ("stream", "s")
+    new = [NewPoint(one, 1, now_s, Point(1, 2, 3, 4, 5, 6)) for one in (STORE, series)]
+
+    def prepare() -> None:
+        run(keep_series({("queue", "old"): 1}, [series]))
+
+    def operate(_: None) -> object:
+        run(write_points("me", new, 60_000))
+        run(keep_series({series: 7}, [("queue", "old")]))
+        run(kept_history())
+        return run(read_points([series], 1))
+
+    def check(_: None, __: Failure) -> None:
+        operate(None)
+        assert run(kept_history()).series == {series: 7}
+        assert Point(1, 2, 3, 4, 5, 6) in run(read_points([series], 1)).series[series]
+
+    failed = failing.fail_in_turn(prepare, operate, check)
+    assert not failing.sites("store", files="history") - failed

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import StoreUrl
+from headwater.cli.options import History, StoreUrl
 
 
 def console(
@@ -23,6 +23,7 @@ def console(
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Print the address, and open no browser.")
     ] = False,
+    history: History = 100,
     store: StoreUrl = None,
 ) -> None:
     """Show the store in a browser, until Ctrl-C or SIGTERM.
@@ -48,6 +49,7 @@ def console(
         HttpLimits(),
         read_only,
         front=Console,
+        history=history,
     )
 
     def ready(url: str) -> None:

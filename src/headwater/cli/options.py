@@ -43,6 +43,14 @@ StoreUrl = Annotated[
     str | None,
     _store_option("The store. Default: $HEADWATER_URL, else an embedded one in .headwater/."),
 ]
+History = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Series of history kept in the store, 59 kB each at most; 0 keeps none.",
+    ),
+]
 OtherStoreUrl = Annotated[
     str | None,
     _store_option("The store to use instead of a private one; its server is not killed."),

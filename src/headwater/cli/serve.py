@@ -10,7 +10,7 @@ import typer
 from headwater.cli import output
 from headwater.cli.http_options import HttpFlags
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import StoreUrl
+from headwater.cli.options import History, StoreUrl
 from headwater.cli.resp_options import RespFlags
 
 
@@ -76,6 +76,7 @@ def serve(
     max_series: Annotated[
         int, typer.Option(metavar="N", help="Series of objects that /metrics has at most.")
     ] = 250_000,
+    history: History = 100,
     tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Serve TLS with this certificate.", show_default=False),
@@ -116,5 +117,6 @@ def serve(
         db,
         Console,
         max_series,
+        history,
     )
     server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))

@@ -58,7 +58,11 @@ def read_stats(queue: QueueHandle) -> Operation[dict[str, Any]]:
 
 def stats(queue: QueueHandle) -> Operation[QueueStats]:
     """Return how the queue stands."""
-    facts = yield from read_stats(queue)
+    return (yield from stats_out_of(queue, (yield from read_stats(queue))))
+
+
+def stats_out_of(queue: QueueHandle, facts: dict[str, Any]) -> Operation[QueueStats]:
+    """Return how the queue stands, out of what the server said of it."""
     now = facts["now"]
     facts["ready"] = facts["listed"]
     # What is due is counted where it lies.

@@ -21,6 +21,7 @@ from headwater.inputs import check_int
 from headwater.instrument import also_installed
 from headwater.lazy_names import extra_needed
 from headwater.metrics.operations import OperationMetrics
+from headwater.metrics.recorder import MOST_SERIES
 from headwater.profiles import store_of
 from headwater.serve.api.cors import check_origin
 from headwater.serve.api.opening import ApiSettings, open_api, open_farm
@@ -71,6 +72,7 @@ def asgi_app(
     origins: tuple[str, ...] = (),
     max_body: int = _MAX_BODY,
     console: bool = False,
+    history: int = MOST_SERIES,
 ) -> AsgiApp:
     """Return the HTTP API of a store as an ASGI application.
 
@@ -79,7 +81,7 @@ def asgi_app(
     that returns it for the ASGI scope of a request, because the application around this one has let
     the client in. ``farm`` has the timelines, ``db`` is the URL of an outbox.
     Everything is as in ``headwater serve``. With ``console``, its pages are served under /console,
-    which needs the extra `serve`.
+    which needs the extra `serve`; ``history`` is how many series of history it keeps in the store.
 
     Its lifespan opens and closes the client of the store. Applications do not pass theirs on to
     what they mount: enter this one in it, ``async with api: yield``.
@@ -101,6 +103,7 @@ def asgi_app(
         check_origin,
         farm,
         db,
+        history=history if console else 0,
     )
     settings.check()
     return AsgiApp(settings, grant, max_body, _console() if console else None)

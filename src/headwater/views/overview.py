@@ -9,6 +9,7 @@ is left out; a stream or queue is shown as an empty one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from headwater.errors import UnknownGroup
@@ -18,11 +19,13 @@ from headwater.ick.types import ChannelStats
 from headwater.log import grouping, reading
 from headwater.log.extents import partitions_of
 from headwater.log.handles import GroupHandle, StreamHandle, list_streams, list_topics
+from headwater.log.replies import record, rows
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.queue import inspecting
 from headwater.queue.handles import QueueHandle, list_queues
+from headwater.queue.replies import stats_of
 from headwater.queue.types import QueueStats
-from headwater.store.call import Operation
+from headwater.store.call import Call, Operation
 from headwater.store.many import together
 from headwater.views.icks import ChannelView
 from headwater.views.queues import QueueView
@@ -31,6 +34,8 @@ from headwater.views.streams import GroupView, StreamView, TopicView
 
 # Nobody reads, pops or reserves by the handles of an overview, so their names are seen by nobody.
 _NOBODY = "overview"
+# So many groups are asked for in one call together with their streams.
+_GROUPS_AT_ONCE = 200
 
 
 class StreamGroup(NamedTuple):
@@ -38,6 +43,14 @@ class StreamGroup(NamedTuple):
 
     stream: str
     group: GroupInfo
+
+
+class StreamsAndGroups(NamedTuple):
+    """Where streams and their groups stand, and the server's time, 0 when it is not known."""
+
+    now_ms: int
+    streams: list[StreamInfo]
+    groups: list[StreamGroup]
 
 
 class TopicStreams(NamedTuple):
@@ -101,6 +114,38 @@ def _group(handle: GroupHandle) -> Operation[GroupInfo | None]:
         return None  # removed since the stream was asked
 
 
+def streams_and_groups(names: Sequence[str]) -> Operation[StreamsAndGroups]:
+    """Return where the named streams and all their groups stand, by one call if there are few.
+
+    Not for a cluster, where streams lie apart.
+    """
+    first, *others = (StreamHandle(name, set()).key for name in names)
+    args = (_GROUPS_AT_ONCE,)
+    reply = yield Call("hw_stream_looks", first, args, read_only=True, also=tuple(others))
+    now_ms, *found = reply
+    streams, seen = [], []
+    for name, (facts, *groups) in zip(names, found, strict=True):
+        streams.append(record(StreamInfo, facts, name=name))
+        for group, state in rows(groups, 2):
+            info = record(GroupInfo, state, name=group.decode())
+            seen.append(StreamGroup(name, info))
+    known = {(row.stream, row.group.name) for row in seen}
+    left = [
+        replace(one, groups=rest)
+        for one in streams
+        if (rest := tuple(name for name in one.groups if (one.name, name) not in known))
+    ]
+    if left:
+        seen = sorted(seen + (yield from groups_of(left)), key=lambda row: (row[0], row[1].name))
+    return StreamsAndGroups(now_ms, streams, seen)
+
+
+def streams_and_groups_apart(names: Sequence[str]) -> Operation[StreamsAndGroups]:
+    """Return where the named streams and all their groups stand, by a call for each."""
+    streams = yield from some_streams(names)
+    return StreamsAndGroups(0, streams, (yield from groups_of(streams)))
+
+
 def all_topics() -> Operation[list[TopicStreams]]:
     """Return every topic and the streams behind it."""
     return (yield from some_topics((yield from list_topics())))
@@ -130,6 +175,18 @@ def some_queues(names: Iterable[str]) -> Operation[list[QueueStats]]:
     """Return how some queues stand."""
     handles = [QueueHandle(name, set(), _NOBODY) for name in names]
     return (yield from together(map(inspecting.stats, handles)))
+
+
+def queues_together(names: Sequence[str]) -> Operation[list[QueueStats]]:
+    """Return how some queues stand, by one call unless something in them is due.
+
+    Not for a cluster, where queues lie apart.
+    """
+    handles = [QueueHandle(name, set(), _NOBODY) for name in names]
+    first, *others = (handle.key for handle in handles)
+    found = yield Call("hw_queue_looks", first, read_only=True, also=tuple(others))
+    facts = zip(handles, map(stats_of, found), strict=True)
+    return (yield from together(inspecting.stats_out_of(*one) for one in facts))
 
 
 def all_channels() -> Operation[list[ChannelStats]]:

@@ -73,39 +73,43 @@ local function count_due(G, now)
   return messages, ranges
 end
 
+function looks.group(K, name)
+  local G, stream = group_key(K, name), load_stream(K)
+  local group = load_group(G, stream)
+  if not group then return nil end
+  local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps', 'redelivered'), {}
+  for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
+  local oldest, due, ranges = group_position(G), 0, 0
+  if group.pending > 0 then due, ranges = count_due(G, server_ms()) end
+  return {
+    'next', group.next,
+    'ack_offset', oldest,
+    'pending', group.pending,
+    'lag', math.max(stream.last - math.max(group.next, stream.first) + 1, 0),
+    'missed', tonumber(f[1] or 0),
+    'gaps', gaps,
+    'expired', tonumber(f[2] or 0),
+    'dead', tonumber(f[3] or 0),
+    'max_pending', group.max_pending > 0 and group.max_pending or '',
+    'dead_letters', group.dead_letters,
+    'waiting', redis.call('ZCARD', G .. ':waiters'),
+    'members', redis.call('ZRANGE', G .. ':members', -1000, -1, 'WITHSCORES'),
+    'created_ms', tonumber(f[4]),
+    'seen_ms', group_seen(G),
+    'abandoned', group.abandoned and 1 or 0,
+    'new_since_ms', time_at(K, stream, group.next),
+    'pending_since_ms', group.pending > 0 and time_at(K, stream, oldest) or '',
+    'pending_ranges', ranges,
+    'due', due,
+    'redelivered', tonumber(f[6] or 0),
+  }
+end
+
 redis.register_function{
   function_name = 'hw_group_info',
   callback = function(keys, args)
     local K, name = keys[1], args[1]
-    local G, stream = group_key(K, name), load_stream(K)
-    local group = load_group(G, stream)
-    if not group then return no_group() end
-    local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps', 'redelivered'), {}
-    for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
-    local oldest, due, ranges = group_position(G), 0, 0
-    if group.pending > 0 then due, ranges = count_due(G, server_ms()) end
-    return {
-      'next', group.next,
-      'ack_offset', oldest,
-      'pending', group.pending,
-      'lag', math.max(stream.last - math.max(group.next, stream.first) + 1, 0),
-      'missed', tonumber(f[1] or 0),
-      'gaps', gaps,
-      'expired', tonumber(f[2] or 0),
-      'dead', tonumber(f[3] or 0),
-      'max_pending', group.max_pending > 0 and group.max_pending or '',
-      'dead_letters', group.dead_letters,
-      'waiting', redis.call('ZCARD', G .. ':waiters'),
-      'members', redis.call('ZRANGE', G .. ':members', -1000, -1, 'WITHSCORES'),
-      'created_ms', tonumber(f[4]),
-      'seen_ms', group_seen(G),
-      'abandoned', group.abandoned and 1 or 0,
-      'new_since_ms', time_at(K, stream, group.next),
-      'pending_since_ms', group.pending > 0 and time_at(K, stream, oldest) or '',
-      'pending_ranges', ranges,
-      'due', due,
-      'redelivered', tonumber(f[6] or 0),
-    }
+    return looks.group(K, name) or no_group()
   end,
   flags = { 'no-writes' },
 }

@@ -25,34 +25,35 @@ local function look_for_slowest(K)
   return who, position, seen
 end
 
+function looks.stream(K)
+  local stream, time = load_stream(K, 'time')
+  local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
+  local slowest, slowest_next, slowest_seen = look_for_slowest(K)
+  local unsealed = tail_bytes(K, stream)
+  return {
+    'first', stream.first,
+    'last', stream.last,
+    'length', stream.last - stream.first + 1 - tonumber(f[2] or 0),
+    'bytes', tonumber(f[1] or 0) + unsealed,
+    'nodes', redis.call('ZCOUNT', K .. ':index', '-inf', digits(stream.sealed)),
+    'sealed', stream.sealed,
+    'created_ms', math.floor(tonumber(stream.created) / 1000),
+    'last_time_ms', tonumber(time or 0),
+    'retention', retention_words(K),
+    'auto_compact', (f[3] or '') == '' and 0 or 1,
+    'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
+    'groups', redis.call('ZRANGE', K .. ':groups', 0, LISTED_GROUPS - 1),
+    'slowest', slowest or '',
+    'slowest_next', slowest_next or '',
+    'slowest_idle_ms', slowest_seen and math.max(server_ms() - slowest_seen, 0) or '',
+    'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
+    'tail_bytes', unsealed,
+  }
+end
+
 redis.register_function{
   function_name = 'hw_stream_info',
-  callback = function(keys)
-    local K = keys[1]
-    local stream, time = load_stream(K, 'time')
-    local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
-    local slowest, slowest_next, slowest_seen = look_for_slowest(K)
-    local unsealed = tail_bytes(K, stream)
-    return {
-      'first', stream.first,
-      'last', stream.last,
-      'length', stream.last - stream.first + 1 - tonumber(f[2] or 0),
-      'bytes', tonumber(f[1] or 0) + unsealed,
-      'nodes', redis.call('ZCOUNT', K .. ':index', '-inf', digits(stream.sealed)),
-      'sealed', stream.sealed,
-      'created_ms', math.floor(tonumber(stream.created) / 1000),
-      'last_time_ms', tonumber(time or 0),
-      'retention', retention_words(K),
-      'auto_compact', (f[3] or '') == '' and 0 or 1,
-      'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
-      'groups', redis.call('ZRANGE', K .. ':groups', 0, LISTED_GROUPS - 1),
-      'slowest', slowest or '',
-      'slowest_next', slowest_next or '',
-      'slowest_idle_ms', slowest_seen and math.max(server_ms() - slowest_seen, 0) or '',
-      'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
-      'tail_bytes', unsealed,
-    }
-  end,
+  callback = function(keys) return looks.stream(keys[1]) end,
   flags = { 'no-writes' },
 }
 

@@ -138,28 +138,45 @@ local function oldest_of(queue, priority)
   return oldest
 end
 
-redis.register_function{
-  function_name = 'hw_queue_stats',
-  callback = function(keys)
-    local queue = load_queue(keys[1])
-    local oldest, due = math.huge, {}
-    for _, priority in ipairs(priorities_of(queue)) do
-      oldest = math.min(oldest, oldest_of(queue, priority))
-      for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
-        if redis.call('ZCOUNT', set_key(queue, set, priority), '-inf', queue.now) > 0 then
-          due[#due + 1], due[#due + 2] = priority, set
-        end
+function looks.queue(key)
+  local queue = load_queue(key)
+  local oldest, due = math.huge, {}
+  for _, priority in ipairs(priorities_of(queue)) do
+    oldest = math.min(oldest, oldest_of(queue, priority))
+    for _, set in ipairs({ 'unacked', 'retry', 'delayed' }) do
+      if redis.call('ZCOUNT', set_key(queue, set, priority), '-inf', queue.now) > 0 then
+        due[#due + 1], due[#due + 2] = priority, set
       end
     end
-    local marks = redis.call('HMGET', queue.key, 'mark_before', 'mark')
-    local reply = {
-      'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
-      'priorities', queue.priorities, 'settings', queue.settings,
-      'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
-      'oldest', oldest < math.huge and oldest or 0,
-      'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
-    }
-    for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end
+  end
+  local marks = redis.call('HMGET', queue.key, 'mark_before', 'mark')
+  local reply = {
+    'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
+    'priorities', queue.priorities, 'settings', queue.settings,
+    'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
+    'oldest', oldest < math.huge and oldest or 0,
+    'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
+  }
+  for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end
+  return reply
+end
+
+redis.register_function{
+  function_name = 'hw_queue_stats',
+  callback = function(keys) return looks.queue(keys[1]) end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_queue_looks: how several queues stand, in one call; not for a cluster, where they lie apart.
+  KEYS   1.. the queues
+  Reply  what hw_queue_stats replies, of each
+]]
+redis.register_function{
+  function_name = 'hw_queue_looks',
+  callback = function(keys)
+    local reply = {}
+    for i, key in ipairs(keys) do reply[i] = looks.queue(key) end
     return reply
   end,
   flags = { 'no-writes' },

@@ -12,8 +12,10 @@ from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
+    from headwater.metrics.cached_history import CachedHistory
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
+    from headwater.metrics.sweeps import StoreWatch
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
@@ -39,6 +41,8 @@ class Served:
     openapi: bytes
     metrics: OperationMetrics
     sampler: Sampler
+    watch: StoreWatch
+    history: CachedHistory
     scrubs: Scrubs
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None

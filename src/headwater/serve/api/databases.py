@@ -12,6 +12,7 @@ from headwater.errors import HeadwaterError
 from headwater.lazy_names import extra_needed
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_outbox
+from headwater.metrics.recorder import OutboxBacklog
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -66,6 +67,15 @@ class ServedDatabase:
 
         with connect(self._store_url) as hw:
             return change(known_consumer(self._outbox, hw, name, stream), hw)
+
+    async def staged(self) -> OutboxBacklog | None:
+        """Return what is staged, for the history; None when the database does not answer."""
+        try:
+            status = await self.status()
+        except HeadwaterError as error:
+            log.debug("the history of %s has a gap: %s", self._name, error)
+            return None
+        return OutboxBacklog(status.backlog, (status.oldest_ms or 0) / 1000)
 
     async def add_metrics(self, page: Page) -> None:
         """Add the metrics of the outbox to a page; one that does not answer has none."""

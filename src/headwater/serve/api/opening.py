@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import OperationMetrics
+from headwater.metrics.recorder import HistoryRecorder, check_history
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, check_series
+from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
@@ -34,7 +37,8 @@ class ApiSettings:
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
     pages of the ``origins`` ask. ``farm`` has the timelines, ``db`` the outbox. ``max_series`` is
-    how many series of objects a page of metrics has at most.
+    how many series of objects a page of metrics has at most, ``history`` how many the console has
+    in the store; 0 keeps none.
     """
 
     store_url: str | None
@@ -46,10 +50,12 @@ class ApiSettings:
     farm: str | None = None
     db: str | None = None
     max_series: int = MAX_SERIES
+    history: int = 0
 
     def check(self) -> None:
         """Check what would fail later; raises InvalidInput, DatabaseUnreachable, ExtraMissing."""
         check_series(self.max_series)
+        check_history(self.history)
         if self.origins:
             Cors(self.origins)
         if self.farm is not None:
@@ -103,7 +109,8 @@ async def _answering(
     extras: list[Extra] = [] if database is None else [database.add_metrics]
     if farm is not None:
         extras.append(partial(_add_farm, farm))
-    sampler = Sampler(hw, metrics, max_series=settings.max_series, extras=extras)
+    watch = StoreWatch(hw)
+    sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
     service = ApiService(
         Served(
@@ -116,6 +123,8 @@ async def _answering(
             document(ROUTES),
             metrics,
             sampler,
+            watch,
+            CachedHistory(hw),
             scrubs,
             farm,
             database,
@@ -126,11 +135,16 @@ async def _answering(
         cors=Cors(settings.origins) if settings.origins else None,
         guard=settings.guard,
     )
-    try:
-        yield service
-    finally:
-        service.drain()
-        tails.stop()
-        await sampler.close()
-        await service.close()
-        await scrubs.close()
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(watch.close)
+        if settings.history and not settings.read_only:
+            staged = None if database is None else database.staged
+            recorder = HistoryRecorder(watch, settings.history, staged)
+            await opened.enter_async_context(recorder.recording())
+        try:
+            yield service
+        finally:
+            service.drain()
+            tails.stop()
+            await service.close()
+            await scrubs.close()

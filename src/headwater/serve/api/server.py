@@ -44,7 +44,8 @@ class StoreServer:
 
     ``requests_per_s`` is what each token may ask for of each process; 0 is no limit. Browsers let
     pages of the ``origins`` ask. With ``resp``, clients of Redis are served there, too. The
-    ``farm`` has the timelines, ``db`` the outbox and the positions of its consumers.
+    ``farm`` has the timelines, ``db`` the outbox and the positions of its consumers. ``history`` is
+    how many series are kept in the store for the console.
     """
 
     store_url: str | None
@@ -61,6 +62,7 @@ class StoreServer:
     db: str | None = None
     front: Callable[[ApiService], Handler] = lambda service: service
     max_series: int = MAX_SERIES
+    history: int = 0
 
     @property
     def _settings(self) -> ApiSettings:
@@ -73,6 +75,7 @@ class StoreServer:
             farm=self.farm,
             db=self.db,
             max_series=self.max_series,
+            history=self.history,
         )
 
     def run(self, ready: Callable[..., None]) -> None:

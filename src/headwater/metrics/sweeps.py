@@ -1,0 +1,217 @@
+"""One sample of a store for all who ask: scrapes, pages of the console, its history.
+
+Objects are asked for many in one call, with pauses in between, so that a store of many objects
+serves others meanwhile, and so does this process. Whoever asks gets the newest sample, and waits
+only for the first one, which is made without pauses. Nobody samples a store that nobody asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import redis
+
+from headwater.aio_client import AsyncHeadwater
+from headwater.errors import HeadwaterError
+from headwater.ick.types import ChannelStats
+from headwater.log.types import StreamInfo
+from headwater.queue.types import QueueStats
+from headwater.store.call import Operation
+from headwater.store.checks import explained
+from headwater.views import overview
+
+log = logging.getLogger("headwater.metrics")
+
+T = TypeVar("T")
+
+# As long as somebody has asked within this time, the store is sampled beside that.
+ASKED_S: Final = 120.0
+# How many objects are asked for in a call; behind it is a pause, of at least so long, and so many
+# times as long as the call took.
+_SLICE: Final = 100
+_GAP_S: Final = 0.25
+_PAUSE: Final = 5.0
+# While somebody waits: so many calls side by side, to decode some while others come.
+_SIDE_BY_SIDE: Final = 4
+# Names, and channels, which cost a call for each shard, are asked for so often.
+_SELDOM_S: Final = 10.0
+# A store that has not answered by then is down, although its client still tries.
+_PATIENCE_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class StoreSample:
+    """Where every object of a store stood at about one moment, by its clock.
+
+    ``missing`` is what kept it from being complete: an error of the store, or None. ``at`` is the
+    time of this process at which it was complete, ``took_s`` how long that took.
+    """
+
+    now_ms: int = 0
+    streams: list[StreamInfo] = field(default_factory=list)
+    groups: list[overview.StreamGroup] = field(default_factory=list)
+    queues: list[QueueStats] = field(default_factory=list)
+    channels: list[ChannelStats] = field(default_factory=list)
+    missing: Exception | None = None
+    at: float = -float("inf")
+    took_s: float = 0.0
+
+
+class StoreWatch:
+    """Samples a store while somebody asks for it, as often as whoever asks most often wants."""
+
+    def __init__(self, hw: AsyncHeadwater, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.hw = hw
+        self.clock = clock
+        self._newest = StoreSample()
+        self._good = StoreSample()
+        self._followers: list[Callable[[StoreSample], Awaitable[None]]] = []
+        self._asked: dict[float, float] = {}
+        self._sampling: asyncio.Task[None] | None = None
+        self._sampled = asyncio.Event()
+        self._names: tuple[float, list[str], list[str]] = (-float("inf"), [], [])
+        self._channels: tuple[float, list[ChannelStats]] = (-float("inf"), [])
+
+    async def newest(self, every_s: float) -> StoreSample:
+        """Return the newest sample, whole or not; it is renewed every so many seconds from now."""
+        now = self.clock()
+        self._asked[every_s] = now
+        if now - self._newest.at > every_s and self._sampling is None:
+            self._sampling = asyncio.create_task(self._renew())
+            self._sampling.add_done_callback(self._over)
+        await self._sampled.wait()
+        return self._newest
+
+    async def whole(self, every_s: float) -> StoreSample:
+        """Return the newest sample that is complete; raises the error for which there is none."""
+        found = await self.newest(every_s)
+        if self._good.missing is None and self._good.at > -float("inf"):
+            return self._good
+        if isinstance(found.missing, HeadwaterError):
+            raise found.missing
+        raise TimeoutError(f"{self.hw.store.where} does not answer")
+
+    def follow(self, use: Callable[[StoreSample], Awaitable[None]]) -> None:
+        """Have each new sample given to a function, before it is given to those who ask."""
+        self._followers.append(use)
+
+    async def close(self) -> None:
+        """Stop sampling."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.wait([self._sampling])
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._sampling = None
+        # Nobody waits for a sample that does not come; who asks next begins anew.
+        self._sampled.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s could not be sampled", self.hw.store.where, exc_info=error)
+
+    async def _renew(self) -> None:
+        """Sample, and again as long as somebody asks."""
+        while True:
+            await self.sample_now(gently=self._sampled.is_set())
+            now = self.clock()
+            self._asked = {s: at for s, at in self._asked.items() if now - at <= ASKED_S}
+            if not self._asked:
+                return
+            every_s = min(self._asked)
+            await asyncio.sleep(max(every_s - self._newest.took_s, min(every_s, _GAP_S)))
+
+    async def sample_now(self, *, gently: bool = False) -> StoreSample:
+        """Sample the store, without pauses unless ``gently``; returns the sample, whole or not."""
+        began = self.clock()
+        sample = StoreSample()
+        try:
+            await self._look_at_objects(sample, gently=gently)
+        except (HeadwaterError, TimeoutError) as error:
+            log.warning("the sample of %s is not whole: %s", self.hw.store.where, error or "silent")
+            sample.missing = error
+        sample.at = self.clock()
+        sample.took_s = sample.at - began
+        self._newest = sample
+        if sample.missing is None:
+            self._good = sample
+        for use in self._followers:
+            await use(sample)
+        self._sampled.set()
+        return sample
+
+    async def _look_at_objects(self, sample: StoreSample, *, gently: bool) -> None:
+        streams, queues = await self._known_names(gently=gently)
+        at_once = 1 if gently else _SIDE_BY_SIDE
+        for slices in _sliced(_sliced(streams, _SLICE), at_once):
+            asked = [self._ask(self._streams(names), gently=gently) for names in slices]
+            for found in await asyncio.gather(*asked):
+                sample.streams += found.streams
+                sample.groups += found.groups
+                sample.now_ms = found.now_ms
+        for names in _sliced(queues, _SLICE):
+            sample.queues += await self._ask(self._queues(names), gently=gently)
+        sample.channels = await self._known_channels(gently=gently)
+        # Where objects lie apart, or there is none, no reply says what time it is.
+        sample.now_ms = sample.now_ms or await self._now_ms()
+
+    def _streams(self, names: list[str]) -> Operation[overview.StreamsAndGroups]:
+        if self.hw.store.kind == "cluster":
+            return overview.streams_and_groups_apart(names)
+        return overview.streams_and_groups(names)
+
+    def _queues(self, names: list[str]) -> Operation[list[QueueStats]]:
+        if self.hw.store.kind == "cluster":
+            return overview.some_queues(names)
+        return overview.queues_together(names)
+
+    async def _known_names(self, *, gently: bool) -> tuple[list[str], list[str]]:
+        listed_at, streams, queues = self._names
+        if not gently or self.clock() - listed_at > self._seldom_s:
+            async with asyncio.timeout(_PATIENCE_S):
+                streams, queues = await self.hw.streams(), await self.hw.queues()
+            self._names = (self.clock(), streams, queues)
+        return streams, queues
+
+    async def _known_channels(self, *, gently: bool) -> list[ChannelStats]:
+        seen_at, channels = self._channels
+        if not gently or self.clock() - seen_at > self._seldom_s:
+            channels = await self._ask(overview.all_channels(), gently=gently)
+            self._channels = (self.clock(), channels)
+        return channels
+
+    @property
+    def _seldom_s(self) -> float:
+        """How old names may be: who asks once in a while gets them as they are."""
+        return min(_SELDOM_S, 4 * min(self._asked, default=_SELDOM_S))
+
+    async def _ask(self, operation: Operation[T], *, gently: bool) -> T:
+        """Ask for some objects, and then let the store serve others."""
+        began = self.clock()
+        async with asyncio.timeout(_PATIENCE_S):
+            found = await self.hw.store.run(operation)
+        if gently:
+            await asyncio.sleep(max(_PAUSE * (self.clock() - began), _GAP_S))
+        return found
+
+    async def command(self, *words: str) -> list[Any]:
+        """Run a command on every server of the store; raises StoreError."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self.hw.store.command(*words)
+        except (redis.RedisError, OSError) as error:
+            raise explained(error, self.hw.store.where) from error
+
+    async def _now_ms(self) -> int:
+        seconds, microseconds = (await self.command("TIME"))[0]
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while some := list(itertools.islice(rest, size)):
+        yield some
