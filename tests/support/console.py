@@ -15,6 +15,12 @@ from tests.support.api import Answer, ApiClient
 # makes, and runs its code. A name has no white space.
 EVIL = """"'><script>alert(1)</script><img/src="x"/onerror=alert(1)>&amp;"""
 
+# What somebody types into the form of an action, by its name and the field's.
+TYPED: dict[str, dict[str, str]] = {
+    "evict": {"up_to": "150"},
+    "seek": {"to": "1,000"},
+}
+
 
 class Filled:
     """A stream with a group that has everything a ruler shows, a queue with dead letters, a job.

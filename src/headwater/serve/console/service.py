@@ -246,6 +246,7 @@ class Console:
             self._check_own_page(request)
             form = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
             call = replace(call, query=form)
+        agreed = call.query.pop("agreed", None)
         prepare = ACTIONS.get(call.query.get("do", ""))
         if prepare is None:
             raise Refused(404, "the console has no such action")
@@ -254,10 +255,12 @@ class Console:
             why = "this server is read-only" if call.read_only else "your token does not allow it"
             raise Refused(403, f"{action.title}: {why}")
         root = request.root + HOME
-        if request.method != "POST":
+        changed = agreed not in (None, action.agreement)
+        if request.method != "POST" or changed:
             back, curl = root + action.back, action.curl(_address(request))
-            context = {"action": action, "fields": call.query, "back": back, "curl": curl}
-            return self._page(call, "act.html", "", context)
+            shown = {"action": action, "back": back, "curl": curl, "changed": changed}
+            status = 409 if changed else 200
+            return self._page(call, "act.html", "", {**shown, "fields": call.query}, status)
         reply = await self._made(request, grant, action)
         if reply.status >= 300:
             problem = msgspec.json.decode(reply.body)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
@@ -34,6 +35,12 @@ class Action(NamedTuple):
     python: str
     back: str
     careful: bool = False
+
+    @property
+    def agreement(self) -> str:
+        """What a button agrees to: the request, and nothing else, however the store has changed."""
+        asked = json.dumps([self.method, self.path, self.body], sort_keys=True)
+        return sha256(asked.encode()).hexdigest()[:16]
 
     def curl(self, address: str) -> str:
         """Return the same as a request of HTTP to a server."""
