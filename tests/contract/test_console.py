@@ -121,16 +121,16 @@ def test_an_action_says_what_it_will_do_and_then_does_it(
     assert outcomes[0]["before"]["next"] == 1101
 
 
-def test_a_queue_is_paused_redriven_and_purged(browser: ApiClient, hw: Headwater) -> None:
+def test_a_queue_is_paused_and_purged(browser: ApiClient, hw: Headwater) -> None:
     queue = hw.queue(f"console-{secrets.token_hex(4)}")
     queue.push_many([b"a", b"b"])
     queue.bury(*queue.pop(1, ack_ms=60_000), error="broken")
     found = []
-    for action in ("queue-state", "queue-state", "queue-redrive", "purge"):
+    for action in ("queue-state", "queue-state", "purge"):
         assert send(browser, "/console/act", do=action, queue=queue.name).status == 303
         stats = queue.stats()
         found.append((stats.paused, stats.ready, stats.dead))
-    assert found == [(True, 1, 1), (False, 1, 1), (False, 2, 0), (False, 0, 0)]
+    assert found == [(True, 1, 1), (False, 1, 1), (False, 0, 0)]
 
 
 def test_a_form_of_a_foreign_page_changes_nothing(browser: ApiClient, hw: Headwater) -> None:

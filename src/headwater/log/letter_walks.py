@@ -53,14 +53,16 @@ def walk(
     page = yield from dead_letters.dead_page(group, place, dead_letters.LOOKED_AT)
     place = page.place if page.place < end else -1
     found = [one for one in dead_letters.fitting(page.letters, matching) if one.offset < end]
+    looked = len(page.letters)
     if len(found) > most:
         found, place = found[:most], found[most].offset
+        looked = sum(one.offset < place for one in page.letters)
     done = Redriven(0, 0)
     if found and action == "redrive":
         done = yield from dead_letters.redrive(group, found, len(found))
     elif found:
         done = Redriven((yield from dead_letters.discard(group, found, len(found))), 0)
-    return WalkStep(len(page.letters), len(found), *done, place)
+    return WalkStep(looked, len(found), *done, place)
 
 
 def redrive(

@@ -147,8 +147,8 @@ def walk(
     if some:
         done = yield from _end_letters(queue, _FUNCTIONS[action], some, len(some))
     if done and len(found) > most:
-        # Those that were moved are gone from here.
-        return QueueWalkStep(len(letters), len(some), done, place)
+        # Those that were moved are gone from here; the others are looked at again.
+        return QueueWalkStep(done, len(some), done, place)
     return QueueWalkStep(len(letters), len(some), done, following or None)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headwater.metrics.sampler import Sampler
     from headwater.metrics.sweeps import StoreWatch
     from headwater.serve.api.databases import ServedDatabase
+    from headwater.serve.api.letter_jobs import LetterJobs
     from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
     from headwater.serve.stream_writes import StreamWrites
@@ -44,6 +45,7 @@ class Served:
     watch: StoreWatch
     history: CachedHistory
     scrubs: Scrubs
+    letter_jobs: LetterJobs
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None
 

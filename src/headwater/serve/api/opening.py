@@ -18,6 +18,7 @@ from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
+from headwater.serve.api.letter_jobs import LetterJobs
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import Router
@@ -112,6 +113,7 @@ async def _answering(
     watch = StoreWatch(hw)
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
+    letter_jobs = LetterJobs(hw)
     service = ApiService(
         Served(
             hw,
@@ -126,6 +128,7 @@ async def _answering(
             watch,
             CachedHistory(hw),
             scrubs,
+            letter_jobs,
             farm,
             database,
         ),
@@ -148,3 +151,4 @@ async def _answering(
             tails.stop()
             await service.close()
             await scrubs.close()
+            await letter_jobs.close()

@@ -7,6 +7,7 @@ from typing import Final
 from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
+from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
@@ -30,6 +31,7 @@ ROUTES: Final = (
     *QUEUE_ROUTES,
     *QUEUE_LETTER_ROUTES,
     *ICK_ROUTES,
+    *LETTER_JOB_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,
 )

@@ -54,49 +54,6 @@ async def seek(call: PageCall) -> Action:
     )
 
 
-async def redrive(call: PageCall) -> Action:
-    """Hand out dead letters of a group again."""
-    stream, group, facts = await _group(call)
-    count = min(facts.dead, call.number("count", 1000) or 1000)
-    return Action(
-        title=f"Redrive dead letters of {group} of {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
-        bill=[
-            f"This returns {number(count)} of {number(facts.dead)} dead letters, the oldest first, "
-            "to the group, which hands them out again; their attempts begin anew."
-        ],
-        method="POST",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/redrive",
-        body={"count": max(count, 1)},
-        cli=cli_words("stream", "redrive", stream, group, "--count", max(count, 1)),
-        python=f"hw.stream({stream!r}).group({group!r}).redrive({max(count, 1)})",
-        back="/dead",
-    )
-
-
-async def discard(call: PageCall) -> Action:
-    """Forget dead letters of a group."""
-    stream, group, facts = await _group(call)
-    count = max(min(facts.dead, call.number("count", 1000) or 1000), 1)
-    return Action(
-        title=f"Discard dead letters of {group} of {stream}",
-        scope=Scope.ADMIN,
-        name=stream,
-        bill=[
-            f"This forgets {number(min(count, facts.dead))} of {number(facts.dead)} dead letters, "
-            "the oldest first. They cannot be redriven afterwards."
-        ],
-        method="POST",
-        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/discard",
-        body={"count": count},
-        cli=cli_words("stream", "discard", stream, group, "--count", count),
-        python=f"hw.stream({stream!r}).group({group!r}).discard(count={count})",
-        back="/dead",
-        careful=True,
-    )
-
-
 async def remove(call: PageCall) -> Action:
     """Remove a group."""
     stream, group, facts = await _group(call)

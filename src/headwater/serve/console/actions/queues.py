@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
+from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import part, queue_link
 from headwater.serve.console.render import number
@@ -33,32 +33,6 @@ async def queue_state(call: PageCall) -> Action:
         python=f"hw.queue({queue!r}).{word}()",
         back=queue_link(queue),
     )
-
-
-def letters_action(word: str, sentence: str, *, careful: bool) -> Prepare:
-    """Return an action on the dead letters of a queue."""
-
-    async def prepare(call: PageCall) -> Action:
-        queue = given(call, "queue")
-        call.check(queue)
-        stats = await call.hw.queue(queue).stats()
-        count = max(min(stats.dead, call.number("count", 1000) or 1000), 1)
-        shown = number(min(count, stats.dead))
-        return Action(
-            title=f"{word.title()} dead letters of {queue}",
-            scope=Scope.ADMIN,
-            name=queue,
-            bill=[sentence.format(count=shown, dead=number(stats.dead))],
-            method="POST",
-            path=f"/v1/queues/{part(queue)}/{word}",
-            body={"count": count},
-            cli=cli_words("queue", word, queue, "--count", count),
-            python=f"hw.queue({queue!r}).{word}({count})",
-            back=queue_link(queue),
-            careful=careful,
-        )
-
-    return prepare
 
 
 async def purge(call: PageCall) -> Action:

@@ -1,85 +1,54 @@
-"""Dead letters of all groups and queues together."""
+"""Dead letters of all groups and queues together, and the jobs that move them."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from headwater.failures import Cause
+from headwater.failures import LetterFilter
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import group_link, queue_link
-from headwater.serve.console.pages.overview import MOST
+from headwater.serve.console.letter_places import filter_of, find_places, look_at
+from headwater.serve.console.render import query
 from headwater.serve.tokens import Scope
-from headwater.views import overview
 
-_SHOWN: Final = 100
-
-
-class Letter(NamedTuple):
-    """A message that a group or a queue gave up, and where it is looked at."""
-
-    buried_ms: int
-    where: str
-    link: str
-    tag: str
-    id: str
-    attempts: int
-    cause: Cause | None
-    value: bytes
+# How many letters one page looks at, and how many it shows.
+LOOKED_AT: Final = 2000
+_SHOWN: Final = 50
+_JOBS: Final = 10
+_FILTERS: Final = ("place", "tag", "error", "min_attempts", "after", "before")
 
 
 async def show_dead(call: PageCall) -> Context:
     """Show the dead letters of all groups and queues together, the newest first."""
-    hw = call.hw
-    streams = await hw.store.run(overview.some_streams(call.visible(await hw.streams())[:MOST]))
-    groups = [row for row in await hw.store.run(overview.groups_of(streams)) if row.group.dead]
-    names = call.visible(await hw.queues())[:MOST]
-    queues = [one for one in await hw.store.run(overview.some_queues(names)) if one.dead]
-    letters = []
-    for stream, facts in groups:
-        letters += await _of_group(call, stream, facts.name)
-    for one in queues:
-        letters += await _of_queue(call, one.name)
-    wanted = call.query.get("error", "").lower()
-    letters = [one for one in letters if wanted in str(one.cause or "").lower()]
-    letters.sort(key=lambda one: -one.buried_ms)
+    places = await find_places(call)
+    chosen = call.query.get("place", "")
+    wanted = [place for place in places if not chosen or place.key == chosen]
+    matching = filter_of(call)
+    found = await look_at(call, wanted, matching, LOOKED_AT)
+    letters = sorted(found.letters, key=lambda one: -one.buried_ms)
+    start = max(call.number("from", 0) or 0, 0)
+    jobs = [
+        job
+        for job in await call.served.letter_jobs.known()
+        if all(call.grant.allows(Scope.READ, place.name) for place in job.places)
+    ]
     return {
-        "letters": letters[:_SHOWN],
-        "groups": groups,
-        "queues": queues,
-        "error": call.query.get("error", ""),
-        "q": call.query.get("q", ""),
-        "total": sum(row.group.dead for row in groups) + sum(one.dead for one in queues),
+        "letters": letters[start : start + _SHOWN],
+        "start": start,
+        "fitting": len(letters),
+        "looked": found.looked,
+        "more": found.more,
+        "places": places,
+        "chosen": chosen,
+        "filtered": matching != LetterFilter(),
+        "total": sum(place.dead for place in wanted),
+        "newer": _from(call, max(start - _SHOWN, 0)) if start else None,
+        "older": _from(call, start + _SHOWN) if start + _SHOWN < len(letters) else None,
+        "jobs": jobs[:_JOBS],
         "may_admin": not call.read_only and call.grant.widest is Scope.ADMIN,
     }
 
 
-async def _of_group(call: PageCall, stream: str, group: str) -> list[Letter]:
-    return [
-        Letter(
-            letter.buried_ms,
-            f"{stream} / {group}",
-            group_link(stream, group),
-            letter.tag,
-            str(letter.origin),
-            letter.attempts,
-            letter.cause,
-            letter.value,
-        )
-        for letter in await call.hw.stream(stream).group(group).dead(_SHOWN)
-    ]
-
-
-async def _of_queue(call: PageCall, queue: str) -> list[Letter]:
-    return [
-        Letter(
-            item.buried_ms or 0,
-            queue,
-            f"{queue_link(queue)}?state=dead",
-            "",
-            item.id,
-            item.attempt,
-            item.cause,
-            item.value,
-        )
-        for item in await call.hw.queue(queue).dead(_SHOWN)
-    ]
+def _from(call: PageCall, start: int) -> str:
+    """Return the query of another part of the same list."""
+    kept = {name: value for name in _FILTERS if (value := call.query.get(name))}
+    return query(**kept, **{"from": start})

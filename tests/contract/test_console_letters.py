@@ -1,0 +1,179 @@
+"""Dead letters on the console and by jobs: chosen, taken back in time, moved at a rate, stopped."""
+
+from __future__ import annotations
+
+import html
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import headwater
+from headwater import Headwater
+from headwater.serve.console.service import Console
+from tests.support.api import Answer, ApiClient, ApiServer
+from tests.support.console import send
+from tests.support.servers import until
+from tests.support.stores import Stores
+
+JOBS = "/v1/letters/jobs"
+
+
+@pytest.fixture(scope="module")
+def url(stores: Stores) -> str:
+    return stores.url("plain")
+
+
+@pytest.fixture(scope="module")
+def server(url: str) -> Iterator[ApiServer]:
+    with ApiServer(url, front=Console) as server:
+        yield server
+
+
+@pytest.fixture
+def browser(server: ApiServer) -> Iterator[ApiClient]:
+    client = server.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def hw(url: str) -> Iterator[Headwater]:
+    with headwater.connect(url) as hw:
+        yield hw
+
+
+class Dead:
+    """Six letters of a group, and four of a queue; every other failed by a timeout."""
+
+    def __init__(self, hw: Headwater) -> None:
+        self.name = f"dead-{secrets.token_hex(4)}"
+        stream = hw.stream(self.name)
+        stream.write_many([(f"t{number}", b"v") for number in range(6)])
+        self.group = stream.group("mail", dead_letters=True)
+        self.group.read(6, ack_ms=60_000)
+        self.group.bury(1, 3, 5, error=TimeoutError("late"))
+        self.group.bury(2, 4, 6, error="no such ride")
+        self.queue = hw.queue(self.name)
+        self.queue.push_many([b"a", b"b", b"c", b"d"])
+        held = self.queue.pop(4, ack_ms=60_000)
+        self.queue.bury(*held[::2], error=TimeoutError("late"))
+        self.queue.bury(*held[1::2], error="no such ride")
+        self.places = [{"stream": self.name, "group": "mail"}, {"queue": self.name}]
+
+    @property
+    def left(self) -> tuple[int, int]:
+        return self.group.info().dead, self.queue.stats().dead
+
+
+@pytest.fixture
+def dead(hw: Headwater) -> Dead:
+    return Dead(hw)
+
+
+def text_of(answer: Answer) -> str:
+    return html.unescape(answer.body.decode())
+
+
+def job_of(client: ApiClient, job: str) -> dict[str, Any]:
+    found = [one for one in client.get(JOBS).body["jobs"] if one["job"] == job]
+    return dict(found[0])
+
+
+def ended(client: ApiClient, job: str) -> dict[str, Any]:
+    until(lambda: job_of(client, job)["state"] in ("done", "stopped", "failed"))
+    return job_of(client, job)
+
+
+def test_a_job_moves_what_fits_in_groups_and_queues_together(
+    browser: ApiClient, dead: Dead
+) -> None:
+    asked = {"action": "redrive", "places": dead.places, "matching": {"error": "LATE"}}
+    begun = browser.post(JOBS, asked)
+    assert (begun.status, begun.body["total"]) == (202, 10)
+    done = ended(browser, begun.body["job"])
+    assert (done["state"], done["done"], done["looked"]) == ("done", 5, 10)
+    assert dead.left == (3, 2)
+    named = [
+        {"stream": dead.name, "group": "mail", "offsets": [2, 5]},
+        {"queue": dead.name, "ids": [dead.queue.dead()[0].id]},
+    ]
+    begun = browser.post(JOBS, {"action": "discard", "places": named})
+    assert ended(browser, begun.body["job"])["done"] == 2, "one was redriven before"
+    assert dead.left == (2, 1)
+
+
+def test_a_job_at_a_rate_is_stopped_and_leaves_the_rest(browser: ApiClient, dead: Dead) -> None:
+    asked = {"action": "redrive", "places": dead.places, "rate_per_s": 1}
+    job = browser.post(JOBS, asked).body["job"]
+    until(lambda: sum(dead.left) < 10)
+    stopped = browser.post("/v1/letters/stop", {"job": job}).body["jobs"][0]
+    assert stopped["state"] == "stopped"
+    assert sum(dead.left) == 10 - stopped["done"] > 5
+
+
+def test_a_job_is_stopped_by_another_server(browser: ApiClient, url: str, dead: Dead) -> None:
+    asked = {"action": "discard", "places": dead.places, "delay_ms": 600_000}
+    job = browser.post(JOBS, asked).body["job"]
+    with ApiServer(url) as other:
+        client = other.client()
+        assert job_of(client, job)["state"] == "waiting"
+        assert client.post("/v1/letters/stop", {"job": job}).body["jobs"][0]["state"] == "stopping"
+        client.close()
+    assert ended(browser, job)["state"] == "stopped"
+    assert dead.left == (6, 4)
+
+
+def test_a_server_that_ends_stops_its_jobs(url: str, browser: ApiClient, dead: Dead) -> None:
+    with ApiServer(url) as ending:
+        client = ending.client()
+        asked = {"action": "discard", "places": dead.places, "delay_ms": 600_000}
+        job = client.post(JOBS, asked).body["job"]
+        client.close()
+    assert job_of(browser, job)["state"] == "stopped"
+    assert dead.left == (6, 4)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [],
+        [{}],
+        [{"stream": "s"}],
+        [{"stream": "s", "group": "g", "queue": "q"}],
+        [{"queue": "q", "offsets": [1]}],
+        [{"stream": "s", "group": "g", "offsets": [{"first": 1, "last": 10**9}]}],
+    ],
+)
+def test_what_names_no_place_is_refused(browser: ApiClient, places: Any) -> None:
+    assert browser.post(JOBS, {"action": "discard", "places": places}).status == 400
+
+
+def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: Dead) -> None:
+    place = f"g:{dead.name}/mail"
+    page = text_of(browser.get("/console/dead?" + urlencode({"place": place, "error": "late"})))
+    assert re.findall(r'value="g:[^"]*#(\d+)"', page) == ["1", "3", "5"]
+    assert "3</b> match of 6 dead letters" in page
+    ticked = {"do": "letters", "action": "discard", "which": "some", "l1": f"{place}#3"}
+    bill = text_of(browser.get("/console/act?" + urlencode(ticked)))
+    for words in ("Discard 1 letter", f"headwater stream discard {dead.name} mail 3", "Undo"):
+        assert words in bill
+    nothing = browser.get("/console/act?do=letters&action=discard&which=some")
+    assert nothing.status == 400
+    assert dead.left == (6, 4), "a bill changes nothing"
+
+
+def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, dead: Dead) -> None:
+    fields = {"do": "letters", "action": "discard", "which": "all", "place": f"q:{dead.name}"}
+    bill = text_of(browser.get("/console/act?" + urlencode({**fields, "error": "ride"})))
+    assert "Discard 2 letters" in bill
+    assert send(browser, "/console/act", **fields, error="ride", rate="5").status == 303
+    job = browser.get(JOBS).body["jobs"][0]
+    assert (job["state"], job["rate_per_s"]) == ("waiting", 5)
+    assert "waits, can be undone" in text_of(browser.get("/console/dead"))
+    assert send(browser, "/console/act", do="letters-stop", job=job["job"]).status == 303
+    assert job_of(browser, job["job"])["state"] == "stopped"
+    assert dead.left == (6, 4)
