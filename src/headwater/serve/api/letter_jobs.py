@@ -39,6 +39,7 @@ _NOTE_S: Final = 1.0
 _KEPT: Final = 2000
 _SHOWN: Final = 500
 _MOST_RUNNING: Final = 16
+_AUDITED: Final = 20
 
 
 class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -123,6 +124,12 @@ class LetterJobsView(View, frozen=True, kw_only=True):
     """Jobs on dead letters, the newest first."""
 
     jobs: list[LetterJobView]
+
+
+class LettersLeftView(View, frozen=True, kw_only=True):
+    """How many dead letters lie where, as the audit shows it before and after."""
+
+    dead: dict[str, int]
 
 
 class LetterJobs:
@@ -277,6 +284,24 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
     return await call.served.letter_jobs.start(call.grant.holder, call.body)
 
 
+async def _letters_now(call: ApiCall) -> LettersLeftView:
+    """Show how many dead letters lie in the places of a job that is begun."""
+    left = {}
+    for place in call.body.places[:_AUDITED]:
+        if place.queue is not None:
+            left[place.spelled] = (await call.hw.queue(place.queue).stats()).dead
+        else:
+            group = call.hw.stream(place.stream or "").group(place.group or "")
+            left[place.spelled] = (await group.info()).dead
+    return LettersLeftView(dead=left)
+
+
+async def _job_now(call: ApiCall) -> LetterJobsView:
+    """Show the job that is stopped."""
+    known = await call.served.letter_jobs.known()
+    return LetterJobsView(jobs=[job for job in known if job.job == call.body.job])
+
+
 async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     """Stop a job on dead letters: one that waits does nothing, one that runs leaves the rest."""
     jobs = call.served.letter_jobs
@@ -286,7 +311,7 @@ async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     for place in found[0].places:
         call.require(Scope.ADMIN, place.name)
     await jobs.stop(found[0])
-    return LetterJobsView(jobs=[job for job in await jobs.known() if job.job == call.body.job])
+    return await _job_now(call)
 
 
 _PATH: Final = "/v1/letters/jobs"
@@ -300,6 +325,7 @@ LETTER_JOB_ROUTES: Final = (
         body=LetterJobBody,
         answer=LetterJobView,
         status=202,
+        look=_letters_now,
     ),
     Route(
         "POST",
@@ -308,5 +334,6 @@ LETTER_JOB_ROUTES: Final = (
         Scope.ADMIN,
         body=StopJobBody,
         answer=LetterJobsView,
+        look=_job_now,
     ),
 )
