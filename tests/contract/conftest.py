@@ -27,6 +27,8 @@ from tests.support.streamers import MakeStreamer
 from tests.support.workers import Crew
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.support.resp import RespServer
     from tests.support.timeline_http import Client, LocalServer
 
@@ -82,6 +84,15 @@ def door(stores: Stores) -> Iterator[RespServer]:
 
     with RespServer(stores.url("plain")) as door:
         yield door
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A real browser; tests are skipped, with the reason, where none can be had."""
+    from tests.support.browser import open_browser
+
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

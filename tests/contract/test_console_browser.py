@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
 import headwater
 from headwater import Headwater
 from headwater.serve.console.calls import ConsolePage
-from headwater.serve.console.pages.table import PAGES
+from headwater.serve.console.pages.table import NAVIGATION, PAGES
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
-from tests.support.browser import PHONE, WIDE, Tab, open_browser, overflow, serious_faults
+from tests.support.browser import PHONE, WIDE, Tab, overflow, serious_faults
 from tests.support.console import EVIL, Filled, path_of
 from tests.support.servers import Server
 
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 
 # The first of them may have to fetch a browser.
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +67,9 @@ def plain_tab(chromium: Browser, address: str) -> Iterator[Tab]:
     tab.close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.show.__name__)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.template], ids=lambda page: page.show.__name__
+)
 def test_a_page_is_whole_in_light_and_dark_wide_and_on_a_phone(
     tab: Tab, plain_tab: Tab, filled: Filled, page: ConsolePage
 ) -> None:
@@ -101,3 +98,65 @@ def test_what_looks_for_smuggled_code_would_find_it(chromium: Browser, address: 
     assert tab.page.locator("img[src=x]").count() == 1
     assert "a dialog" in tab.faults
     tab.close()
+
+
+def test_keys_search_go_load_again_and_list_themselves(tab: Tab) -> None:
+    keyboard = tab.page.keyboard
+    tab.open("/console")
+    keyboard.type("gs")
+    tab.page.wait_for_url("**/console/streams")
+    keyboard.press("/")
+    assert tab.page.evaluate("document.activeElement.name") == "q"
+    keyboard.type("gq?")
+    assert tab.page.url.endswith("/streams"), "what is typed into a field is text"
+    tab.page.evaluate("() => { document.activeElement.blur(); window.stays = true }")
+    with tab.page.expect_navigation():
+        keyboard.press("r")
+    assert tab.page.evaluate("() => window.stays") is None
+    keyboard.press("?")
+    listed = tab.page.locator("dialog[open]").inner_text()
+    assert all(word in listed for word, _, _ in NAVIGATION)
+    keyboard.press("Escape")
+    tab.page.locator("dialog").wait_for(state="hidden")
+
+
+def test_each_key_of_the_navigation_has_one_place() -> None:
+    keys = [key for _, _, key in NAVIGATION]
+    assert len(set(keys)) == len(keys)
+    assert {path for _, path, _ in NAVIGATION} <= {page.path for page in PAGES}
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+def test_the_navigation_of_a_phone_is_behind_one_button(
+    tab: Tab, plain_tab: Tab, scripts: bool
+) -> None:
+    used = tab if scripts else plain_tab
+    used.page.set_viewport_size(PHONE)
+    used.open("/console")
+    nav = used.page.locator("header nav")
+    assert not nav.is_visible()
+    used.page.locator("#menu").focus()
+    used.page.keyboard.press("Space")
+    nav.locator("a", has_text="Queues").click()
+    used.page.wait_for_selector("h1:text('Queues')")
+    assert urlsplit(used.page.url).path == "/console/queues"
+    used.page.set_viewport_size(WIDE)
+
+
+def test_a_chosen_theme_stays_and_nothing_moves_for_who_wants_no_motion(tab: Tab) -> None:
+    back = "getComputedStyle(document.body).backgroundColor"
+    tab.page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    tab.open("/console")
+    light = tab.page.evaluate(back)
+    while "dark" not in tab.page.locator("#theme").inner_text():
+        tab.page.locator("#theme").click()
+    assert tab.page.evaluate(back) != light
+    tab.open("/console/streams")
+    assert tab.page.evaluate(back) != light
+    tab.page.evaluate("localStorage.clear()")
+    moving = """() => [...document.querySelectorAll("*")].filter((one) => {
+        const style = getComputedStyle(one);
+        return style.animationName !== "none" || style.transitionDuration !== "0s";
+    }).length"""
+    assert tab.page.evaluate(moving) == 0
+    tab.page.emulate_media(reduced_motion="no-preference")

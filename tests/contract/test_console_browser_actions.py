@@ -15,7 +15,7 @@ from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
-from tests.support.browser import Tab, open_browser, serious_faults
+from tests.support.browser import Tab, serious_faults
 from tests.support.console import TYPED, Filled, path_of
 from tests.support.servers import Server
 
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
 # The first of them may have to fetch a browser.
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ log = logging.getLogger("headwater.serve.console")
 HOME: Final = "/console"
 # What a stranger may send: a form with a token.
 _FORM_BYTES: Final = 4096
+# How long a page waits for a store that does not answer, before it says so.
+_PATIENCE_S: Final = 8.0
 _HTML: Final = "text/html; charset=utf-8"
 _SAFE: Final = (
     b"Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -161,7 +163,11 @@ class Console:
                 return await self._act(request, request.action.grant)
             if request.method == "POST":
                 raise Refused(405, "pages are read by GET", "GET, HEAD")
-            return await self._show(request, request.action)
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._show(request, request.action)
+        except TimeoutError:
+            text = f"the store has not answered for {_PATIENCE_S:.0f} s; it is down, or very busy"
+            return self._fault(request, grant, 503, text)
         except Refused as refused:
             return self._fault(request, grant, refused.status, str(refused))
         except HeadwaterError as error:

@@ -26,11 +26,19 @@
     if (document.hidden || busy) event.preventDefault();
     if (busy) say("held");
   });
-  document.addEventListener("htmx:afterOnLoad", () => {
+  document.addEventListener("htmx:afterOnLoad", (event) => {
+    if (!event.detail.successful) return;
+    // The page that said what was wrong is over.
+    if (event.target.id === "fault") location.reload();
     asOf = new Date();
     say("live");
   });
-  for (const kind of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) document.addEventListener(kind, () => say("lost"));
+  document.addEventListener("htmx:responseError", (event) => {
+    // What is gone, or not allowed any more, has a page that says so.
+    if (event.detail.xhr.status < 500) location.reload();
+    else say("lost");
+  });
+  for (const kind of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(kind, () => say("lost"));
 
   // ── Light and dark ──
   const theme = document.getElementById("theme");
