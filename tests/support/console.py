@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 from headwater import Headwater
+from headwater.serve.api.letter_jobs import JOBS, LetterJobView, LetterPlace
+from headwater.serve.api.letters import MatchingBody
 from headwater.timed.runner import TimedRunner
 from tests.support.api import Answer, ApiClient
 
@@ -44,6 +47,19 @@ class Filled:
         self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
         taken = self.queue.pop(1, ack_ms=60_000)
         self.queue.bury(*taken, error=RuntimeError(EVIL))
+        place = LetterPlace(queue=self.queue.name)
+        waiting = LetterJobView(
+            job=mark,
+            state="waiting",
+            action="discard",
+            who=f"ops{EVIL}",
+            places=[place],
+            matching=MatchingBody(tag=EVIL, error=EVIL),
+            rate_per_s=5,
+            begins_ms=int(time.time() * 1000) + 600_000,
+            total=1,
+        )
+        hw.stream(JOBS).write(mark, waiting.to_json())
         self.job = f"tidy-{mark}"
         runner = TimedRunner(hw)
         runner.every("5m", name=self.job)(lambda: None)

@@ -23,7 +23,7 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 
 # A job waits so long before it begins: until then it can be taken back.
-GRACE_MS: Final = 10_000
+GRACE_MS: Final = 30_000
 # So many letters are looked at to count those that match.
 _COUNTED: Final = 20_000
 _FORMS: Final = 5
@@ -35,6 +35,10 @@ async def move_letters(call: PageCall) -> Action:
     if word not in ("redrive", "discard"):
         raise InvalidInput("action is redrive or discard")
     matching = filter_of(call)
+    for name, moment in (("after", matching.after_ms), ("before", matching.before_ms)):
+        if moment is not None:
+            # What is agreed to is a moment, not a span before it.
+            call.query[name] = _time(moment)
     named = _named(call)
     if call.query.get("which") == "some" and not named:
         raise InvalidInput("no letter is ticked; go back and tick some, or choose all that match")
@@ -46,6 +50,7 @@ async def move_letters(call: PageCall) -> Action:
         places, counts, at_least = await _matched(call, matching)
     if not places:
         raise InvalidInput("no dead letter matches; there is nothing to do")
+    places.sort(key=lambda place: place.key)
     for place in places:
         if not call.may(Scope.ADMIN, place.name):
             raise Refused(403, f"you may not change the dead letters of {place.words}")
@@ -150,6 +155,10 @@ def _spelled(matching: LetterFilter) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(matching, name)) is not None}
 
 
+def _time(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat()
+
+
 def _cli(word: str, place: Place, letters: list[str] | None, matching: LetterFilter) -> str:
     words: list[object] = ["stream", word, place.name, place.group]
     if not place.group:
@@ -158,7 +167,7 @@ def _cli(word: str, place: Place, letters: list[str] | None, matching: LetterFil
         return cli_words(*words, *letters)
     for name, value in _spelled(matching).items():
         is_time = name.endswith("_ms")
-        text = dt.datetime.fromtimestamp(value / 1000, dt.UTC).isoformat() if is_time else value
+        text = _time(value) if is_time else value
         words += [f"--{name.removesuffix('_ms').replace('_', '-')}", text]
     return cli_words(*words)
 
