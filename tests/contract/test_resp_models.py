@@ -1,4 +1,4 @@
-"""Streams and groups through the RESP door obey the same models as those of the library."""
+"""Objects of every kind obey the models of the library through the RESP door, too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import headwater
 from tests.contract.test_group_model import GroupMachine
+from tests.contract.test_ick_model import IckMachine
+from tests.contract.test_queue_model import QueueMachine
 from tests.contract.test_stream_model import StreamMachine
 from tests.support.examples import MODEL_SETTINGS, patient
 from tests.support.resp import RespServer
@@ -33,12 +35,9 @@ def client(door: RespServer, stores: Stores) -> Iterator[Any]:
 
 
 @patient
-def test_a_stream_is_a_dict_of_offsets(client: Any) -> None:
-    machine = type("DoorStreamMachine", (StreamMachine,), {"client": client})
-    run_state_machine_as_test(machine, settings=TRIED)
-
-
-@patient
-def test_a_group_is_a_position_and_a_dict_of_pending(client: Any) -> None:
-    machine = type("DoorGroupMachine", (GroupMachine,), {"client": client})
-    run_state_machine_as_test(machine, settings=TRIED)
+@pytest.mark.parametrize(
+    "machine", [StreamMachine, GroupMachine, QueueMachine, IckMachine], ids=lambda one: one.__name__
+)
+def test_an_object_is_its_model(client: Any, machine: type[RuleBasedStateMachine]) -> None:
+    driven = type(f"Door{machine.__name__}", (machine,), {"client": client})
+    run_state_machine_as_test(driven, settings=TRIED)

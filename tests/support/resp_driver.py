@@ -6,22 +6,25 @@ read brings through the door is compared with what the library reads, which know
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import redis
 
 import headwater
-from headwater import InvalidInput, Message, ReusedSequence, StaleSequence, UnknownGroup
+from headwater import Delivery, InvalidInput, Message, ReusedSequence, StaleSequence, UnknownGroup
 from headwater.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.ack_arguments import ranges_of
+from headwater.queue.types import HeadedDelivery
 
 _ERRORS: dict[str, Callable[[], Exception]] = {
     "STALE": lambda: StaleSequence("s", "p", 1, 2),
     "REUSED": lambda: ReusedSequence("s", "p", 1, 1, 1),
     "NOGROUP": lambda: UnknownGroup("s", "g"),
 }
+_PUSH_WORDS = {"delay_ms": "DELAY", "priority": "PRIORITY", "ttl_ms": "TTL"}
 
 
 class _Driver:
@@ -43,10 +46,16 @@ class _Driver:
 
 
 class DoorClient(_Driver):
-    """A client whose streams and groups go through the door."""
+    """A client whose objects go through the door."""
 
     def stream(self, name: str) -> Any:
         return DoorStream(self._direct.stream(name), self._client)
+
+    def queue(self, name: str) -> Any:
+        return DoorQueue(self._direct.queue(name), self._client)
+
+    def ick(self, name: str) -> Any:
+        return DoorIck(self._direct.ick(name), self._client)
 
 
 class DoorStream(_Driver):
@@ -132,6 +141,108 @@ class DoorGroup(_Driver):
         return returned, gone
 
 
+class DoorQueue(_Driver):
+    def push_many(self, values: list[bytes], **options: Any) -> list[str]:
+        """Push values through the door; those with headers directly, in the same order."""
+        headers = options.pop("headers", None) or [{}] * len(values)
+        words = [part for name, value in options.items() for part in (_PUSH_WORDS[name], value)]
+        ids: list[str] = []
+        pairs = zip(values, headers, strict=True)
+        for headed, some in itertools.groupby(pairs, lambda pair: bool(pair[1])):
+            part = list(some)
+            if headed:
+                more = {**options, "headers": [one for _, one in part]}
+                ids += self._direct.push_many([value for value, _ in part], **more)
+            else:
+                found = self._ask(
+                    "QPUSH", self.name, *words, "VALUES", *(value for value, _ in part)
+                )
+                ids += [one.decode() for one in found]
+        return ids
+
+    def pop(self, count: int, *, ack_ms: int | None = None) -> list[Delivery]:
+        retry = [] if ack_ms is None else ["RETRY", ack_ms]
+        found = self._ask("QPOP", self.name, "COUNT", count, *retry, "WITHHEADERS")
+        return [
+            HeadedDelivery(
+                key.decode(),
+                value,
+                attempt,
+                (receipt or b"").decode(),
+                cast("Any", {name.decode(): each for name, each in _pairs(headers)}),
+            )
+            for key, value, attempt, receipt, headers in found
+        ]
+
+    def _settle(self, command: str, before: list[Any], deliveries: tuple[Delivery, ...]) -> int:
+        receipts = [one.receipt for one in deliveries]
+        return int(self._ask(command, self.name, *before, *receipts)) if receipts else 0
+
+    def ack(self, *deliveries: Delivery) -> int:
+        return self._settle("QACK", [], deliveries)
+
+    def nack(self, *deliveries: Delivery, delay_ms: int = 0) -> int:
+        return self._settle("QNACK", ["DELAY", delay_ms], deliveries)
+
+    def extend(self, *deliveries: Delivery, ack_ms: int) -> int:
+        return self._settle("QEXTEND", [ack_ms], deliveries)
+
+    def stats(self) -> Any:
+        shown = dict(_pairs(self._ask("QSTATS", self.name)))
+        facts = self._direct.stats()
+        for name in ("ready", "delayed", "unacked", "dead", "damaged", "pushed", "popped", "acked"):
+            assert shown[name.encode()] == getattr(facts, name)
+        return facts
+
+
+class DoorIck(_Driver):
+    def add(self, scores: dict[str, float]) -> tuple[int, int]:
+        if not scores:
+            return cast("tuple[int, int]", self._direct.add(scores))
+        words = [word for member, score in scores.items() for word in (repr(score), member)]
+        new, lowered = self._ask("ICKADD", self.key, *words)
+        return new, lowered
+
+    def _reserved(self, flat: list[Any]) -> list[tuple[str, float]]:
+        rows = zip(flat[::2], flat[1::2], strict=True)
+        return [(member.decode(), float(score)) for member, score in rows]
+
+    def reserve(self, n: int, backwash: bool = False) -> list[tuple[str, float]]:
+        words = ["BACKWASH"] if backwash else []
+        return self._reserved(self._ask("ICKRESERVE", self.key, n, *words))
+
+    def commit(self, *members: str) -> int:
+        if not members:
+            return int(self._direct.commit())
+        return int(self._ask("ICKCOMMIT", self.key, *members))
+
+    def exchange(self, n: int, *members: str, backwash: bool = False) -> list[tuple[str, float]]:
+        words = ["BACKWASH"] if backwash else []
+        return self._reserved(self._ask("ICKEXCHANGE", self.key, n, *words, *members))
+
+    def stats(self) -> dict[str, Any] | None:
+        shown = self._ask("ICKSTATS", self.key)
+        if shown is None:
+            return None
+        facts = {name.decode(): value for name, value in _pairs(shown)}
+        numbers = {
+            name: float(value) if name.endswith(("_min", "_max")) else value
+            for name, value in facts.items()
+        }
+        assert numbers.keys() == cast("Any", self._direct.stats()).keys()
+        return numbers
+
+    def delete(self) -> int:
+        return int(self._ask("ICKDEL", self.key))
+
+
+def _pairs(shown: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a map, which RESP2 spells as a flat list."""
+    if isinstance(shown, dict):
+        return list(shown.items())
+    return list(zip(shown[::2], shown[1::2], strict=True))
+
+
 def through_door(direct: headwater.Headwater, client: Any) -> Any:
-    """Return a client of the library whose streams and groups go through the door."""
+    """Return a client of the library whose objects go through the door."""
     return DoorClient(direct, client)

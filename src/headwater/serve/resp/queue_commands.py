@@ -53,7 +53,7 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
     """QPOP: take messages out of a queue."""
     arguments = Arguments(words)
     queue = session.door.queue(arguments.text())
-    count, block_ms, ack_ms = 1, 0.0, None
+    count, block_ms, ack_ms, with_headers = 1, 0.0, None, False
     for option in arguments.options():
         match option:
             case "COUNT":
@@ -62,6 +62,8 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
                 block_ms = arguments.block_ms()
             case "RETRY":
                 ack_ms = arguments.number()
+            case "WITHHEADERS":
+                with_headers = True
             case _:
                 raise syntax_error()
     if count > MOST_POPPED:
@@ -76,7 +78,11 @@ async def qpop(session: RespSession, words: Words) -> list[list[Any]]:
     else:
         async with session.door.at_store:
             found = await pop(0)
-    return [[one.id, one.value, one.attempt, one.receipt or None] for one in found]
+    rows: list[list[Any]] = [[one.id, one.value, one.attempt, one.receipt or None] for one in found]
+    if with_headers:
+        for row, one in zip(rows, found, strict=True):
+            row.append(dict(one.headers))
+    return rows
 
 
 def qack(session: RespSession, words: Words) -> Awaitable[int]:
@@ -122,9 +128,10 @@ QUEUE_COMMANDS: Final = (
                 "[DEDUPE name] VALUES value [value ...]",
                 "Puts messages into a queue, all or none; returns the id, or ids.", qpush),
     RespCommand("QPOP", -2, Scope.WRITE, -1, _Q,
-                "key [COUNT count] [BLOCK milliseconds] [RETRY retry-ms]",
-                "Takes messages: [[id, value, attempt, receipt], ...]. With RETRY they are "
-                "redelivered unless acknowledged in time.", qpop, blocking=True),
+                "key [COUNT count] [BLOCK milliseconds] [RETRY retry-ms] [WITHHEADERS]",
+                "Takes messages: [[id, value, attempt, receipt], ...], and their headers as a map "
+                "behind that when asked for. With RETRY they are redelivered unless acknowledged "
+                "in time.", qpop, blocking=True),
     RespCommand("QACK", -3, Scope.WRITE, -1, _Q, "key receipt [receipt ...]",
                 "Acknowledges messages; returns how many were still this consumer's.", qack),
     RespCommand("QNACK", -3, Scope.WRITE, -1, _Q,
