@@ -7,7 +7,7 @@ seconds for these, and they come from a store and not from counters of this proc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from headwater.metrics.families import FAMILIES
@@ -33,6 +33,19 @@ def _escaped(value: str) -> str:
     return value if _SPECIAL.isdisjoint(value) else value.translate(_ESCAPES)
 
 
+def histogram_lines(
+    labels: str, bounds: Iterable[float], counts: Sequence[int], total: float
+) -> Iterator[str]:
+    """Yield the lines of a histogram, behind its name; counts are of each span alone."""
+    inside = labels[1:-1]
+    seen = 0
+    for bound, count in zip((*bounds, "+Inf"), counts, strict=True):
+        seen += count
+        yield f'_bucket{{{inside},le="{bound}"}} {seen}'
+    yield f"_sum{labels} {total}"
+    yield f"_count{labels} {seen}"
+
+
 class Page:
     """A page of metrics under construction; takes at most so many lines, and counts the others."""
 
@@ -47,18 +60,31 @@ class Page:
         A sample that is None is left out.
         """
         known = {name: value for name, value in samples.items() if value is not None}
-        if self._left is not None:
-            if len(known) > self._left:
-                self._left = 0
-                self.dropped += len(known)
-                return
-            self._left -= len(known)
-        for name, value in known.items():
-            self._lines.setdefault(name, []).append(f"{labels} {value}")
+        if self._takes(len(known)):
+            for name, value in known.items():
+                self._lines.setdefault(name, []).append(f"{labels} {value}")
+
+    def _takes(self, count: int) -> bool:
+        """Return whether there is room for so many lines, which is taken then."""
+        if self._left is None:
+            return True
+        if count > self._left:
+            self._left = 0
+            self.dropped += count
+            return False
+        self._left -= count
+        return True
 
     def add_lines(self, name: str, lines: Iterable[str]) -> None:
         """Add lines of a histogram, which begin behind its name."""
         self._lines.setdefault(name, []).extend(lines)
+
+    def add_histogram(
+        self, name: str, labels: str, bounds: Iterable[float], counts: Sequence[int], total: float
+    ) -> None:
+        """Add a histogram: how many up to each bound, then beyond, and the sum of all."""
+        if self._takes(len(counts) + 2):
+            self.add_lines(name, histogram_lines(labels, bounds, counts, total))
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the page metric by metric, in the order of the table."""

@@ -63,6 +63,12 @@ _TABLE: Final = (
     ),
     Family("queue_messages", "gauge", (*_QUEUE, "state"), "Messages of a queue by state."),
     Family("queue_oldest_seconds", "gauge", (*_QUEUE, "state"), "Wait of the oldest message."),
+    Family(
+        "queue_wait_seconds",
+        "histogram",
+        _QUEUE,
+        "Time from when a message could be popped until it was.",
+    ),
     Family("queue_dead_messages", "gauge", _QUEUE, "Dead letters."),
     Family("queue_pushed_total", "counter", _QUEUE, "Messages pushed since the queue began."),
     Family("queue_popped_total", "counter", _QUEUE, "Messages popped since the queue began."),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater.ick.types import ChannelStats
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.exposition import Page, label_text, with_label
-from headwater.queue.types import QueueStats
+from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats
 from headwater.timeline.records import InstanceStatus
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.
     from headwater.outbox.status import Status
+
+_WAIT_BOUNDS_S: Final = tuple(bound / 1000 for bound in WAIT_BOUNDS_MS)
 
 
 def add_stream(page: Page, store: str, info: StreamInfo) -> None:
@@ -65,6 +67,13 @@ def add_queue(page: Page, store: str, stats: QueueStats) -> None:
         queue_expired_total=stats.expired,
         queue_waiting_consumers=stats.waiting,
         queue_paused=int(stats.paused),
+    )
+    page.add_histogram(
+        "queue_wait_seconds",
+        label_text(store=store, queue=stats.name),
+        _WAIT_BOUNDS_S,
+        stats.waits,
+        stats.waited_ms / 1000,
     )
     for state in ("ready", "delayed", "unacked", "dead", "damaged"):
         labels = label_text(store=store, queue=stats.name, state=state)

@@ -13,12 +13,11 @@ import os
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, get_args
 
 from headwater.instrument import Event, Outcome
-from headwater.metrics.exposition import Page, label_text
+from headwater.metrics.exposition import Page, histogram_lines, label_text
 from headwater.store.library import library
 from headwater.store.observing import name_of
 
@@ -40,7 +39,7 @@ STATUSES: Final = (
 # What goes up and down, of each process.
 LEVELS: Final = ("http_connections", "sse_tails", "resp_connections", "resp_blocked")
 # What farms of timelines count, and the metric that it is.
-_FARM_COUNTS: Final = {
+FARM_COUNTS: Final = {
     "farm.repair_write_success": "farm_repairs_total",
     "farm.repair_write_failure": "farm_repair_failures_total",
     "farm.select_repair_needed": "farm_divergent_total",
@@ -66,7 +65,7 @@ def operation_names() -> tuple[str, ...]:
 
 
 def _places() -> int:
-    further = len(REASONS) + len(STATUSES) + 1 + len(LEVELS) + len(_FARM_COUNTS)
+    further = len(REASONS) + len(STATUSES) + 1 + len(LEVELS) + len(FARM_COUNTS)
     return len(operation_names()) * _ROW + further
 
 
@@ -99,7 +98,7 @@ class OperationMetrics:
         first += len(STATUSES) + 1
         self._levels = {name: first + at for at, name in enumerate(LEVELS)}
         first += len(LEVELS)
-        self._farms = {name: first + at for at, name in enumerate(_FARM_COUNTS)}
+        self._farms = {name: first + at for at, name in enumerate(FARM_COUNTS)}
         # Nothing is open yet; whoever had this place before may have died with much open.
         for place in self._levels.values():
             self._own[place] = 0
@@ -161,7 +160,7 @@ class OperationMetrics:
             page.add("", **{level: totals[place]})
         for counted, place in self._farms.items():
             if totals[place]:
-                page.add("", **{_FARM_COUNTS[counted]: totals[place]})
+                page.add("", **{FARM_COUNTS[counted]: totals[place]})
 
 
 def _add_operation(page: Page, name: str, row: list[int]) -> None:
@@ -170,22 +169,12 @@ def _add_operation(page: Page, name: str, row: list[int]) -> None:
     for at, outcome in enumerate(_OUTCOMES):
         counts = row[at * _WIDTH : (at + 1) * _WIDTH]
         if any(counts):
-            page.add_lines("operation_duration_seconds", _histogram(name, outcome, counts))
+            labels = label_text(op=name, outcome=outcome)
+            lines = histogram_lines(labels, BOUNDS, counts[:-1], counts[-1] / 1e9)
+            page.add_lines("operation_duration_seconds", lines)
     labels = label_text(op=name)
     page.add(
         labels, operation_messages_total=row[-2] or None, operation_bytes_total=row[-1] or None
     )
     unknown = sum(row[_UNKNOWN * _WIDTH : (_UNKNOWN + 1) * _WIDTH - 1])
     page.add(labels, outcome_unknown_total=unknown)
-
-
-def _histogram(name: str, outcome: str, counts: list[int]) -> Iterator[str]:
-    inside = f'op="{name}",outcome="{outcome}"'
-    seen = 0
-    for bound, count in zip(BOUNDS, counts, strict=False):
-        seen += count
-        yield f'_bucket{{{inside},le="{bound}"}} {seen}'
-    seen += counts[len(BOUNDS)]
-    yield f'_bucket{{{inside},le="+Inf"}} {seen}'
-    yield f"_sum{{{inside}}} {counts[-1] / 1e9}"
-    yield f"_count{{{inside}}} {seen}"

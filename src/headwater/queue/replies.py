@@ -142,6 +142,8 @@ def stats_of(reply: Reply) -> dict[str, Any]:
         "exists": bool(found["exists"]),
         "priorities": tuple(int(word) for word in found["priorities"].split(b",") if word),
         "settings": settings_of(found["settings"]),
+        "waits": tuple(found["waits"][:-1]),
+        "waited_ms": found["waits"][-1],
         "due": [(int(due[i]), due[i + 1].decode()) for i in range(0, len(due), 2)],
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeAlias, cast
+from typing import Final, Generic, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -14,6 +14,12 @@ from headwater.headers import NO_HEADERS, Headers
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
+
+
+# Upper ends, in ms, of the spans by which it is counted how long messages waited.
+WAIT_BOUNDS_MS: Final = (
+    *(1, 5, 25, 100, 500, 1000, 5000, 30_000, 60_000, 300_000, 3_600_000, 86_400_000),
+)
 
 
 class Delivery(msgspec.Struct, Generic[D], frozen=True, gc=False):
@@ -118,7 +124,10 @@ class QueueStats:
     ``dead`` were given up, ``damaged`` could not be read and lie aside. ``pushed``, ``popped``,
     ``acked`` and ``expired`` (outlived their ``ttl_ms``) count since the queue began; the rates are
     those of the last ten to twenty seconds. ``oldest_ms`` is how long the oldest ready message has
-    been waiting, None when there is none. ``waiting`` consumers are blocked.
+    been waiting, None when there is none. ``waiting`` consumers are blocked. ``waits`` are how many
+    messages waited up to each of ``WAIT_BOUNDS_MS`` from when they could be popped until they were,
+    and in its last place those that waited longer; ``waited_ms`` is about the sum. A server that
+    dies forgets some seconds of these two.
     """
 
     name: str
@@ -140,6 +149,20 @@ class QueueStats:
     exists: bool
     priorities: tuple[int, ...]
     settings: QueueSettings
+    waits: tuple[int, ...]
+    waited_ms: int
+
+    def waited_up_to_ms(self, share: float) -> int | None:
+        """Return the bound up to which that share of all messages waited.
+
+        None when none was popped yet, and when the bound lies beyond the largest.
+        """
+        seen, wanted = 0, share * sum(self.waits)
+        for bound, count in zip(WAIT_BOUNDS_MS, self.waits, strict=False):
+            seen += count
+            if seen and seen >= wanted:
+                return bound
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("dead", facts.dead),
             ("damaged", facts.damaged),
             ("oldest", output.age_text(facts.oldest_ms)),
+            ("waited", _waited(facts)),
             ("pushed", f"{facts.pushed}, now {facts.pushed_per_s:.1f}/s"),
             ("popped", f"{facts.popped}, now {facts.popped_per_s:.1f}/s"),
             ("acked", f"{facts.acked}, now {facts.acked_per_s:.1f}/s"),
@@ -69,6 +70,13 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
             *_settings(facts.settings),
         ]
     )
+
+
+def _waited(facts: QueueStats) -> str | None:
+    half, most = facts.waited_up_to_ms(0.5), facts.waited_up_to_ms(0.99)
+    if half is None or most is None:
+        return None if not sum(facts.waits) else "more than a day"
+    return f"half up to {half / 1000:g} s, 99 of 100 up to {most / 1000:g} s"
 
 
 def _settings(settings: QueueSettings) -> list[tuple[str, object]]:

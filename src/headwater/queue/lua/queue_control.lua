@@ -74,6 +74,7 @@ local function purge(queue, what)
   queue.priorities, queue.generation = '', queue.us
   if what == 'all' then
     queue.last = 0
+    waits.forget(K)
   else
     save_queue(queue)
   end

@@ -118,7 +118,8 @@ redis.register_function{
          waiting (blocked consumers), oldest (time since which the oldest message could be popped, or
          0), listed (messages in lists), mark_before, mark; last, pushed, popped, acked, expired,
          damaged, unacked, delayed, retry, dead (as counted: due messages stay where they lie);
-         due: { priority, set, ... that have bundles whose time has come }
+         due: { priority, set, ... that have bundles whose time has come }; waits: { messages that
+         waited up to each of the bounds before they were popped, and longer, then the sum in ms }
 ]]
 -- Returns since when the first bundle of a set could be popped, or nil.
 local function due_since(queue, set, priority)
@@ -149,13 +150,14 @@ function looks.queue(key)
       end
     end
   end
-  local marks = redis.call('HMGET', queue.key, 'mark_before', 'mark')
+  local marks = redis.call('HMGET', queue.key, 'mark_before', 'mark', 'waits')
   local reply = {
     'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
     'priorities', queue.priorities, 'settings', queue.settings,
     'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
     'oldest', oldest < math.huge and oldest or 0,
     'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,
+    'waits', waits.of(key, marks[3]),
   }
   for i = 1, 10 do reply[#reply + 1], reply[#reply + 2] = COUNTS[i], queue[COUNTS[i]] end
   return reply

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from headwater.metrics.exposition import Page
+from headwater.metrics.objects import add_instances
+from headwater.metrics.operations import FARM_COUNTS
 from headwater.timeline.metrics import COUNTERS, DURATIONS, RoshiMetrics
+from headwater.timeline.records import InstanceStatus
 
 PREFIX: Final = "headwater_"
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATUSES: Final = (200, 400, 401, 403, 404, 405, 408, 413, 431, 500, 503)
 # Upper ends of the buckets of a histogram, in seconds.
 BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -51,10 +54,19 @@ class ServerMetrics(RoshiMetrics):
         """Count a request by the status it was answered with."""
         self._own[self._statuses[status]] += 1
 
-    def text(self) -> str:
-        """Return the metrics of all processes as Prometheus reads them."""
+    def text(self, instances: Iterable[InstanceStatus] = ()) -> str:
+        """Return the metrics of all processes as Prometheus reads them, and which instances serve.
+
+        What every server says of a farm has the same names here, so that dashboards and alerts
+        know it.
+        """
         totals = [sum(self._all[place::_PLACES]) for place in range(_PLACES)]
-        return "\n".join((*_counters(totals), *_requests(totals), *_histograms(totals), ""))
+        own = "\n".join((*_counters(totals), *_requests(totals), *_histograms(totals), ""))
+        page = Page()
+        add_instances(page, instances)
+        for name, metric in FARM_COUNTS.items():
+            page.add("", **{metric: totals[self._counters[name.removeprefix("farm.")]]})
+        return own + page.text()
 
 
 def shared_memory(processes: int) -> memoryview[int]:

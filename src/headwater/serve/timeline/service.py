@@ -8,19 +8,20 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from headwater.errors import HeadwaterError, InvalidInput
+from headwater.metrics.exposition import CONTENT_TYPE
 from headwater.serve.batching import Batcher, BatchPart
 from headwater.serve.http.authorization import authorize
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.timeline import lenient as roshis
 from headwater.serve.timeline import wire
-from headwater.serve.timeline.prometheus import CONTENT_TYPE, ServerMetrics
+from headwater.serve.timeline.prometheus import ServerMetrics
 from headwater.serve.tokens import Scope, Tokens
 from headwater.timeline.cluster.calls import Window
 from headwater.timeline.farm.aio_farm import AsyncFarm
 from headwater.timeline.farm.reading import Answer
 from headwater.timeline.farm.writing import Background
-from headwater.timeline.records import Spelled, Written
+from headwater.timeline.records import InstanceStatus, Spelled, Written
 
 Answered: TypeAlias = Callable[[Reply], None]
 
@@ -71,6 +72,8 @@ class Service:
             verb: Batcher(partial(farm.write, verb)) for verb in _WRITES
         }
         self._selects: dict[Window, Batcher[bytes, Answer]] = {}
+        # Scrapes of one moment ask the instances once.
+        self._status: Batcher[None, list[InstanceStatus]] = Batcher(lambda _: farm.status())
         self._background = Background()
 
     @property
@@ -98,7 +101,7 @@ class Service:
             elif action == "select":
                 self._select(request, answer)
             elif action == "metrics":
-                answer(Reply(200, self._metrics.text().encode(), CONTENT_TYPE))
+                self._status.add(BatchPart((None,), partial(self._show_metrics, answer)))
             else:
                 self._background.start(self._answer_health(answer))
         except Refused as refused:
@@ -156,6 +159,13 @@ class Service:
         """Drop the batchers of windows that nobody asks for any more."""
         if len(self._selects) > 100:
             self._selects = {w: g for w, g in self._selects.items() if not g.idle}
+
+    def _show_metrics(
+        self, answer: Answered, found: list[InstanceStatus] | Exception, _at: int
+    ) -> None:
+        """Answer with the metrics; what was counted is shown whether or not instances answer."""
+        instances = [] if isinstance(found, Exception) else found
+        answer(Reply(200, self._metrics.text(instances).encode(), CONTENT_TYPE))
 
     async def _answer_health(self, answer: Answered) -> None:
         """Answer which instances serve; the server is healthy as long as one of them does."""

@@ -29,7 +29,7 @@
   of a cluster.
 
     K                     hash  format, counts (packed: see COUNTS), priorities, paused, settings, marks
-                                for rates
+                                for rates, how long messages waited
     K:ready:<priority>    list  bundles, in the order in which they were pushed
     K:delayed:<priority>  zset  bundles that were pushed with a delay, by the time at which it is over
     K:unacked:<priority>  zset  bundles that somebody has, by the deadline for their ack
@@ -93,13 +93,6 @@ local function load_queue(K)
     dead = dead, largest = largest, marked = marked, generation = generation, waited = waited,
     soonest = soonest, bundled = bundled, asked = asked,
   }
-end
-
--- Rates are taken between marks, which are set as the queue is used.
-local function set_mark(queue)
-  redis.call('HSET', queue.key, 'mark_before', redis.call('HGET', queue.key, 'mark') or '',
-    'mark', table.concat({ digits(queue.now), digits(queue.pushed), digits(queue.popped), digits(queue.acked) }, ':'))
-  queue.marked = queue.now
 end
 
 -- Returns what is saved of a queue in one string.

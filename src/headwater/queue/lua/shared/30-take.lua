@@ -57,7 +57,11 @@ local function take_bundle(queue, pop, bundle, time)
     if found == 0 then return end
   end
   begin_bundle(pop, bundle.priority, bundle.attempt)
+  local room = pop.room
   local done, gone, rest = fill(queue, pop, texts)
+  -- What was reserved for a blocked consumer has been counted; its time is yet to come.
+  local since = tonumber(time)
+  if since <= queue.now and room > pop.room then waits.note(queue, room - pop.room, since * 1000) end
   end_bundle(queue, pop)
   if gone == found then return drop_bundle(queue, bundle, time) end
   local kept = { rest or texts[done + 1] }
@@ -92,6 +96,23 @@ local function step_of(queue, pop, each)
   return step
 end
 
+-- Counts how long `taken` messages of the first texts of a list waited. These lie there in the order
+-- of their numbers, so most often the first and the last tell enough, as if the others lay evenly.
+function waits.note_texts(queue, texts, last, taken)
+  if taken <= 0 then return end
+  local newest = tonumber(string.sub(texts[last], 1, 16))
+  local oldest = last == 1 and newest or tonumber(string.sub(texts[1], 1, 16))
+  if not oldest or not newest then return end
+  if waits.bucket((queue.us - oldest) / 1000) == waits.bucket((queue.us - newest) / 1000) then
+    return waits.note(queue, taken, (oldest + newest) / 2)
+  end
+  for i = 1, last do
+    local count, number = math.min(read_bundle(texts[i]) or 0, taken), tonumber(string.sub(texts[i], 1, 16))
+    if count > 0 and number then waits.note(queue, count, number) end
+    taken = taken - count
+  end
+end
+
 -- Takes from the list of a priority, up to what was pushed after `until_ms`, if given.
 -- Returns whether the list has nothing more to give until then.
 local function take_ready(queue, priority, pop, until_ms)
@@ -100,8 +121,9 @@ local function take_ready(queue, priority, pop, until_ms)
   local first, taken, passed, divided, rest, more = nil, nil, 0, nil, nil, true
   begin_bundle(pop, priority, 0)
   while more and not is_full(pop) do
-    local texts, done, gone = redis.call('LRANGE', key, passed, passed + step - 1), nil, nil
+    local texts, done, gone, room = redis.call('LRANGE', key, passed, passed + step - 1), nil, nil, pop.room
     done, gone, rest = fill(queue, pop, texts, until_us)
+    waits.note_texts(queue, texts, done + (rest and 1 or 0), room - pop.room)
     queue.bundled = queue.bundled - gone + done
     -- What is taken is remembered, in case that the call fails. Most often it is one step.
     if passed == 0 then
