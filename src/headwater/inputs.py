@@ -85,6 +85,16 @@ def parse_span(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2] or "ms"]
 
 
+def parse_size(text: str) -> int:
+    """Return the bytes of a text such as "1000000", "500MB" or "2GiB"; raises InvalidInput."""
+    match = re.fullmatch(r"([0-9]+)\s*(?:([kmgt])(i?))?b?", text.lower())
+    if not match:
+        raise InvalidInput(f"{text!r} is not a size like 1000000, 500MB or 2GiB")
+    power = " kmgt".index(match[2] or " ")
+    unit: int = (1024 if match[3] else 1000) ** power
+    return int(match[1]) * unit
+
+
 def check_span(value: Span, what: str, least: int = 0, most: int = MAX_MS) -> int:
     """Accept a span of time, also as a text such as "30s", and return it in milliseconds."""
     if isinstance(value, str):

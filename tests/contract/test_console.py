@@ -70,7 +70,8 @@ def test_every_page_is_shown_and_escapes_what_producers_wrote(
 def test_a_ruler_shows_what_became_of_every_offset(browser: ApiClient, filled: Filled) -> None:
     shown = text_of(browser.get(path_of("/streams/{stream}", filled)))
     kinds = set(re.findall(r'<rect class="([\w-]+)" x=', shown))
-    assert kinds == {"evicted", "sealed", "tail", "mark", "done", "pending-1", "dead", "new"}
+    drawn = {"evicted", "sealed", "tail", "mark", "done", "pending-1", "dead", "new"}
+    assert kinds == {*drawn, "bar"}
     assert "501 – 600: pending, attempt 1" in html.unescape(shown)
     assert "lag 1,903" in shown
     zoomed = browser.get(path_of("/streams/{stream}", filled) + "?first=550&last=560")

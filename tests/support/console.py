@@ -69,6 +69,7 @@ class Filled:
             "group": self.group.name,
             "queue": self.queue.name,
             "job": self.job,
+            "offset": "551",
         }
 
 

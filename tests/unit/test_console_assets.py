@@ -8,7 +8,7 @@ import tomllib
 from importlib.resources import files
 
 STATIC = files("headwater.serve.console").joinpath("static")
-OWN = {"console.css", "console.js", "charts.js", "mark.svg"}
+OWN = {"console.css", "console.js", "charts.js", "stream.js", "mark.svg"}
 
 
 def test_vendored_files_have_their_digests() -> None:
@@ -24,7 +24,7 @@ def test_vendored_files_have_their_digests() -> None:
 def test_pages_ask_nobody_else() -> None:
     for template in files("headwater.serve.console").joinpath("templates").iterdir():
         for target in re.findall(r'\b(?:href|src|action)="([^"]*)', template.read_text()):
-            assert re.match(r"#|\{\{ (root|api|here|back|link) \}\}", target), (
+            assert re.match(r"#|\{\{ (root|api|here|back|link|own) \}\}", target), (
                 template.name,
                 target,
             )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headwater.log.ruler import DeadOffsets, GroupRuler, PendingRange
 from headwater.log.types import GroupInfo, Retention, StreamInfo
-from headwater.serve.console.ruler import LEAST, WIDTH, Stretch, draw, window_of
+from headwater.serve.console.ruler import LEAST, WIDTH, OutsideReader, Stretch, draw, window_of
 
 STREAM = StreamInfo(
     name="s",
@@ -75,14 +75,14 @@ def test_every_segment_lies_in_the_picture(first: int, last: int, low: int, high
         gaps=[(first, low)],
     )
     window = window_of(info, low, high)
-    picture = draw(info, window, [(GROUP, ruler)], [("reader", "r", high)], 200)
+    picture = draw(info, window, [(GROUP, ruler)], [OutsideReader("archive", "r", high)], 200)
     rows = [picture.whole, picture.focus, [picture.mark], *(row.segments for row in picture.rows)]
     for segments in rows:
         for one in segments:
             assert one.x >= 0
             assert one.width >= LEAST
             assert one.x + one.width <= WIDTH + 0.02
-    assert {one.kind for one in picture.focus} <= {"evicted", "sealed", "tail"}
+    assert {one.kind for one in picture.focus} <= {"archived", "evicted", "sealed", "tail"}
 
 
 def test_a_row_shows_what_is_done_pending_due_dead_and_new() -> None:

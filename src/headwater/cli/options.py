@@ -13,19 +13,12 @@ import typer
 
 from headwater.cli import completing
 from headwater.errors import InvalidInput, UnknownStream, UnknownTopic
-from headwater.inputs import parse_span
+from headwater.inputs import parse_size, parse_span
 
 if TYPE_CHECKING:
     from headwater.client import Headwater
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic
-
-_SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4} | {
-    "ki": 1024,
-    "mi": 1024**2,
-    "gi": 1024**3,
-    "ti": 1024**4,
-}
 
 
 def _or_of_root(context: typer.Context, value: str | None) -> str | None:
@@ -232,10 +225,10 @@ def duration_ms(word: str) -> int:
 
 def size_bytes(word: str) -> int:
     """Parse a size, as 1000000, 500MB, 2GiB."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt]?i?)b?", word.lower())
-    if not match or match[2] not in _SIZES:
-        raise typer.BadParameter(f"{word!r} is not a size like 1000000, 500MB or 2GiB")
-    return int(match[1]) * _SIZES[match[2]]
+    try:
+        return parse_size(word)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def position(word: str) -> Literal["first", "last"] | int | dt.datetime:

@@ -91,7 +91,7 @@ def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
         for message in reader:
             if message.type != "record batch":
                 raise InvalidInput(f"an Arrow body has record batches only, not {message.type}")
-            _check_uncompressed(message.metadata.to_pybytes())
+            check_uncompressed(message.metadata.to_pybytes())
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             rows += batch.num_rows
@@ -132,8 +132,8 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _check_uncompressed(metadata: bytes) -> None:
-    """Look up in the flatbuffer of a message whether its buffers are compressed.
+def check_uncompressed(metadata: bytes) -> None:
+    """Raise InvalidInput when the flatbuffer of a message says that its buffers are compressed.
 
     Field 2 of the message is its record batch, and field 3 of that says how it is compressed.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
 from headwater.serve.api.calls import Served
-from headwater.serve.http.messages import Refused, Request
+from headwater.serve.http.messages import Refused, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Context: TypeAlias = dict[str, Any]
 Show: TypeAlias = "Callable[[PageCall], Awaitable[Context]]"
+Feed: TypeAlias = "Callable[[PageCall], Awaitable[StreamedReply]]"
 
 
 class ConsolePage(NamedTuple):
@@ -28,6 +29,13 @@ class ConsolePage(NamedTuple):
     show: Show
     template: str
     place: str
+
+
+class ConsoleFeed(NamedTuple):
+    """What scripts of a page follow: an endless answer, such as the events of a tail."""
+
+    path: str
+    follow: Feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,14 @@ class PageCall:
     def name(self) -> str:
         """The name of the object that the page is about."""
         return self.names[0]
+
+    @property
+    def address(self) -> str:
+        """The address under which the browser has asked for the page."""
+        headers = self.request.headers or {}
+        scheme = "https" if headers.get(b"referer", b"").startswith(b"https:") else "http"
+        host = headers.get(b"host", b"").decode("latin-1") or "127.0.0.1:6300"
+        return f"{scheme}://{host}{self.request.root}"
 
     def check(self, name: str) -> None:
         """Check that the client may see an object; raises Refused, 403."""

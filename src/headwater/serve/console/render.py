@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shlex
 import time
 from functools import cache
 from typing import Any, Final
@@ -12,6 +13,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwater.log.types import Retention
+from headwater.serve.console.arrow_values import arrow_text
 from headwater.serve.console.assets import asset_path
 from headwater.serve.console.links import part
 
@@ -33,7 +36,11 @@ def environment() -> Environment:
     made.filters.update(
         number=number, size=size, age=age, moment=moment, payload=payload, name=part
     )
-    made.globals.update(query=query, asset=asset_path)
+    made.filters.update(
+        exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
+    )
+    made.filters.update(shell=shlex.quote)
+    made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
 
@@ -81,6 +88,45 @@ def moment(ms: int | None) -> Markup:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, words)
 
 
+def exact_time(ms: int) -> str:
+    """Spell a moment to the millisecond, in UTC."""
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
+
+
+def span(ms: int) -> str:
+    """Spell a span of time as forms and commands take it: 7d, 90m, 1500ms."""
+    for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")):
+        if ms and ms % length == 0:
+            return f"{ms // length}{unit}"
+    return f"{ms}ms"
+
+
+def policy(keep: Retention) -> str:
+    """Spell how much of a stream is kept."""
+    limits = [
+        keep.max_age_ms is not None and f"for {span(keep.max_age_ms)}",
+        keep.max_count is not None and f"the newest {number(keep.max_count)}",
+        keep.max_bytes is not None and f"up to {size(keep.max_bytes)}",
+    ]
+    said = " and ".join(limit for limit in limits if limit)
+    return f"kept {said}" if said else "everything is kept"
+
+
+def as_json(value: Any) -> str:
+    """Spell a value as JSON, for an attribute that a script reads."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def hex_dump(value: bytes) -> str:
+    """Spell bytes as hex beside their characters, 16 in a line; cut where long."""
+    rows = []
+    for at in range(0, min(len(value), _SHOWN_BYTES), 16):
+        row = value[at : at + 16]
+        text = "".join(chr(sign) if 32 <= sign < 127 else "." for sign in row)
+        rows.append(f"{at:06x}  {row.hex(' '):<47}  {text}")
+    return "\n".join(rows)
+
+
 def payload(value: bytes) -> dict[str, Any]:
     """Return how a value is shown: JSON with its fields in order, text, or hex; cut where long."""
     cut = value[:_SHOWN_BYTES]
@@ -94,6 +140,9 @@ def payload(value: bytes) -> dict[str, Any]:
     text = cut.decode("utf-8", "replace")
     if "\ufffd" not in text and text.isprintable():
         return {"kind": "text", "text": text, "more": more, "line": _line(text)}
+    table = arrow_text(value)
+    if table is not None:
+        return {"kind": "arrow", "text": table, "more": 0, "line": _line(table.partition("\n")[0])}
     spelled = cut.hex(" ")
     return {"kind": "hex", "text": spelled, "more": more, "line": _line(spelled)}
 

@@ -6,7 +6,7 @@ Everything is drawn from ranges that the store has; no message is read. Places a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headwater.log.ruler import GroupRuler
@@ -54,14 +54,24 @@ class Segment(NamedTuple):
     note: str = ""
 
 
+class OutsideReader(NamedTuple):
+    """Who reads a stream from outside the log, and the offset that it needs next."""
+
+    kind: str
+    name: str
+    next: int
+    note: str = ""
+
+
 class RulerRow(NamedTuple):
-    """What became of the offsets for one reader."""
+    """What became of the offsets for one reader; ``note`` is what else is known of it."""
 
     kind: str
     name: str
     segments: list[Segment]
     lag: int
     info: GroupInfo | None = None
+    note: str = ""
 
 
 class RulerPicture(NamedTuple):
@@ -88,30 +98,33 @@ def draw(
     info: StreamInfo,
     window: Stretch,
     groups: Sequence[tuple[GroupInfo, GroupRuler]],
-    readers: Iterable[tuple[str, str, int]],
+    readers: Sequence[OutsideReader],
     now_ms: int,
 ) -> RulerPicture:
-    """Draw the ruler of a stream; readers are (kind, name, offset that it needs next)."""
+    """Draw the ruler of a stream, with a row for each group and each reader outside the log."""
     end = max(info.last, 1)
     everything = Stretch(1, end)
     rows = [_group_row(facts, ruler, info, window, now_ms) for facts, ruler in groups]
-    rows += [_reader_row(*reader, info, window) for reader in readers]
+    rows += [_reader_row(reader, info, window) for reader in readers]
+    archived = max((one.next - 1 for one in readers if one.kind == "archive"), default=0)
     mark = _segment("mark", window.first, window.last, everything)
     assert mark is not None
     return RulerPicture(
         window=window,
         end=end,
-        whole=_strip(info, everything),
-        focus=_strip(info, window),
+        whole=_strip(info, everything, archived),
+        focus=_strip(info, window, archived),
         mark=mark,
         rows=rows,
     )
 
 
-def _strip(info: StreamInfo, window: Stretch) -> list[Segment]:
+def _strip(info: StreamInfo, window: Stretch, archived: int) -> list[Segment]:
     sealed = max(info.sealed, info.first - 1)
+    in_archive = min(archived, info.first - 1)
     return _kept(
-        _segment("evicted", 1, info.first - 1, window, "evicted"),
+        _segment("archived", 1, in_archive, window, "evicted here, in the archive"),
+        _segment("evicted", in_archive + 1, info.first - 1, window, "evicted"),
         _segment("sealed", info.first, sealed, window, "sealed: in nodes"),
         _segment("tail", sealed + 1, info.last, window, "tail: not sealed yet"),
     )
@@ -138,9 +151,10 @@ def _group_row(
     return RulerRow("group", facts.name, segments, facts.lag, facts)
 
 
-def _reader_row(kind: str, name: str, needed: int, info: StreamInfo, window: Stretch) -> RulerRow:
-    lag = max(info.last + 1 - max(needed, info.first), 0)
-    return RulerRow(kind, name, [*_passed(needed, info, window)], lag)
+def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> RulerRow:
+    lag = max(info.last + 1 - max(reader.next, info.first), 0)
+    segments = _passed(reader.next, info, window)
+    return RulerRow(reader.kind, reader.name, segments, lag, None, reader.note)
 
 
 def _passed(following: int, info: StreamInfo, window: Stretch) -> list[Segment]:

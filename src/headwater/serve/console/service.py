@@ -24,8 +24,8 @@ from headwater.serve.api.service import Answer, ApiService
 from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
-from headwater.serve.console.calls import ConsolePage, PageCall
-from headwater.serve.console.pages.table import NAVIGATION, PAGES
+from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
+from headwater.serve.console.pages.table import FEEDS, NAVIGATION, PAGES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
@@ -52,7 +52,7 @@ _SAFE: Final = (
 class _Shown(NamedTuple):
     """A page that was admitted: by whom, and with which names in its path."""
 
-    page: ConsolePage
+    page: ConsolePage | ConsoleFeed
     names: tuple[str, ...]
     grant: Grant
 
@@ -75,7 +75,9 @@ class Console:
     def __init__(self, api: ApiService) -> None:
         self._api = api
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._pages = {tuple(page.path.split("/")[1:]): page for page in PAGES}
+        self._pages: dict[tuple[str, ...], ConsolePage | ConsoleFeed] = {
+            tuple(page.path.split("/")[1:]): page for page in (*PAGES, *FEEDS)
+        }
 
     @property
     def needs_token(self) -> bool:
@@ -121,7 +123,7 @@ class Console:
         page, names = self._find(path)
         return Admitted(_Shown(page, names, grant), known=True)
 
-    def _find(self, path: str) -> tuple[ConsolePage, tuple[str, ...]]:
+    def _find(self, path: str) -> tuple[ConsolePage | ConsoleFeed, tuple[str, ...]]:
         parts = tuple(path.split("/")[2:])
         for pattern, page in self._pages.items():
             if len(pattern) != len(parts):
@@ -149,11 +151,11 @@ class Console:
         task.add_done_callback(partial(self._done, answer))
         return None
 
-    def _done(self, answer: Answer, task: asyncio.Task[Reply]) -> None:
+    def _done(self, answer: Answer, task: asyncio.Task[Reply | StreamedReply]) -> None:
         self._tasks.discard(task)
         answer(task.result())
 
-    async def _answered(self, request: Request) -> Reply:
+    async def _answered(self, request: Request) -> Reply | StreamedReply:
         grant = getattr(request.action, "grant", None)
         try:
             self._api.guard(request.headers)
@@ -181,8 +183,10 @@ class Console:
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         return PageCall(self._api.served, grant, names, query, request, self._api.read_only)
 
-    async def _show(self, request: Request, shown: _Shown) -> Reply:
+    async def _show(self, request: Request, shown: _Shown) -> Reply | StreamedReply:
         call = self._call(request, shown.grant, shown.names)
+        if isinstance(shown.page, ConsoleFeed):
+            return await shown.page.follow(call)
         context = await shown.page.show(call)
         if not shown.page.template:
             return Reply(200, msgspec.json.encode(context), "application/json", _SAFE)
@@ -206,6 +210,7 @@ class Console:
             "api": call.request.root,
             "here": f"{root}{call.request.path.removeprefix(HOME)}",
             "asked": call.query,
+            "address": call.address,
         }
         return Reply(status, render(template, own | context), _HTML, _SAFE)
 
@@ -253,6 +258,8 @@ class Console:
             form = dict(parse_qsl(request.body.decode("utf-8", "replace"), keep_blank_values=True))
             call = replace(call, query=form)
         agreed = call.query.pop("agreed", None)
+        # A form that is too long for an address is asked about by POST, too.
+        asks = request.method != "POST" or call.query.pop("ask", "") == "1"
         prepare = ACTIONS.get(call.query.get("do", ""))
         if prepare is None:
             raise Refused(404, "the console has no such action")
@@ -262,8 +269,8 @@ class Console:
             raise Refused(403, f"{action.title}: {why}")
         root = request.root + HOME
         changed = agreed not in (None, action.agreement)
-        if request.method != "POST" or changed:
-            back, curl = root + action.back, action.curl(_address(request))
+        if asks or changed:
+            back, curl = root + action.back, action.curl(call.address)
             shown = {"action": action, "back": back, "curl": curl, "changed": changed}
             status = 409 if changed else 200
             return self._page(call, "act.html", "", {**shown, "fields": call.query}, status)
@@ -307,14 +314,6 @@ class Console:
         """Wait until no page is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-
-
-def _address(request: Request) -> str:
-    """Return the address under which the browser has asked for a page."""
-    headers = request.headers or {}
-    scheme = "https" if headers.get(b"referer", b"").startswith(b"https:") else "http"
-    host = headers.get(b"host", b"").decode("latin-1") or "127.0.0.1:6300"
-    return f"{scheme}://{host}{request.root}"
 
 
 def _is_own(path: str) -> bool:

@@ -8,12 +8,15 @@ from headwater.serve.console.actions.action import Prepare
 from headwater.serve.console.actions.groups import remove, seek
 from headwater.serve.console.actions.letters import move_letters, stop_letters
 from headwater.serve.console.actions.queues import purge, queue_state
-from headwater.serve.console.actions.streams import evict
+from headwater.serve.console.actions.streams import delete, evict, retain, write
 
 ACTIONS: Final[dict[str, Prepare]] = {
     "seek": seek,
     "remove": remove,
     "evict": evict,
+    "retain": retain,
+    "delete-stream": delete,
+    "write": write,
     "queue-state": queue_state,
     "letters": move_letters,
     "letters-stop": stop_letters,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater.serve.console.calls import ConsolePage
+from headwater.serve.console.calls import ConsoleFeed, ConsolePage
 from headwater.serve.console.pages.letters import show_dead
+from headwater.serve.console.pages.messages import show_message
 from headwater.serve.console.pages.overview import show_overview
 from headwater.serve.console.pages.pipelines import (
     show_outbox,
@@ -15,7 +16,16 @@ from headwater.serve.console.pages.pipelines import (
 )
 from headwater.serve.console.pages.queues import show_queue, show_queues
 from headwater.serve.console.pages.store import show_audit, show_lists, show_store
-from headwater.serve.console.pages.streams import show_group, show_stream, show_streams
+from headwater.serve.console.pages.stream import (
+    show_stream,
+    show_stream_groups,
+    show_stream_settings,
+    show_stream_storage,
+    show_stream_tail,
+    show_stream_write,
+)
+from headwater.serve.console.pages.stream_tail import follow_stream
+from headwater.serve.console.pages.streams import show_group, show_streams
 
 # A word, a path, and the key that goes there after g.
 NAVIGATION: Final = (
@@ -34,6 +44,14 @@ PAGES: Final = (
     ConsolePage("", show_overview, "overview.html", "Overview"),
     ConsolePage("/streams", show_streams, "streams.html", "Streams"),
     ConsolePage("/streams/{stream}", show_stream, "stream.html", "Streams"),
+    ConsolePage("/streams/{stream}/groups", show_stream_groups, "stream_groups.html", "Streams"),
+    ConsolePage("/streams/{stream}/tail", show_stream_tail, "stream_tail.html", "Streams"),
+    ConsolePage("/streams/{stream}/storage", show_stream_storage, "stream_storage.html", "Streams"),
+    ConsolePage(
+        "/streams/{stream}/settings", show_stream_settings, "stream_settings.html", "Streams"
+    ),
+    ConsolePage("/streams/{stream}/write", show_stream_write, "stream_write.html", "Streams"),
+    ConsolePage("/streams/{stream}/messages/{offset}", show_message, "message.html", "Streams"),
     ConsolePage("/streams/{stream}/groups/{group}", show_group, "group.html", "Streams"),
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
@@ -46,3 +64,4 @@ PAGES: Final = (
     ConsolePage("/audit", show_audit, "audit.html", "Audit"),
     ConsolePage("/store", show_store, "store.html", "Store"),
 )
+FEEDS: Final = (ConsoleFeed("/streams/{stream}/tail/events", follow_stream),)

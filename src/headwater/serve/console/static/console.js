@@ -124,22 +124,4 @@
     else if (key === "r") location.reload();
     else if (key === "+" || key === "-") document.querySelector(`[data-key="${key}"]`)?.click();
   });
-
-  // The wheel over a ruler zooms around the pointer; shift moves along.
-  document.addEventListener("wheel", (event) => {
-    const ruler = event.target.closest("[data-ruler]");
-    const strip = ruler && event.target.closest("svg");
-    if (!strip || !(event.shiftKey || event.ctrlKey)) return;
-    event.preventDefault();
-    const { first, last, end } = Object.fromEntries(Object.entries(ruler.dataset).map(([k, v]) => [k, Number(v)]));
-    const box = strip.getBoundingClientRect();
-    const at = first + ((event.clientX - box.left) / box.width) * (last - first);
-    const factor = event.deltaY > 0 ? 2 : 0.5;
-    const length = Math.max(Math.min(Math.round((last - first + 1) * factor), end), 10);
-    const low = Math.max(1, Math.min(Math.round(at - ((at - first) / (last - first + 1)) * length), end - length + 1));
-    const asked = new URLSearchParams(location.search);
-    asked.set("first", low);
-    asked.set("last", low + length - 1);
-    location.search = asked;
-  }, { passive: false });
 })();
