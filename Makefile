@@ -52,7 +52,7 @@ $(READY): requirements.txt pyproject.toml
 
 demo: setup ## run the log, then an application, while processes are killed; exit 0 only if every total agrees
 	@$(VENV)/bin/headwater demo
-	@$(RUN) examples.rocket_rides
+	@$(RUN) examples.rocket_rides --keep
 
 test: setup ## run all tests on every core, first without Spark; each part ends with what was not run
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +57,9 @@ def main(
     spark: Annotated[
         OnOff, typer.Option(help="Whether Spark adds up too, and holds all to the table.")
     ] = OnOff.ON,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave what was made, and say how to look at it.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Throw the same dice as another run.")] = None,
 ) -> None:
     """Run Rocket Rides, with faults; exit 0 only if every total agreed in the end.
@@ -67,7 +71,8 @@ def main(
     view = View(tally)
     with _told_in_one_line(), ExitStack() as end:
         home = Path(tempfile.mkdtemp(prefix="rocket-rides-"))
-        end.callback(shutil.rmtree, home, ignore_errors=True)
+        if not keep:
+            end.callback(shutil.rmtree, home, ignore_errors=True)
         directory = None if store else home / "store"
         if directory:
             end.callback(embedded.stop, directory, now=True)
@@ -96,7 +101,12 @@ def main(
             end.pop_all()
             view.say(f"databases, and what the processes said, are left in {home}")
             raise typer.Exit(1)
-        stream.delete()
+        if keep:
+            where = ["--store", place.store, "--db", place.database]
+            view.say(f"see it:         {shlex.join(['headwater', 'console', *where])}")
+            view.say(f"and remove it:  {shlex.join(['rm', '-r', str(home)])}")
+        else:
+            stream.delete()
 
 
 def _reconciled(job: Spark, place: Place, engine: sa.Engine, view: View) -> bool:

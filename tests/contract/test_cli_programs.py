@@ -240,15 +240,28 @@ def test_only_an_embedded_store_is_started_by_hand() -> None:
 
 @pytest.mark.fault
 def test_the_demo_ends_by_itself_with_every_claim_true(tmp_path: Path) -> None:
-    with running(None, "demo", "--messages", "2000") as process:
+    home = Path(tempfile.mkdtemp(prefix="hw-demo-"))
+    with running(None, "demo", "--messages", "2000", env={"TMPDIR": str(home)}) as process:
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if line.startswith(("yes", "NO"))]
     assert len(rows) == 18
     assert {row[0] for row in rows} == {"yes"}
     assert ["2000", "2000"] in [row[-2:] for row in rows]
-    assert out.splitlines()[-1] == "all 18 claims were true"
+    true, see, remove = out.splitlines()[-3:]
+    assert true == "all 18 claims were true"
+    # What it made can be looked at as it says, and is gone when it is removed as it says.
+    command, url = see.partition("headwater ")[2].rsplit(" ", 1)
+    assert command == "console --store"
+    with running(None, *command.split(), url, "--no-open") as console:
+        assert "the console is at" in line_of(console)
+        with headwater.connect(url) as hw:
+            assert [name[:5] for name in hw.streams() if not name.startswith("hw.")] == ["demo-"]
+    (made,) = home.iterdir()
+    assert remove.endswith(f"rm -r {made}")
     assert list(tmp_path.iterdir()) == []
+    embedded.discard(Path(url.removeprefix("embedded://")))
+    shutil.rmtree(home)
 
 
 @pytest.mark.fault

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import History, StoreUrl
+from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl
 
 
 def console(
@@ -23,6 +23,8 @@ def console(
     no_open: Annotated[
         bool, typer.Option("--no-open", help="Print the address, and open no browser.")
     ] = False,
+    farm: ServedFarm = None,
+    db: ServedDatabase = None,
     history: History = 100,
     store: StoreUrl = None,
 ) -> None:
@@ -48,6 +50,8 @@ def console(
         1,
         HttpLimits(),
         read_only,
+        farm=farm,
+        db=db,
         front=Console,
         history=history,
     )

@@ -44,6 +44,22 @@ History = Annotated[
         help="Series of history kept in the store, 59 kB each at most; 0 keeps none.",
     ),
 ]
+ServedFarm = Annotated[
+    str | None,
+    typer.Option(
+        "--farm", metavar="FARM", help="The timelines that are served, too.", show_default=False
+    ),
+]
+ServedDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        envvar="HEADWATER_DB",
+        help="The database whose outbox and consumers are served, too.",
+        show_default=False,
+    ),
+]
 OtherStoreUrl = Annotated[
     str | None,
     _store_option("The store to use instead of a private one; its server is not killed."),

@@ -10,7 +10,7 @@ import typer
 from headwater.cli import output
 from headwater.cli.http_options import HttpFlags
 from headwater.cli.option_groups import grouped
-from headwater.cli.options import History, StoreUrl
+from headwater.cli.options import History, ServedDatabase, ServedFarm, StoreUrl
 from headwater.cli.resp_options import RespFlags
 
 
@@ -30,21 +30,8 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    farm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FARM", help="The timelines that are served, too.", show_default=False
-        ),
-    ] = None,
-    db: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="HEADWATER_DB",
-            help="The database whose outbox and consumers are served, too.",
-            show_default=False,
-        ),
-    ] = None,
+    farm: ServedFarm = None,
+    db: ServedDatabase = None,
     tokens: Annotated[
         Path | None,
         typer.Option(

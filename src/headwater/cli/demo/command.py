@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ def demo(
 ) -> None:
     """Show the log at work, with real crashes.
 
-    It uses an embedded store in a temporary directory, and kills its server, too. The exit code is
-    0 only if every claim was true.
+    It uses an embedded store in a temporary directory, and kills its server, too; its last lines
+    say how to look at what it made. The exit code is 0 only if every claim was true.
     """
     from headwater.cli.demo.screen import DemoScreen
     from headwater.cli.demo.story import Story
@@ -39,13 +40,22 @@ def demo(
     false = sum(not claim.true for claim in story.claims)
     if false:
         output.say(f"{false} of {len(story.claims)} claims were false", "bold red")
+    else:
+        output.say(f"all {len(story.claims)} claims were true", "green")
+    if directory is not None:
+        see = shlex.join(["headwater", "console", "--store", url])
+        output.say(f"see what it made:  {see}")
+        output.say(f"and remove it:     {shlex.join(['rm', '-r', str(directory.parent)])}")
+    if false:
         raise typer.Exit(1)
-    output.say(f"all {len(story.claims)} claims were true", "green")
 
 
 @contextmanager
 def _place(url: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Yield the store to play on, and its directory when nobody else uses it."""
+    """Yield the store to play on, and its directory when nobody else uses it.
+
+    What was made stays, unless the block raises.
+    """
     if url is not None:
         yield url, None
         return
@@ -55,6 +65,7 @@ def _place(url: str | None) -> Iterator[tuple[str, Path | None]]:
     directory = parent / "store"
     try:
         yield f"embedded://{directory}", directory
-    finally:
+    except BaseException:
         embedded.discard(directory)
         shutil.rmtree(parent, ignore_errors=True)
+        raise

@@ -51,7 +51,8 @@ class Story:
                     self._lose_server(hw, self._directory)
                 self._look_after(hw)
             finally:
-                stream.delete()
+                if self._directory is None:
+                    stream.delete()
 
     def _claim(self, what: str, expected: object, found: object) -> None:
         self.claims.append(Claim(what, expected, found))
