@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=10_000, help="groups of a stream")
     parser.add_argument("--rows", type=int, default=10_000_000, help="messages that Spark reads")
     parser.add_argument("--grown", type=int, default=20_000_000, help="messages of its long read")
+    parser.add_argument("--only", default="", help="rows of Spark whose name has this text")
     parser.add_argument("--tails", type=int, default=1000, help="idle tails over HTTP")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run over HTTP")
     libraries = ",".join(LIBRARIES)
@@ -114,7 +115,8 @@ def measured(options: argparse.Namespace) -> Iterator[tuple[str, list[Row]]]:
         # Last: it brings a JVM, which the others need not share the machine with.
         from bench import spark
 
-        yield "the log in Spark", spark.run(options.rounds, options.rows, options.grown)
+        rows = spark.run(options.rounds, options.rows, options.grown, options.only)
+        yield "the log in Spark", rows
 
 
 if __name__ == "__main__":

@@ -31,7 +31,10 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the result: ours against the peer; without a least it is shown, not judged."""
+    """One line of the result: ours against the peer; without a least it is shown, not judged.
+
+    ``by_processor`` is the same ratio by processor time; 0 where that was not measured.
+    """
 
     name: str
     fsync: str
@@ -41,6 +44,7 @@ class Row:
     least: float
     aim: float
     higher_is_better: bool = True
+    by_processor: float = 0
 
     @classmethod
     def of(
@@ -155,7 +159,9 @@ def show_json(rows: list[Row]) -> None:
 def table_of(title: str, rows: list[Row]) -> Table:
     """Lay rows out for people."""
     table = Table(title=title, caption=machine())
-    for column in ("row", "fsync", "headwater", "peer", "ratio", "least", "aim", "verdict"):
+    processor = any(row.by_processor for row in rows)
+    figures = ("ratio", "by cpu") if processor else ("ratio",)
+    for column in ("row", "fsync", "headwater", "peer", *figures, "least", "aim", "verdict"):
         table.add_column(column, justify="left" if column in ("row", "verdict") else "right")
     for row in rows:
         sign = ">=" if row.higher_is_better else "<="
@@ -164,9 +170,14 @@ def table_of(title: str, rows: list[Row]) -> Table:
             row.fsync,
             row.ours,
             row.peer,
-            f"{row.ratio:.2f}x",
+            _times(row.ratio),
+            *([_times(row.by_processor) if row.by_processor else ""] if processor else []),
             f"{sign} {row.least:.3g}x" if row.least else "",
             f"{row.aim:.3g}x" if row.least else "",
             row.verdict,
         )
     return table
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.3f}x"

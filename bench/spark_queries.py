@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from bench.harness import Row, interleave
+from bench.efforts import Effort, Goals, Planned, compare_rates, compare_times, effort
+from bench.harness import Row
+from bench.spark_rows import SparkRows, read
 from headwater.spark.engine.optimizer_rule import PUSHDOWN
 
 LAST = 10_000
@@ -31,149 +33,139 @@ _RANGE = "print(spark.range(1).first())"
 _STREAM = (
     "print(spark.read.format('headwater').options(url={url!r}, stream={stream!r}).load().first())"
 )
+_PROCESSOR = "from bench.efforts import processor_seconds; print(processor_seconds())"
 
 
 class Queries:
-    """A stream of a store, and the same rows in files."""
+    """Rows about single queries over all rows of a stream."""
 
-    def __init__(self, spark: SparkSession, url: str, stream: str, rows: int, rounds: int) -> None:
-        self.spark = spark
-        self.url = url
-        self.stream = stream
-        self.rows = rows
-        self.rounds = rounds
+    def __init__(self, streams: SparkRows) -> None:
+        self.streams = streams
 
-    def run(self) -> list[Row]:
-        """Measure all of them."""
-        with self.files() as path:
-            table = [self.read_all(path), self.count(path)]
-        return [*table, self.tag_filter(), *self.last_rows(), *self.first_row()]
+    def rows(self) -> list[Planned]:
+        """Return the rows that can be measured."""
+        count = f"{self.streams.count:,}"
+        read_all = f"Spark: read all columns of {count} / zstd Parquet"
+        counting = f"Spark: count(*) of {count} / zstd Parquet"
+        by_tag = f"Spark: filter {count} by tag / filtered by Spark"
+        return [
+            Planned(read_all, lambda: self.read_all(read_all)),
+            Planned(counting, lambda: self.count(counting)),
+            Planned(by_tag, lambda: self.tag_filter(by_tag)),
+            *(self._last_rows(what) for what in ("offset", "time")),
+            *(self._first_row(what) for what in ("range", "stream")),
+        ]
 
     def frame(self) -> DataFrame:
-        """Return the stream."""
-        reader = self.spark.read.format("headwater").option("url", self.url)
-        return reader.option("stream", self.stream).load()
+        """Return the stream of all rows."""
+        return self.streams.frame("rows")
 
     @contextmanager
     def files(self) -> Iterator[str]:
         """Write the rows of the stream as Parquet, for a while."""
+        self.streams.all_rows()
         with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
             path = str(Path(folder) / "rows")
             self.frame().write.option("compression", "zstd").parquet(path)
             yield path
 
-    def read_all(self, path: str) -> Row:
+    def read_all(self, name: str) -> Row:
         """Measure a read of all columns, each with as many tasks as it likes."""
-        return self.faster(
-            "read all columns / zstd Parquet",
-            lambda: consume(self.frame()),
-            lambda: consume(self.spark.read.parquet(path)),
-            (1.5, 2),
-        )
+        with self.files() as path:
+            return compare_rates(
+                name,
+                self.streams.count,
+                lambda: read(self.frame()),
+                lambda: read(self.streams.spark.read.parquet(path)),
+                self.streams.rounds,
+                Goals(1.5, 2),
+            )
 
-    def count(self, path: str) -> Row:
+    def count(self, name: str) -> Row:
         """Measure a count of all rows."""
 
         def check(frame: DataFrame) -> None:
-            assert frame.count() == self.rows
+            assert frame.count() == self.streams.count
 
-        return self.faster(
-            "count(*) / zstd Parquet",
-            lambda: check(self.frame()),
-            lambda: check(self.spark.read.parquet(path)),
-            (1, 5),
-        )
+        with self.files() as path:
+            self.streams.warm_up(lambda: check(self.frame()))
+            return compare_rates(
+                name,
+                self.streams.count,
+                lambda: check(self.frame()),
+                lambda: check(self.streams.spark.read.parquet(path)),
+                self.streams.rounds,
+                Goals(1, 5),
+            )
 
-    def tag_filter(self) -> Row:
+    def tag_filter(self, name: str) -> Row:
         """Measure the rows of one tag, against the same with no filter pushed down."""
+        self.streams.all_rows()
+        conf = self.streams.spark.conf
+
+        def pushed() -> None:
+            read(self.frame().where(f"tag = '{TAG}'"))
 
         def unpushed() -> None:
-            self.spark.conf.set(PUSHDOWN, "false")
+            conf.set(PUSHDOWN, "false")
             try:
-                consume(self.frame().where(f"tag = '{TAG}'"))
+                pushed()
             finally:
-                self.spark.conf.set(PUSHDOWN, "true")
+                conf.set(PUSHDOWN, "true")
 
-        return self.faster(
-            "filter by tag / filtered by Spark",
-            lambda: consume(self.frame().where(f"tag = '{TAG}'")),
-            unpushed,
-            (1, 3),
+        return compare_rates(
+            name, self.streams.count, pushed, unpushed, self.streams.rounds, Goals(1, 3)
         )
 
-    def last_rows(self) -> list[Row]:
+    def _last_rows(self, what: str) -> Planned:
         """Measure a query for the end of the stream, against one for all of it."""
-        start = self.rows - LAST + 1
-        [row] = self.frame().where(f"offset = {start}").collect()
-        by_time = f"time >= timestamp '{row.time.isoformat()}Z'"
-        return [
-            self.shorter(
-                f"the last {LAST:,} by {what} / full read, time",
-                lambda: consume(self.frame().where(condition)),  # noqa: B023  called at once
-                lambda: consume(self.frame()),
-                self.rounds,
-                (0.05, 0.02),
-            )
-            for what, condition in (("offset", f"offset >= {start}"), ("time", by_time))
-        ]
+        name = f"Spark: the last {LAST:,} of {self.streams.count:,} by {what} / full read, time"
 
-    def first_row(self) -> list[Row]:
+        def measure() -> Row:
+            self.streams.all_rows()
+            start = self.streams.count - LAST + 1
+            [row] = self.frame().where(f"offset = {start}").collect()
+            conditions = {
+                "offset": f"offset >= {start}",
+                "time": f"time >= timestamp '{row.time.isoformat()}Z'",
+            }
+
+            def last() -> None:
+                read(self.frame().where(conditions[what]))
+
+            self.streams.warm_up(last)
+            return compare_times(
+                name,
+                lambda: effort(last),
+                lambda: effort(lambda: read(self.frame())),
+                self.streams.rounds,
+                Goals(0.05, 0.02),
+            )
+
+        return Planned(name, measure)
+
+    def _first_row(self, what: str) -> Planned:
         """Measure a program from its start to the first row that it prints."""
-        stream = _STREAM.format(url=self.url, stream=self.stream)
-        return [
-            self.shorter(
-                f"session() to the first row of {what} / bare SparkSession, time",
-                lambda: program(_OURS, last),  # noqa: B023  called at once
-                lambda: program(_BARE, last),  # noqa: B023
-                min(self.rounds, 3),
-                (1.3, 1.1),
+        name = f"Spark: session() to the first row of a {what} / bare SparkSession, time"
+
+        def measure() -> Row:
+            stream = _STREAM.format(url=self.streams.url, stream=self.streams.all_rows())
+            last = {"range": _RANGE, "stream": stream}[what]
+            return compare_times(
+                name,
+                lambda: program(_OURS, last),
+                lambda: program(_BARE, last),
+                min(self.streams.rounds, 3),
+                Goals(1.3, 1.1),
             )
-            for what, last in (("a range", _RANGE), ("a stream", stream))
-        ]
 
-    def faster(
-        self,
-        name: str,
-        ours: Callable[[], None],
-        peer: Callable[[], None],
-        goals: tuple[float, float],
-    ) -> Row:
-        """Compare rates of two ways to the same rows."""
-        a, b = interleave(seconds(ours), seconds(peer), self.rounds)
-        shown = f"{self.rows / a:,.0f}/s", f"{self.rows / b:,.0f}/s"
-        return Row(f"Spark: {name}", "off", *shown, b / a, *goals)
-
-    def shorter(
-        self,
-        name: str,
-        ours: Callable[[], None],
-        peer: Callable[[], None],
-        rounds: int,
-        goals: tuple[float, float],
-    ) -> Row:
-        """Compare times of two queries or programs."""
-        a, b = interleave(seconds(ours), seconds(peer), rounds)
-        shown = f"{a * 1000:,.0f} ms", f"{b * 1000:,.0f} ms"
-        return Row(f"Spark: {name}", "off", *shown, a / b, *goals, False)
+        return Planned(name, measure)
 
 
-def consume(frame: DataFrame) -> None:
-    """Run a query for nothing but its time."""
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def seconds(work: Callable[[], None]) -> Callable[[], float]:
-    """Return what measures how long some work takes."""
-
-    def measure() -> float:
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-
-    return measure
-
-
-def program(*lines: str) -> None:
-    """Run lines as a program of its own."""
-    words = [sys.executable, "-c", "\n".join(lines)]
-    subprocess.run(words, check=True, capture_output=True)
+def program(*lines: str) -> Effort:
+    """Run lines as a program of its own; it reports its processor time at its end."""
+    words = [sys.executable, "-c", "\n".join((*lines, _PROCESSOR))]
+    began = time.perf_counter()
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    return Effort(seconds, float(done.stdout.splitlines()[-1]))

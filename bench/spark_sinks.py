@@ -1,11 +1,15 @@
-"""Writing to the log from Spark, against a writer that throws the same rows away."""
+"""Writing to the log from Spark, against sinks that keep nothing of the same rows.
+
+A sink in Python that throws rows away shows what they cost on their way from Spark to Python, which
+every such sink pays. Spark's own noop stays in the JVM and moves them nowhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -14,8 +18,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import headwater
-from bench.harness import Row, interleave, rate, server, socket_url
+from bench.efforts import SHOWN, Effort, Goals, Planned, effort, interleave_efforts, row_of_rates
+from bench.harness import Row
+from bench.spark_rows import SparkRows, read
 
 _EVENT = """
 concat('{"id": ', id, ', "ride": ', id % 20000, ', "pilot": "pilot-', id * 7919 % 3000,
@@ -49,34 +54,45 @@ class ThrowingSink(DataSource):
         return ThrowingWriter()
 
 
-def run(spark: SparkSession, rounds: int, count: int) -> list[Row]:
-    """Measure with a warm session and rows that Spark has in memory."""
-    spark.dataSource.register(ThrowingSink)
-    columns = ("concat('ride-', id % 20000) AS tag", f"{_EVENT} AS value")
-    rows = spark.range(0, count).selectExpr(*columns).cache()
-    rows.count()
-    try:
-        ours, peer = _measure(rows, rounds, count)
-    finally:
-        rows.unpersist()
-    figures = (f"{ours:,.0f}/s", f"{peer:,.0f}/s")
-    name = f"Spark: write {count:,} / rows thrown away"
-    return [Row(name, "off", *figures, ours / peer, least=0.5, aim=0.7)]
+class Sinks:
+    """Rows about writes of rows that Spark has in memory."""
 
+    def __init__(self, streams: SparkRows, count: int) -> None:
+        self.streams = streams
+        self.count = count
 
-def _measure(rows: DataFrame, rounds: int, count: int) -> tuple[float, float]:
-    with server("off") as native, headwater.connect(socket_url(native)) as hw:
-        stream = hw.stream("written")
+    def rows(self) -> list[Planned]:
+        """Return the rows that can be measured."""
+        thrown = f"Spark: write {self.count:,} / thrown away by a sink in Python"
+        noop = f"Spark: write {self.count:,} / noop, in the JVM"
+        return [
+            Planned(thrown, lambda: self.write(thrown, self._throw, Goals(0.5, 0.7))),
+            Planned(noop, lambda: self.write(noop, read, SHOWN)),
+        ]
 
-        def ours() -> float:
+    def write(self, name: str, peer: Callable[[DataFrame], None], goals: Goals) -> Row:
+        """Measure a write into a stream against a peer that keeps nothing of the same rows."""
+        spark = self.streams.spark
+        spark.dataSource.register(ThrowingSink)
+        columns = ("concat('ride-', id % 20000) AS tag", f"{_EVENT} AS value")
+        rows = spark.range(0, self.count).selectExpr(*columns).cache()
+        rows.count()
+        stream = self.streams.hw.stream("written")
+
+        def ours() -> Effort:
             writer = rows.write.format("headwater").mode("append")
-            found = rate(count, writer.options(url=socket_url(native), stream=stream.name).save)
+            took = effort(writer.options(url=self.streams.url, stream=stream.name).save)
             stream.delete()
-            return found
+            return took
 
-        def peer() -> float:
-            return rate(count, rows.write.format("bench_throwing").mode("append").save)
+        def theirs() -> Effort:
+            return effort(lambda: peer(rows))
 
         ours()
-        peer()
-        return interleave(ours, peer, rounds)
+        theirs()
+        a, b = interleave_efforts(ours, theirs, self.streams.rounds)
+        rows.unpersist()
+        return row_of_rates(name, self.count, a, self.count, b, goals)
+
+    def _throw(self, rows: DataFrame) -> None:
+        rows.write.format("bench_throwing").mode("append").save()

@@ -1,0 +1,121 @@
+"""Streaming queries: catching up against a batch read, and a trickle against the rate source."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+
+import headwater
+from bench.efforts import (
+    SHOWN,
+    Effort,
+    Goals,
+    Planned,
+    compare_rates,
+    compare_times,
+    processor_seconds,
+)
+from bench.harness import Row
+from bench.spark_rows import PART, SparkRows, read
+
+TRIGGER = "100 milliseconds"
+_TRICKLE = "Spark: micro-batch at a trickle / rate source, time"
+
+
+class StreamQueries:
+    """Rows about streaming queries."""
+
+    def __init__(self, streams: SparkRows, trickle_s: int) -> None:
+        self.streams = streams
+        self.trickle_s = trickle_s
+
+    def rows(self) -> list[Planned]:
+        """Return the rows that can be measured."""
+        count = self.streams.count
+        part = max(PART, count // 10)
+        return [
+            self._catch_up(f"Spark: catch up {count:,} / batch read", count, Goals(0.8, 0.95)),
+            self._catch_up(f"Spark: the same, {part:,} at a time / batch read", part, SHOWN),
+            Planned(_TRICKLE, self.trickle),
+        ]
+
+    def _catch_up(self, name: str, most: int, goals: Goals) -> Planned:
+        """Measure a streaming query that begins far behind, against a batch read of the same."""
+
+        def catching_up() -> None:
+            with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
+                reader = self.streams.spark.readStream.format("headwater")
+                reader = reader.options(url=self.streams.url, stream="rows", minPartitions="2")
+                frame = reader.option("maxOffsetsPerTrigger", most).load()
+                writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
+                writer.trigger(availableNow=True).start().awaitTermination()
+
+        def measure() -> Row:
+            self.streams.all_rows()
+            catching_up()
+            return compare_rates(
+                name,
+                self.streams.count,
+                catching_up,
+                lambda: read(self.streams.frame("rows", minPartitions=2)),
+                self.streams.rounds,
+                goals,
+            )
+
+        return Planned(name, measure)
+
+    def trickle(self) -> Row:
+        """Measure micro-batches of a few rows, against those of Spark's own rate source."""
+        stream = self.streams.hw.stream("trickle")
+        stream.write("first", b"")
+
+        def ours() -> Effort:
+            reader = self.streams.spark.readStream.format("headwater")
+            with trickling(stream):
+                return self.batches(reader.options(url=self.streams.url, stream="trickle").load())
+
+        def peer() -> Effort:
+            reader = self.streams.spark.readStream.format("rate")
+            return self.batches(reader.option("rowsPerSecond", 100).load())
+
+        ours()
+        return compare_times(_TRICKLE, ours, peer, min(self.streams.rounds, 3), Goals(1.1, 1.0))
+
+    def batches(self, frame: DataFrame) -> Effort:
+        """Return what a micro-batch takes, by the median, and in Spark's processes by the mean."""
+        with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
+            writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
+            query = writer.trigger(processingTime=TRIGGER).start()
+            used = processor_seconds("java")
+            query.awaitTermination(self.trickle_s)
+            while not (progress := [p for p in query.recentProgress if p["numInputRows"]]):
+                query.awaitTermination(1)
+            used = (processor_seconds("java") - used) / len(progress)
+            query.stop()
+        # The first ones warm up: codecs, checkpoint files, the JVM's compiler.
+        later = progress[len(progress) // 2 :]
+        times: list[float] = [p["durationMs"]["triggerExecution"] for p in later]
+        return Effort(statistics.median(times) / 1000, used)
+
+
+@contextlib.contextmanager
+def trickling(stream: headwater.Stream) -> Iterator[None]:
+    """Write a hundred messages a second."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.01):
+            stream.write("t", b"{}")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
