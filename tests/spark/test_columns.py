@@ -268,3 +268,13 @@ def test_the_rule_is_installed_once(spark: SparkSession) -> None:
     assert names == ["headwater.OwnScans"]
     install_rule(spark)
     assert spark._jsparkSession.experimental().extraOptimizations().length() == 1
+
+
+def test_spark_pushes_no_filter_to_a_source_of_ours_before_the_rule(
+    spark: SparkSession, embedded_url: str, make_embedded_stream: Callable[[int], Stream]
+) -> None:
+    stream = make_embedded_stream(10)
+    frame = spark.read.format("headwater").options(url=embedded_url, stream=stream.name).load()
+    leaves = frame.where("offset > 7")._jdf.queryExecution().optimizedPlan().collectLeaves()
+    assert leaves.apply(0).relation().table().getClass().getSimpleName() == "OwnTable"
+    assert leaves.apply(0).scan().getClass().getSimpleName() == "ColumnScan"

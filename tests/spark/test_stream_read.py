@@ -74,8 +74,37 @@ def test_a_query_is_noted_in_its_store_with_what_waits_for_it(
     assert found.reads == (ReadPosition(name, 101, 0, 0),)
     ends = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
     assert [(json.loads(end) if isinstance(end, str) else end)["behind"] for end in ends] == [40, 0]
+    sources = [progress["sources"][0] for progress in query.recentProgress]
+    assert {one["description"] for one in sources} == {f"headwater stream '{name}'"}
+    assert [one["metrics"] for one in sources] == [
+        {"offsetsBehind": behind, "offsetsBehind.0": behind} for behind in ("40", "0")
+    ]
     stream.write_many(entries(5, 101))
     assert status().lag == 5
+
+
+def test_the_checkpoint_of_a_query_is_noted_wherever_it_writes(
+    spark: SparkSession,
+    embedded_url: str,
+    make_embedded_stream: Callable[[int], Stream],
+    name: str,
+    tmp_path: Path,
+) -> None:
+    make_embedded_stream(3)
+    place = tmp_path / "a place"
+    query = (
+        spark.readStream.format("headwater")
+        .options(url=embedded_url, stream=name)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(place))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    with headwater.connect(embedded_url) as hw:
+        found = {one.query: one.checkpoint for one in hw.store.run(query_statuses())}
+    assert found[str(query.id)] == str(place)
 
 
 @pytest.mark.parametrize("store_url", [STORES[-1]], indirect=True)

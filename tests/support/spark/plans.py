@@ -16,7 +16,9 @@ def plan_of(frame: DataFrame) -> str:
 
 @contextlib.contextmanager
 def without_our_rule(spark: SparkSession) -> Iterator[None]:
-    """Have the session as Spark makes it, for a while."""
+    """Have the session as Spark makes it, for a while; rules of the analyzer stay in force."""
+    excluded = "spark.sql.optimizer.excludedRules"
+    spark.conf.set(excluded, "headwater.OwnTables")
     methods = spark._jsparkSession.experimental()
     ours = {kind: getattr(methods, kind)() for kind in ("extraOptimizations", "extraStrategies")}
     for kind, made in ours.items():
@@ -24,5 +26,6 @@ def without_our_rule(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
+        spark.conf.unset(excluded)
         for kind, made in ours.items():
             getattr(methods, f"{kind}_$eq")(made)

@@ -4,7 +4,8 @@ Spark 4.3 plans a Python source once for a DataFrame and lets whatever filters w
 decide what all uses of it read (see ``jvm/OwnScans.java``). A rule of the optimizer corrects that,
 for our formats and everybody's. The same rule lets our own formats return columns instead of rows,
 and the log return nodes unopened (``jvm/ColumnScan.java``). A strategy of the planner does that for
-streaming queries (``jvm/StreamColumns.java``).
+streaming queries (``jvm/StreamColumns.java``). Extensions spare our formats the filters that Spark
+would push down before the rule, and let streams tell of themselves (``jvm/OwnTables.java``).
 
 All of it is Java, a few pages, compiled by the compiler that Spark brings for its own generated
 code. The driver and its executors load it from a jar that is made for the session. It holds on to
@@ -32,14 +33,19 @@ if TYPE_CHECKING:
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _RULE = "headwater.OwnScans"
 _STRATEGY = "headwater.StreamColumns"
+# Where Spark takes a rule of a kind, and what makes that rule.
+_EXTENSIONS = {
+    "injectOptimizerRule": "headwater.OwnTables$OfBatches",
+    "injectPostHocResolutionRule": "headwater.OwnTables$OfStreams",
+}
 _INTERNALS = "headwater.Internals"
 _CATALOG = "headwater/StoreCatalog"
 _EXTENSIBLE = "org.apache.spark.util.MutableURLClassLoader"
 
 logger = logging.getLogger("headwater.spark")
 
-# What was found out for each application: its rule and its strategy, or None where these cannot be
-# used.
+# What was found out for each application: its rule, strategy and extensions, or None where these
+# cannot be used.
 _rules: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
 
@@ -56,6 +62,9 @@ def install_rule(spark: SparkSession) -> None:
     try:
         if context not in _rules:
             _rules[context] = _make_rules(context)
+            # In force unless the session has run a query before.
+            for kind, made in _rules[context][2].items():
+                getattr(spark._jsparkSession.extensions(), kind)(made)
         if (made := _rules[context]) is not None:
             _add(spark, "extraOptimizations", made[0])
             _add(spark, "extraStrategies", made[1])
@@ -79,8 +88,8 @@ def _add(spark: SparkSession, kind: str, made: Any) -> None:
         getattr(methods, f"{kind}_$eq")(known.appended(made))
 
 
-def _make_rules(context: SparkContext) -> tuple[Any, Any]:
-    """Return the rule and the strategy, for the driver, and give all classes to the executors.
+def _make_rules(context: SparkContext) -> tuple[Any, Any, dict[str, Any]]:
+    """Return rule, strategy and extensions, for the driver, and give all classes to executors.
 
     Raises LookupError when a part of Spark is missing, and what the JVM raises when the compiler or
     the class loader misses one.
@@ -100,7 +109,9 @@ def _make_rules(context: SparkContext) -> tuple[Any, Any]:
         raise LookupError(", ".join(missing))
     context._jsc.addJar(str(jar))
     _offer_catalog(jvm, jar.with_name("headwater-catalog.jar"), classes)
-    return loader.loadClass(_RULE).newInstance(), loader.loadClass(_STRATEGY).newInstance()
+    rule, strategy = (loader.loadClass(name).newInstance() for name in (_RULE, _STRATEGY))
+    extensions = {kind: loader.loadClass(name).newInstance() for kind, name in _EXTENSIONS.items()}
+    return rule, strategy, extensions
 
 
 def _write_jar(jvm: Any, jar: Path, classes: dict[str, bytes]) -> Any:

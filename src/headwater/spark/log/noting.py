@@ -29,6 +29,7 @@ class ReadNote:
     run: str
     next: dict[str, int]
     end: dict[str, int]
+    checkpoint: str
 
     def write(self, target: StreamOrTopic) -> None:
         """Note the query that this task belongs to."""
@@ -39,7 +40,10 @@ class ReadNote:
         epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
         about = context.getLocalProperty("spark.job.description") or ""
         named, found, _ = about.partition("<br/>id = ")
-        facts = NotedQuery(named if found else "", int(epoch), self.next, self.run, end=self.end)
+        name = named if found else ""
+        facts = NotedQuery(
+            name, int(epoch), self.next, self.run, checkpoint=self.checkpoint, end=self.end
+        )
         note_query(target, query, "read", facts)
 
 

@@ -107,6 +107,8 @@ class HeadwaterSource(DataSource):
             options.number("minPartitions") or 1,
             _trigger_limits(options),
             _group(options),
+            # Our Java adds it.
+            options.text("checkpointLocation") or "",
         )
 
     @one_line()

@@ -96,12 +96,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         min_partitions: int,
         limits: TriggerLimits,
         group: str | None,
+        checkpoint: str = "",
     ) -> None:
         self.reading = reading
         self.starting = starting
         self.min_partitions = min_partitions
         self.limits = limits
         self.group = group
+        self.checkpoint = checkpoint.removeprefix("file:")
         self._streams: dict[int, str] = {}
         self._seen: dict[int, Extent] = {}
         self._until: dict[int, int] | None = None
@@ -215,7 +217,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.append(OffsetRange(name, place, begin, stop, created))
         tasks = split(self.reading.target, ranges, self.min_partitions)
         starts = {span.stream: span.start for span in ranges}
-        note = ReadNote(self._beat.run, starts, {span.stream: span.stop for span in ranges})
+        stops = {span.stream: span.stop for span in ranges}
+        note = ReadNote(self._beat.run, starts, stops, self.checkpoint)
         return [replace(task, note=note) if task is tasks[0] else task for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,8 @@ class QueryStatus(NamedTuple):
 
     ``state`` is *running* while it was seen within a minute, *silent* after that, *ended* when it
     was stopped, and *checkpoint gone* when its checkpoint is no more, as far as that can be seen
-    from here. ``checkpoint`` is known of queries that write to a stream or topic.
+    from here. ``checkpoint`` is known of queries that write to a stream or topic,
+    and of those that read in a session that our rules are in force in; else it is empty.
     """
 
     query: str

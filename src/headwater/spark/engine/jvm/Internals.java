@@ -14,6 +14,7 @@ import java.util.List;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
@@ -31,6 +32,7 @@ public class Internals {
   static final Field SCAN_SCHEMA = scan("outputSchema", StructType.class);
   static final Field SCAN_OPTIONS = scan("options", CaseInsensitiveStringMap.class);
   static final Field SCAN_FILTERS = scan("supportedFilters", Filter[].class);
+  static final Field TABLE_NAME = table("shortName", String.class);
   static final Field SOURCE_IN_PYTHON = source("dataSourceInPython", Object.class);
 
   static final Field TASK_SOURCE = task("source", UserDefinedPythonDataSource.class);
@@ -42,6 +44,10 @@ public class Internals {
 
   private static Field scan(String name, Class type) {
     return field(PythonScan.class, name, name, type);
+  }
+
+  private static Field table(String name, Class type) {
+    return field(PythonTable.class, name, name, type);
   }
 
   private static Field source(String name, Class type) {
