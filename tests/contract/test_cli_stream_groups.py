@@ -126,6 +126,9 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert "ValueError: no such ride" in hw_stream("dead", "g").out
     assert "headers" not in hw_stream("dead", "g").out
     assert "no dead letters" in hw_stream("dead", "g", "--error", "timeout").out
+    assert hw_stream("pause", "g").out == "paused\n"
+    assert hw_stream("pause", "g", "--json").row["changed"] is False
+    assert hw_stream("resume", "g").out == "runs\n"
     assert hw_stream("redrive", "g", "7").out == "given back 0\n"
     assert hw_stream("discard", "g", "--tag", "nobody", "--yes").out == "discarded: 0\n"
     for words in (("1", "--error", "x"), ("--after", "soon")):

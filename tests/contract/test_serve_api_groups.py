@@ -210,3 +210,20 @@ def test_dead_letters_are_chosen_by_name_and_by_filter(
     assert client.post(f"{path}/redrive", {"matching": {"tag": "t"}}).body["returned"] == 0
     assert client.post(f"{path}/redrive", {"ids": ["letter"]}).status == 400
     hw.close()
+
+
+def test_a_group_is_paused_and_what_is_pending_is_settled_by_an_administrator(
+    client: ApiClient, name: str
+) -> None:
+    write(client, name, 3)
+    group = Group(client, name)
+    group.read(2)
+    paused = client.ask("PUT", f"{group.path}/state", {"paused": True}).body
+    assert (paused["state"], paused["changed"]) == ("paused", True)
+    skip = client.post(f"{group.path}/pending", {"action": "skip", "offsets": [1, 3]})
+    assert skip.body["settled"] == 1
+    back = client.post(f"{group.path}/pending", {"action": "return", "offsets": [2]})
+    assert back.body["settled"] == 1
+    assert group.read(3) == []
+    assert client.ask("PUT", f"{group.path}/state", {"paused": False}).body["state"] == "runs"
+    assert group.read(3) == [(2, 2), (3, 1)]

@@ -69,6 +69,13 @@ def drawn(case: GroupCase) -> None:
         case.hw.store.run(group_ruler(handle, first, MESSAGES, cells))
 
 
+def sought_while_paused(case: GroupCase) -> None:
+    """Make messages available in a paused group, whose waiters get them when it is resumed."""
+    case.group.pause()
+    seek(3)(case)
+    case.group.resume()
+
+
 def removed(case: GroupCase) -> None:
     case.over, case.seen = set(), []
     case.group.remove()
@@ -134,6 +141,7 @@ CASES: dict[str, tuple[Deed, Deed]] = {
     "discard": (cases.given_up, discarded(2, 3)),
     "discard some": (cases.has_letters, discarded(4, 6, named=True)),
     "redrive what is pending": (cases.pending_again, lambda case: case.group.redrive()),
+    "seek while paused": (cases.two_wait, sought_while_paused),
     "seek": (cases.has_fragments, seek(4)),
     "seek over boxes": (cases.served(FAR), seek(MESSAGES)),
     "info": (cases.has_fragments, lambda case: case.group.info()),

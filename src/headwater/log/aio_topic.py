@@ -230,6 +230,17 @@ class AsyncTopicGroup(Generic[D]):
         """Set where the group stands in each partition, and return it; see TopicGroup.seek."""
         return await self._run(topic_groups.seek(self._handle, position))
 
+    async def pause(self) -> bool:
+        """Hand out nothing in any partition until ``resume``; returns whether that changes it.
+
+        Members that read get nothing, and blocked ones wait. What expires is still given up.
+        """
+        return await self._run(topic_groups.pause(self._handle, True))
+
+    async def resume(self) -> bool:
+        """Hand out messages again in every partition; returns whether the group was paused."""
+        return await self._run(topic_groups.pause(self._handle, False))
+
     async def info(self) -> list[GroupInfo]:
         """Return where the group stands in each partition."""
         return await self._run(topic_groups.group_info(self._handle))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks
+from headwater.log import acks, dead_letters, failing, grouping, letter_walks, pausing
 from headwater.log.ack_arguments import Letters, Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_LETTERS, MAX_READ
@@ -116,6 +116,17 @@ class Group(Generic[D]):
     def seek(self, offset: Start) -> int:
         """Set where the group stands, and return it: all before is done, all from it on is new."""
         return self._run(grouping.seek(self._handle, offset))
+
+    def pause(self) -> bool:
+        """Hand out nothing until ``resume``; acks go on. Returns whether that changed anything.
+
+        Members that read get nothing, and blocked ones wait. What expires is still given up.
+        """
+        return self._run(pausing.pause(self._handle, True))
+
+    def resume(self) -> bool:
+        """Hand out messages again; returns whether the group was paused."""
+        return self._run(pausing.pause(self._handle, False))
 
     def info(self) -> GroupInfo:
         """Return where the group stands; raises UnknownGroup before its first read."""

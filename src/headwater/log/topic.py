@@ -240,6 +240,17 @@ class TopicGroup(Generic[D]):
         """
         return self._run(topic_groups.seek(self._handle, position))
 
+    def pause(self) -> bool:
+        """Hand out nothing in any partition until ``resume``; returns whether that changes it.
+
+        Members that read get nothing, and blocked ones wait. What expires is still given up.
+        """
+        return self._run(topic_groups.pause(self._handle, True))
+
+    def resume(self) -> bool:
+        """Hand out messages again in every partition; returns whether the group was paused."""
+        return self._run(topic_groups.pause(self._handle, False))
+
     def info(self) -> list[GroupInfo]:
         """Return where the group stands in each partition."""
         return self._run(topic_groups.group_info(self._handle))

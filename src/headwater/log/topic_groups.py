@@ -14,7 +14,7 @@ from typing import TypeAlias
 from headwater.errors import InvalidInput
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import DEADLINE, Duration
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks
+from headwater.log import acks, dead_letters, failing, grouping, letter_walks, pausing
 from headwater.log.ack_arguments import (
     InTopic,
     Letters,
@@ -159,6 +159,12 @@ def seek(group: TopicGroupHandle, position: TopicStart) -> Operation[dict[int, i
         check_start(start)
     parts = [(place, (members[place], start)) for place, start in sorted(positions.items())]
     return (yield from in_each(parts, lambda part: grouping.seek(*part)))
+
+
+def pause(group: TopicGroupHandle, on: bool) -> Operation[bool]:
+    """Pause the group or resume it in every partition; returns whether that changed anything."""
+    parts = enumerate((yield from group.open()))
+    return any((yield from in_each(parts, partial(pausing.pause, on=on))).values())
 
 
 def group_info(group: TopicGroupHandle) -> Operation[list[GroupInfo]]:

@@ -319,7 +319,7 @@ class GroupInfo:
     ``pending_since_ms`` that of the oldest pending one, None when there is none; of a message that
     is sealed, the time of the newest in its node. What is pending lies in ``pending_ranges``;
     ``due`` messages of it wait to be redelivered, counted in 128 ranges at most. ``redelivered``
-    counts since the group began.
+    counts since the group began. A ``paused`` group hands out nothing.
     """
 
     name: str
@@ -343,3 +343,4 @@ class GroupInfo:
     pending_ranges: int
     due: int
     redelivered: int
+    paused: bool = False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.views import (
         archives,
+        group_states,
         housekeeping,
         icks,
         jobs,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "archives",
+    "group_states",
     "housekeeping",
     "icks",
     "jobs",

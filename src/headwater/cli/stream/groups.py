@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -172,6 +172,28 @@ def seek(
         offset = found.seek(position)
     done = views.streams.SoughtView(stream=name, group=group, next=offset)
     output.answer(done, f"{group} reads on at {offset}", as_json)
+
+
+def pause(
+    name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Hand out nothing to members of a group until it is resumed."""
+    _set_state(store, name, group, as_json, paused=True)
+
+
+def resume(
+    name: StreamName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Hand out messages of a group again."""
+    _set_state(store, name, group, as_json, paused=False)
+
+
+def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
+    with known_group(store, name, group) as found:
+        changed = found.pause() if paused else found.resume()
+    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    done = views.group_states.GroupStateView(stream=name, group=group, state=state, changed=changed)
+    output.answer(done, state if changed else f"{state} already", as_json)
 
 
 def remove_group(

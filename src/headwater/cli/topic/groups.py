@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -201,6 +201,30 @@ def seek(
     done = views.streams.TopicSoughtView(topic=name, group=group, next=offsets)
     places = ", ".join(f"{place}:{offset}" for place, offset in offsets.items())
     output.answer(done, f"{group} reads on at {places}", as_json)
+
+
+def pause(
+    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Hand out nothing to members of a group until it is resumed."""
+    _set_state(store, name, group, as_json, paused=True)
+
+
+def resume(
+    name: TopicName, group: GroupName, store: StoreUrl = None, as_json: AsJson = False
+) -> None:
+    """Hand out messages of a group again."""
+    _set_state(store, name, group, as_json, paused=False)
+
+
+def _set_state(store: str | None, name: str, group: str, as_json: bool, *, paused: bool) -> None:
+    with known_group(store, name, group) as found:
+        changed = found.pause() if paused else found.resume()
+    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    done = views.group_states.TopicGroupStateView(
+        topic=name, group=group, state=state, changed=changed
+    )
+    output.answer(done, state if changed else f"{state} already", as_json)
 
 
 def remove_group(

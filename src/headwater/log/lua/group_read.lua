@@ -99,8 +99,10 @@ redis.register_function{
       bury = 1
       change(group, 'dead_letters', target)
     end
-    if max_pending ~= '' and tonumber(max_pending) ~= group.max_pending then
-      change(group, 'max_pending', tonumber(max_pending))
+    if max_pending ~= '' then
+      local limit = tonumber(max_pending)
+      if group.max_pending < 0 then limit = -1 - limit end
+      if limit ~= group.max_pending then change(group, 'max_pending', limit) end
     end
     if ordered and not group.ordered then
       change(group, 'ordered', '1')
@@ -145,7 +147,7 @@ redis.register_function{
     end
     return {
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
-      due and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
+      due and group.max_pending >= 0 and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before what is nil.
       (with_first or group.ordered) and stream.first or nil, group.ordered and lanes.unknown(stream, group) or nil,
     }

@@ -44,7 +44,8 @@ redis.register_function{
          (the latest 1000), created_ms, seen_ms (when somebody read), abandoned (1 when retention waits
          for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
          pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
-         are due again, counted in 128 ranges at most), redelivered (messages, since it began)
+         are due again, counted in 128 ranges at most), redelivered (messages, since it began), paused
+         (1 while nothing is handed out)
          error HW_NO_GROUP
 ]]
 local COUNTED_RANGES = 128
@@ -90,7 +91,7 @@ function looks.group(K, name)
     'gaps', gaps,
     'expired', tonumber(f[2] or 0),
     'dead', tonumber(f[3] or 0),
-    'max_pending', group.max_pending > 0 and group.max_pending or '',
+    'max_pending', group.max_pending > 0 and group.max_pending or group.max_pending < -1 and -1 - group.max_pending or '',
     'dead_letters', group.dead_letters,
     'waiting', redis.call('ZCARD', G .. ':waiters'),
     'members', redis.call('ZRANGE', G .. ':members', -1000, -1, 'WITHSCORES'),
@@ -102,6 +103,7 @@ function looks.group(K, name)
     'pending_ranges', ranges,
     'due', due,
     'redelivered', tonumber(f[6] or 0),
+    'paused', group.max_pending < 0 and 1 or 0,
   }
 end
 

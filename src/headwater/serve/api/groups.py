@@ -6,7 +6,7 @@ a client may die, and another one or another server go on.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,7 @@ from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, BlockMs, Count, Milliseconds, Offset, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.tokens import Scope
+from headwater.views.group_states import GroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (
@@ -111,6 +112,31 @@ class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
     to: Start
 
 
+class GroupStateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether a group hands out messages."""
+
+    paused: bool
+
+
+class PendingBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What an administrator does to messages that members hold, and to which.
+
+    ``skip`` makes them done without a handler; ``return`` has them redelivered after ``delay_ms``.
+    """
+
+    action: Literal["skip", "return"]
+    offsets: GivenOffsets
+    delay_ms: Milliseconds = 0
+
+
+class PendingSettledView(View, frozen=True, kw_only=True):
+    """How many pending messages an administrator has skipped or returned."""
+
+    stream: str
+    group: str
+    settled: int
+
+
 def meant(offsets: list[int | RangeOfOffsets]) -> list[int | tuple[int, int]]:
     """Return the offsets of a request as the library takes them."""
     return [(one.first, one.last) if isinstance(one, RangeOfOffsets) else one for one in offsets]
@@ -187,6 +213,29 @@ async def seek_group(call: ApiCall) -> SoughtView:
     return SoughtView(stream=stream, group=group, next=offset)
 
 
+async def settle_pending(call: ApiCall) -> PendingSettledView:
+    """Skip messages that members hold, or return them to the group; noted in the audit.
+
+    A member that has one goes on with it: its ack then counts for nothing.
+    """
+    stream, group = call.names
+    body = call.body
+    if body.action == "skip":
+        settled = await group_of(call).ack(*meant(body.offsets))
+    else:
+        settled = await group_of(call).nack(*meant(body.offsets), delay_ms=body.delay_ms)
+    return PendingSettledView(stream=stream, group=group, settled=settled)
+
+
+async def set_group_state(call: ApiCall) -> GroupStateView:
+    """Pause a group, so that its members get nothing, or let it run again."""
+    stream, group = call.names
+    found, paused = group_of(call), call.body.paused
+    changed = await (found.pause() if paused else found.resume())
+    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    return GroupStateView(stream=stream, group=group, state=state, changed=changed)
+
+
 async def remove_group(call: ApiCall) -> GroupRemovedView:
     """Remove a group; retention no longer waits for it."""
     stream, group = call.names
@@ -227,6 +276,24 @@ GROUP_ROUTES: Final = (
         Scope.ADMIN,
         body=SeekBody,
         answer=SoughtView,
+        look=get_group,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/pending",
+        settle_pending,
+        Scope.ADMIN,
+        body=PendingBody,
+        answer=PendingSettledView,
+        look=get_group,
+    ),
+    Route(
+        "PUT",
+        f"{_ONE}/state",
+        set_group_state,
+        Scope.ADMIN,
+        body=GroupStateBody,
+        answer=GroupStateView,
         look=get_group,
     ),
 )

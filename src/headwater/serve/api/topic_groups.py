@@ -5,7 +5,7 @@ Offsets count within their partition: what is settled is named by partition, `{"
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -17,12 +17,14 @@ from headwater.serve.api.fields import AckMs, Milliseconds, Start
 from headwater.serve.api.groups import (
     GivenOffsets,
     GroupReadBody,
+    GroupStateBody,
     meant,
 )
 from headwater.serve.api.letters import LettersCount, LettersQuery, MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.api.topics import known_topic
 from headwater.serve.tokens import Scope
+from headwater.views.group_states import TopicGroupStateView
 from headwater.views.overview import groups_of
 from headwater.views.record import View
 from headwater.views.streams import (
@@ -202,6 +204,15 @@ async def seek_topic_group(call: ApiCall) -> TopicSoughtView:
     return TopicSoughtView(topic=topic, group=group, next=offsets)
 
 
+async def set_topic_group_state(call: ApiCall) -> TopicGroupStateView:
+    """Pause a group in all partitions, so that its members get nothing, or let it run again."""
+    topic, group = call.names
+    found, paused = await _group(call), call.body.paused
+    changed = await (found.pause() if paused else found.resume())
+    state: Literal["paused", "runs"] = "paused" if paused else "runs"
+    return TopicGroupStateView(topic=topic, group=group, state=state, changed=changed)
+
+
 async def remove_topic_group(call: ApiCall) -> TopicGroupRemovedView:
     """Remove a group from all partitions; retention no longer waits for it."""
     topic, group = call.names
@@ -253,9 +264,9 @@ def _settle(verb: str, run: Any, body: Any, answer: Any) -> Route:
     return Route("POST", f"{_ONE}/{verb}", run, Scope.WRITE, body=body, answer=answer)
 
 
-def _change(verb: str, run: Any, body: Any, answer: Any) -> Route:
+def _change(verb: str, run: Any, body: Any, answer: Any, method: str = "POST") -> Route:
     return Route(
-        "POST",
+        method,
         f"{_ONE}/{verb}",
         run,
         Scope.ADMIN,
@@ -297,6 +308,7 @@ TOPIC_GROUP_ROUTES: Final = (
         query=LettersQuery,
         answer=TopicDeadLettersView,
     ),
+    _change("state", set_topic_group_state, GroupStateBody, TopicGroupStateView, "PUT"),
     _change("redrive", redrive_topic_group, TopicLettersBody, TopicRedrivesView),
     _change("discard", discard_topic_letters, TopicLettersBody, TopicLettersDiscardedView),
 )

@@ -175,6 +175,8 @@ end
 -- Returns claims as a flat list: first, last, attempt, ...; whether more is there to hand out; and
 -- whether more was due than one call looks at.
 local function take(K, G, stream, group, now, count, retry, expire, bag)
+  -- Paused: group_pause.lua.
+  if group.max_pending < 0 then return {}, false, false end
   local plan, left, unfinished, more_due = nil, count, false, false
   if group.pending > 0 and group.due <= now then
     book_group(G, group)

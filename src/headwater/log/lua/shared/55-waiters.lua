@@ -143,6 +143,10 @@ local function serve_group(K, name, stream, now, room)
   local waiter, turn = next_in_line(G)
   local group = waiter and open_group(G, stream, 'w:' .. waiter)
   if not group then return room - 1, true end
+  if group.max_pending < 0 then
+    redis.call('ZADD', G .. ':waiters', turn, waiter)
+    return room - 1
+  end
   while waiter do
     room = room - 1
     local wish = group.wish or redis.call('HGET', G, 'w:' .. waiter)
