@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.log.types import GroupInfo, Retention, StreamInfo
+from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.history import OUTBOX, STORE, Point, Series
 from headwater.metrics.recorder import QUIET_MS, OutboxBacklog, RateBook, SeriesBook, StepBook
 from headwater.metrics.sweeps import StoreSample
 from headwater.views.overview import StreamGroup
+from tests.support.samples import group, stream
 
 NOW_MS = 1_000_000
-
-
-def stream(last: int, **readers: int) -> StreamInfo:
-    return StreamInfo(
-        *("s", 1, last, last, 0, 0, 0, 1, 0, Retention(), False, readers, ("g",)),
-        *(None, None, None, 0, 0),
-    )
-
-
-def group(next_: int, pending: int, lag: int, new: int | None, held: int | None) -> GroupInfo:
-    return GroupInfo(
-        *("g", next_, 1, pending, lag, 0, (), 0, 0, None, None, 0, {}, 1, 1, False),
-        *(new, held, 1, 0, 0),
-    )
 
 
 def sample(at_ms: int, info: StreamInfo, facts: GroupInfo) -> StoreSample:

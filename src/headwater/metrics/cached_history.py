@@ -33,12 +33,16 @@ class CachedHistory:
         self._kept: tuple[float, KeptHistory] | None = None
 
     async def points(
-        self, series: Sequence[Series], step_s: int, span_s: int | None = None
+        self,
+        series: Sequence[Series],
+        step_s: int,
+        span_s: int | None = None,
+        fresh_s: float = _FRESH_S,
     ) -> SpacedPoints:
-        """Return the points of some series up to now, see ``read_points``."""
+        """Return the points of some series up to now, or up to ``fresh_s`` before."""
         asked = (tuple(series), step_s, span_s)
         found = self._answers.get(asked)
-        if found is None or self._clock() - found[0] > _FRESH_S:
+        if found is None or self._clock() - found[0] > fresh_s:
             points = await self._hw.store.run(read_points(series, step_s, span_s))
             found = (self._clock(), points)
             self._answers.pop(asked, None)

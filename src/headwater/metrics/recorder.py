@@ -70,7 +70,7 @@ class RateBook:
         """Return a point for each object, and one for the store."""
         found: dict[Series, Point] = {}
         counters: dict[Series, Counter] = {}
-        for series, came, went, point in _counted(sample):
+        for series, came, went, point in counted(sample):
             now = counters[series] = Counter(sample.now_ms, came, went)
             found[series] = _rated(point, self._last.get(series), now)
         self._last = counters
@@ -80,7 +80,7 @@ class RateBook:
         return found
 
 
-def _counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
+def counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
     """Yield each object: its series, what came, what went, and a point without rates."""
     now_ms = sample.now_ms
     for stream in sample.streams:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from headwater.errors import StoreError
 from headwater.inputs import check_int
 from headwater.metrics import objects
 from headwater.metrics.exposition import Page, label_text
@@ -24,7 +23,6 @@ FRESH_S: Final = 5.0
 MAX_SERIES: Final = 250_000
 # After so many objects others have their turn: a page may have 20 MB.
 _SLICE: Final = 100
-_FSYNC_MODES: Final = ("off", "no", "everysec", "always")
 
 
 def check_series(most: int) -> int:
@@ -78,7 +76,9 @@ class Sampler:
     async def _make(self, sample: StoreSample) -> None:
         page = Page(self._most)
         if sample.missing is None:
-            await self._add_fsync(page)
+            mode = await self._watch.fsync_mode()
+            if mode is not None:
+                page.add(label_text(store=self._store, mode=mode), store_fsync=1)
         await self._add_objects(page, sample)
         for add in self._extras:
             await add(page)
@@ -105,22 +105,6 @@ class Sampler:
             objects.add_queue(page, store, queue)
         for channel in sample.channels:
             objects.add_channel(page, store, channel)
-
-    async def _add_fsync(self, page: Page) -> None:
-        """Add how often the store syncs; of several servers, the weakest."""
-        try:
-            enabled = await self._watch.command("CONFIG", "GET", "appendonly")
-            policies = await self._watch.command("CONFIG", "GET", "appendfsync")
-        except StoreError:
-            return  # a managed server does not show it
-        modes = {
-            policy[1].decode() if on[1] == b"yes" else "off"
-            for on, policy in zip(enabled, policies, strict=True)
-            if on and policy
-        }
-        weakest = next((mode for mode in _FSYNC_MODES if mode in modes), None)
-        if weakest is not None:
-            page.add(label_text(store=self._store, mode=weakest), store_fsync=1)
 
     def _own_page(self) -> bytes:
         """Return what is known without the store, as it is now."""

@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVar
 import redis
 
 from headwater.aio_client import AsyncHeadwater
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, StoreError
 from headwater.ick.types import ChannelStats
 from headwater.log.types import StreamInfo
+from headwater.metrics.lag_clock import LagClock
 from headwater.queue.types import QueueStats
 from headwater.store.call import Operation
 from headwater.store.checks import explained
@@ -43,6 +44,7 @@ _SIDE_BY_SIDE: Final = 4
 _SELDOM_S: Final = 10.0
 # A store that has not answered by then is down, although its client still tries.
 _PATIENCE_S: Final = 5.0
+_FSYNC_MODES: Final = ("off", "no", "everysec", "always")
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class StoreWatch:
         self._newest = StoreSample()
         self._good = StoreSample()
         self._followers: list[Callable[[StoreSample], Awaitable[None]]] = []
+        self._lag_clock = LagClock()
         self._asked: dict[float, float] = {}
         self._sampling: asyncio.Task[None] | None = None
         self._sampled = asyncio.Event()
@@ -158,6 +161,7 @@ class StoreWatch:
         sample.channels = await self._known_channels(gently=gently)
         # Where objects lie apart, or there is none, no reply says what time it is.
         sample.now_ms = sample.now_ms or await self._now_ms()
+        sample.groups = self._lag_clock.measured(sample.now_ms, sample.streams, sample.groups)
 
     def _streams(self, names: list[str]) -> Operation[overview.StreamsAndGroups]:
         if self.hw.store.kind == "cluster":
@@ -205,6 +209,20 @@ class StoreWatch:
                 return await self.hw.store.command(*words)
         except (redis.RedisError, OSError) as error:
             raise explained(error, self.hw.store.where) from error
+
+    async def fsync_mode(self) -> str | None:
+        """Return how often the store syncs; of several servers, the weakest; None if not known."""
+        try:
+            enabled = await self.command("CONFIG", "GET", "appendonly")
+            policies = await self.command("CONFIG", "GET", "appendfsync")
+        except StoreError:
+            return None  # a managed server does not show it
+        modes = {
+            policy[1].decode() if on[1] == b"yes" else "off"
+            for on, policy in zip(enabled, policies, strict=True)
+            if on and policy
+        }
+        return next((mode for mode in _FSYNC_MODES if mode in modes), None)
 
     async def _now_ms(self) -> int:
         seconds, microseconds = (await self.command("TIME"))[0]

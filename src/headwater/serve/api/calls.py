@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwater.metrics.cached_history import CachedHistory
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
+    from headwater.metrics.store_facts import StoreFacts
     from headwater.metrics.sweeps import StoreWatch
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.letter_jobs import LetterJobs
@@ -44,6 +45,7 @@ class Served:
     sampler: Sampler
     watch: StoreWatch
     history: CachedHistory
+    facts: StoreFacts
     scrubs: Scrubs
     letter_jobs: LetterJobs
     farm: AsyncFarm | None = None

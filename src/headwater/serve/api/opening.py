@@ -14,6 +14,7 @@ from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import HistoryRecorder, check_history
 from headwater.metrics.sampler import MAX_SERIES, Extra, Sampler, check_series
+from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
@@ -111,6 +112,7 @@ async def _answering(
     if farm is not None:
         extras.append(partial(_add_farm, farm))
     watch = StoreWatch(hw)
+    facts = StoreFacts(watch, settings.store_url)
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
     letter_jobs = LetterJobs(hw)
@@ -127,6 +129,7 @@ async def _answering(
             sampler,
             watch,
             CachedHistory(hw),
+            facts,
             scrubs,
             letter_jobs,
             farm,
@@ -140,6 +143,7 @@ async def _answering(
     )
     async with AsyncExitStack() as opened:
         opened.push_async_callback(watch.close)
+        opened.push_async_callback(facts.close)
         if settings.history and not settings.read_only:
             staged = None if database is None else database.staged
             recorder = HistoryRecorder(watch, settings.history, staged)

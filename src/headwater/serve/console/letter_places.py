@@ -17,8 +17,10 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, queue_link
-from headwater.serve.console.pages.overview import MOST
 from headwater.views import overview
+
+# As many streams and queues are looked at.
+MOST: Final = 500
 
 
 class Place(NamedTuple):

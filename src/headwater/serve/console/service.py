@@ -25,7 +25,7 @@ from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
-from headwater.serve.console.pages.table import FEEDS, NAVIGATION, PAGES
+from headwater.serve.console.pages.table import FEEDS, NAVIGATION, PAGES, SOURCES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
@@ -76,7 +76,7 @@ class Console:
         self._api = api
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pages: dict[tuple[str, ...], ConsolePage | ConsoleFeed] = {
-            tuple(page.path.split("/")[1:]): page for page in (*PAGES, *FEEDS)
+            tuple(page.path.split("/")[1:]): page for page in (*PAGES, *SOURCES, *FEEDS)
         }
 
     @property

@@ -1,107 +1,86 @@
-"""The overview: what is wrong, what lags and what waits, the worst first."""
+"""The overview: what is wrong, how much moves, what lags, and what the store promises.
+
+All of it is made of the sample that everybody shares, so that a page costs the store next to
+nothing, whatever the number of streams and of tabs.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+import logging
+from typing import TYPE_CHECKING, Final
 
-from headwater.log.types import GroupInfo, StreamInfo
-from headwater.queue.types import QueueStats
+from headwater.errors import HeadwaterError
+from headwater.metrics.history import Series, SpacedPoints
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import group_link, queue_link, stream_link
-from headwater.views import overview
-from headwater.views.overview import StreamGroup
+from headwater.serve.console.charts import spark
+from headwater.serve.console.history_charts import STEPS, step_of, store_charts
+from headwater.serve.console.pages.alarms import alarms_of
+from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
+from headwater.serve.console.pages.sampled import sampled
+from headwater.serve.tokens import Scope
 
-# As many objects of a kind are looked at, and as many rows are shown of each.
-MOST: Final = 500
+if TYPE_CHECKING:
+    # The extra `sql` brings what it needs, and a server does without.
+    from headwater.outbox.status import Status
+
+log = logging.getLogger("headwater.serve.console")
+
+# Rows that are shown, and those of them that have a spark line: each costs a ring of the history.
 _ROWS: Final = 50
-
-
-class Alarm(NamedTuple):
-    """Something that somebody should look at (``look``) or do something about (``act``)."""
-
-    level: str
-    text: str
-    cure: str
-    link: str
+_SPARKS: Final = 15
+# A spark line shows so many seconds, and is this old at most.
+_SPARK_SPAN_S: Final = 120
+_SPARK_FRESH_S: Final = 4.0
 
 
 async def show_overview(call: PageCall) -> Context:
     """Show what lags, what waits and what is wrong, the worst first."""
-    hw = call.hw
-    names = call.visible(await hw.streams())
-    queues = call.visible(await hw.queues())
-    streams = await hw.store.run(overview.some_streams(names[:MOST]))
-    groups = await hw.store.run(overview.groups_of(streams))
-    stats = await hw.store.run(overview.some_queues(queues[:MOST]))
-    lagging = sorted(groups, key=lambda row: (-row.group.lag, row.stream, row.group.name))
-    fullest = sorted(stats, key=lambda one: -(one.ready + one.dead))
+    sample = await sampled(call)
+    whole = call.grant.everywhere(Scope.READ)
+    facts = await call.served.facts.servers() if whole else None
+    report = call.served.facts.report() if whole else None
+    rows = lagging(sample)
+    # What renews itself beside the charts asks for the rest of the page only.
+    charts = [] if call.query.get("part") == "now" else await store_charts(call, worst_of(rows))
+    sparks = await _sparks(call, rows[:_SPARKS])
     return {
-        "alarms": sorted([*_of_groups(groups), *_of_streams(streams), *_of_queues(stats)]),
-        "messages": sum(stream.last for stream in streams),
-        "bytes": sum(stream.bytes for stream in streams),
-        "groups": lagging[:_ROWS],
-        "queues": fullest[:_ROWS],
-        "pending": sum(row.group.pending for row in groups),
-        "dead": sum(row.group.dead for row in groups) + sum(one.dead for one in stats),
-        "counted": (len(names), len(queues)),
-        "unseen": max(len(names) - MOST, 0) + max(len(queues) - MOST, 0),
-        "now_ms": int(time.time() * 1000),
+        "alarms": alarms_of(sample, facts, report, await _outbox(call) if whole else None),
+        "messages": sum(stream.last for stream in sample.streams),
+        "bytes": sum(stream.bytes for stream in sample.streams),
+        "pending": sum(row.point.pending for row in rows if row.kind in ("group", "queue")),
+        "dead": sum(row.dead for row in rows),
+        "counted": (len(sample.streams), len(sample.groups), len(sample.queues)),
+        "rows": rows[:_ROWS],
+        "unshown": max(len(rows) - _ROWS, 0),
+        "sparks": sparks,
+        "charts": charts if whole else charts[1:2],
+        "steps": STEPS,
+        "step": step_of(call),
+        "facts": facts,
+        "report": report,
+        "kept": await call.served.history.kept() if whole else None,
+        "sampled_s": call.served.watch.clock() - sample.at,
     }
 
 
-def _of_groups(groups: list[StreamGroup]) -> Iterator[Alarm]:
-    for stream, facts in groups:
-        yield from _of_group(stream, facts)
+async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
+    wanted = [row.series for row in rows]
+    if not wanted:
+        return {}
+    found: SpacedPoints = await call.served.history.points(
+        wanted, 1, _SPARK_SPAN_S, fresh_s=_SPARK_FRESH_S
+    )
+    return {
+        one: spark([None if point is None else point.lag for point in found.series[one]])
+        for one in wanted
+    }
 
 
-def _of_group(stream: str, facts: GroupInfo) -> Iterator[Alarm]:
-    who, where = f"{facts.name} of {stream}", group_link(stream, facts.name)
-    if facts.missed:
-        yield Alarm(
-            "act",
-            f"{who} missed {facts.missed:,} messages: they were evicted before it read them",
-            "give the stream a longer retention, or the group more members",
-            where,
-        )
-    if facts.dead:
-        yield Alarm(
-            "look",
-            f"{who} has {facts.dead:,} dead letters",
-            "look at their errors, then redrive or discard them",
-            where,
-        )
-    if facts.abandoned:
-        yield Alarm(
-            "look",
-            f"{who} is abandoned: nobody reads it, and retention does not wait for it",
-            "start a member, or remove the group",
-            where,
-        )
-
-
-def _of_streams(streams: list[StreamInfo]) -> Iterator[Alarm]:
-    for stream in streams:
-        if stream.idle_holder:
-            yield Alarm(
-                "look",
-                f"{stream.idle_holder} holds up the retention of {stream.name}",
-                "start it again, or remove it",
-                stream_link(stream.name),
-            )
-
-
-def _of_queues(queues: list[QueueStats]) -> Iterator[Alarm]:
-    for queue in queues:
-        link = queue_link(queue.name)
-        if queue.damaged:
-            text = f"{queue.name} has {queue.damaged:,} damaged messages"
-            yield Alarm("act", text, "run headwater scrub", link)
-        if queue.dead:
-            text = f"{queue.name} has {queue.dead:,} dead letters"
-            cure = "look at their errors, then redrive or discard them"
-            yield Alarm("look", text, cure, f"{link}?state=dead")
-        if queue.paused:
-            cure = "resume it when its consumers may work again"
-            yield Alarm("look", f"{queue.name} is paused", cure, link)
+async def _outbox(call: PageCall) -> Status | None:
+    if call.served.database is None:
+        return None
+    try:
+        return await call.served.database.status()
+    except HeadwaterError as error:
+        log.warning("the overview is without the outbox: %s", error)
+        return None

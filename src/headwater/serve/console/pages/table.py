@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage
+from headwater.serve.console.pages.chart_sources import (
+    renew_group,
+    renew_queue,
+    renew_store,
+    renew_stream,
+)
 from headwater.serve.console.pages.letters import show_dead
 from headwater.serve.console.pages.messages import show_message
 from headwater.serve.console.pages.overview import show_overview
@@ -27,6 +33,13 @@ from headwater.serve.console.pages.stream import (
 from headwater.serve.console.pages.stream_tail import follow_stream
 from headwater.serve.console.pages.streams import show_group, show_streams
 
+# What scripts of the pages ask for, as JSON.
+SOURCES: Final = (
+    ConsolePage("/charts", renew_store, "", ""),
+    ConsolePage("/streams/{stream}/charts", renew_stream, "", ""),
+    ConsolePage("/streams/{stream}/groups/{group}/charts", renew_group, "", ""),
+    ConsolePage("/queues/{queue}/charts", renew_queue, "", ""),
+)
 # A word, a path, and the key that goes there after g.
 NAVIGATION: Final = (
     ("Overview", "", "o"),

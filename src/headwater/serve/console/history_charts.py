@@ -1,0 +1,132 @@
+"""Charts of what a store has kept of its past: of all, of a group, of a queue, of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from headwater.errors import InvalidInput
+from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Point, Series, SpacedPoints
+from headwater.serve.console.calls import PageCall
+from headwater.serve.console.charts import Chart, ChartLine
+from headwater.serve.console.links import group_link, queue_link, stream_link
+
+# By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
+STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
+_EVERY_S: Final = {1: 2.0, 10: 10.0, 60: 30.0}
+
+
+def step_of(call: PageCall) -> int:
+    """Return which points are asked for: 1, 10 or 60 seconds apart; raises InvalidInput."""
+    step_s = call.number("step", 1) or 1
+    if step_s not in RESOLUTIONS:
+        raise InvalidInput(f"step is 1, 10 or 60 seconds, not {step_s}")
+    return step_s
+
+
+def name_of(series: Series) -> str:
+    """Return what a series is about, in words."""
+    kind, *names = series
+    return f"{names[1]} of {names[0]}" if len(names) == 2 else names[0] if names else kind
+
+
+def _line(
+    found: SpacedPoints, series: Series, take: Callable[[Point], float], label: str
+) -> ChartLine:
+    points = found.series[series]
+    return ChartLine(label, [None if point is None else take(point) for point in points])
+
+
+async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
+    """Return the four charts of the overview; ``worst`` are the series that lag most."""
+    step_s = step_of(call)
+    wanted = [STORE, OUTBOX, *worst]
+    found = await call.served.history.points(wanted, step_s)
+    source, every_s = f"/charts?step={step_s}", _EVERY_S[step_s]
+
+    def chart(name: str, title: str, unit: str, lines: list[ChartLine]) -> Chart:
+        known = any(value is not None for line in lines for value in line.values)
+        return Chart(name, title, unit, found.times if known else [], lines, source, every_s)
+
+    title = "Age of the oldest pending message"
+    oldest = [_line(found, STORE, lambda one: one.oldest_s, "pending")]
+    if call.served.database is not None:
+        oldest.insert(0, _line(found, OUTBOX, lambda one: one.lag_s, "staged row"))
+        title = "Age of the oldest staged row and pending message"
+    return [
+        chart(
+            "rates",
+            "Messages a second",
+            "per s",
+            [
+                _line(found, STORE, lambda one: one.in_per_s, "in"),
+                _line(found, STORE, lambda one: one.out_per_s, "out"),
+            ],
+        ),
+        chart(
+            "lag",
+            "Age of the oldest message not taken yet, worst five",
+            "seconds",
+            [_line(found, one, lambda point: point.lag_s, name_of(one)) for one in worst]
+            or [_line(found, STORE, lambda one: one.lag_s, "all")],
+        ),
+        chart(
+            "pending",
+            "Messages taken and not acknowledged",
+            "messages",
+            [_line(found, STORE, lambda one: one.pending, "pending")],
+        ),
+        chart("oldest", title, "seconds", oldest),
+    ]
+
+
+async def group_charts(call: PageCall, stream: str, group: str) -> list[Chart]:
+    """Return lag and rates of a group over time; renewed from the address of its page."""
+    return await _object_charts(call, ("group", stream, group), group_link(stream, group))
+
+
+async def queue_charts(call: PageCall, queue: str) -> list[Chart]:
+    """Return what waits in a queue, and its rates, over time."""
+    return await _object_charts(call, ("queue", queue), queue_link(queue))
+
+
+async def stream_charts(call: PageCall, stream: str) -> list[Chart]:
+    """Return how many messages a second were written to a stream, over time."""
+    step_s, series = step_of(call), ("stream", stream)
+    found = await call.served.history.points([series], step_s)
+    lines = [_line(found, series, lambda one: one.in_per_s, "written")]
+    source = f"{stream_link(stream)}/charts?step={step_s}"
+    return [
+        Chart("rates", "Messages a second", "per s", found.times, lines, source, _EVERY_S[step_s])
+    ]
+
+
+async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:
+    step_s = step_of(call)
+    found = await call.served.history.points([series], step_s)
+    source, every_s = f"{page}/charts?step={step_s}", _EVERY_S[step_s]
+
+    def chart(name: str, title: str, unit: str, **lines: Callable[[Point], float]) -> Chart:
+        drawn = [_line(found, series, take, label) for label, take in lines.items()]
+        return Chart(name, title, unit, found.times, drawn, source, every_s)
+
+    rates: dict[str, Callable[[Point], float]] = {"out": lambda one: one.out_per_s}
+    if series[0] == "queue":
+        rates = {"in": lambda one: one.in_per_s, **rates}
+    return [
+        chart(
+            "lag",
+            "Messages that wait",
+            "messages",
+            waiting=lambda one: one.lag,
+            pending=lambda one: one.pending,
+        ),
+        chart(
+            "age",
+            "Age of the oldest",
+            "seconds",
+            waiting=lambda one: one.lag_s,
+            pending=lambda one: one.oldest_s,
+        ),
+        chart("rates", "Messages a second", "per s", **rates),
+    ]

@@ -1,0 +1,151 @@
+"""What somebody should look at or do: since when, which promise it touches, and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater.log.types import GroupInfo, StreamInfo
+from headwater.metrics.store_facts import ServerFacts
+from headwater.metrics.sweeps import StoreSample
+from headwater.queue.types import QueueStats
+from headwater.serve.console.links import group_link, queue_link, stream_link
+from headwater.store.doctor import DoctorReport
+
+if TYPE_CHECKING:
+    # The extra `sql` brings what it needs, and a server does without.
+    from headwater.outbox.status import Status
+
+# Messages that nobody has taken for so long, while nobody reads, want a reader.
+_UNREAD_MS: Final = 60_000
+# Beyond this share of the memory that it may use, a store is close to refusing writes.
+_FULL: Final = 0.85
+
+
+class Alarm(NamedTuple):
+    """Something that somebody should look at (``look``) or do something about (``act``).
+
+    ``since_ms`` is when it began, None where nobody knows; ``promise`` is what it touches.
+    """
+
+    level: str
+    text: str
+    cure: str
+    link: str
+    promise: str
+    since_ms: int | None = None
+
+
+def alarms_of(
+    sample: StoreSample,
+    facts: ServerFacts | None,
+    report: DoctorReport | None,
+    outbox: Status | None,
+) -> list[Alarm]:
+    """Return all alarms, what needs an act first, and of these the oldest first."""
+    found = [*_of_store(facts, report), *_of_outbox(outbox, sample.now_ms)]
+    for stream, group in sample.groups:
+        found += _of_group(stream, group, sample.now_ms)
+    for info in sample.streams:
+        found += _of_stream(info, sample.now_ms)
+    for queue in sample.queues:
+        found += _of_queue(queue)
+    return sorted(found, key=lambda one: (one.level, one.since_ms or sample.now_ms, one.text))
+
+
+def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
+    who, where = f"{facts.name} of {stream}", group_link(stream, facts.name)
+    if facts.missed:
+        yield Alarm(
+            "act",
+            f"{who} missed {facts.missed:,} messages: they were evicted before it read them",
+            "give the stream a longer retention, or the group more members",
+            where,
+            "every message reaches every group",
+        )
+    if facts.dead:
+        yield Alarm(
+            "look",
+            f"{who} has {facts.dead:,} dead letters",
+            "look at their errors, then redrive or discard them",
+            where,
+            "every message is handled",
+        )
+    if facts.abandoned:
+        yield Alarm(
+            "look",
+            f"{who} is abandoned: nobody reads it, and retention does not wait for it",
+            "start a member, or remove the group",
+            where,
+            "every message reaches every group",
+            facts.seen_ms,
+        )
+    elif facts.lag and facts.new_since_ms and now_ms - facts.new_since_ms > _UNREAD_MS:
+        silent = now_ms - facts.seen_ms > _UNREAD_MS
+        yield Alarm(
+            "look",
+            f"{who} is behind by {facts.lag:,} messages" + (": nobody reads it" if silent else ""),
+            "start a member" if silent else "start more members, or look at what they wait for",
+            where,
+            "messages are handled in time",
+            facts.new_since_ms,
+        )
+
+
+def _of_stream(stream: StreamInfo, now_ms: int) -> Iterator[Alarm]:
+    if stream.idle_holder:
+        yield Alarm(
+            "look",
+            f"{stream.idle_holder} holds up the retention of {stream.name}",
+            "start it again, or remove it",
+            stream_link(stream.name),
+            "a stream stays within its retention",
+            now_ms - (stream.slowest_idle_ms or 0),
+        )
+
+
+def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
+    link = queue_link(queue.name)
+    if queue.damaged:
+        text = f"{queue.name} has {queue.damaged:,} damaged messages"
+        yield Alarm("act", text, "run headwater scrub", link, "nothing acknowledged is lost")
+    if queue.dead:
+        text = f"{queue.name} has {queue.dead:,} dead letters"
+        cure = "look at their errors, then redrive or discard them"
+        yield Alarm("look", text, cure, f"{link}?state=dead", "every message is handled")
+    if queue.paused:
+        cure = "resume it when its consumers may work again"
+        promise = "messages are handled in time"
+        yield Alarm("look", f"{queue.name} is paused", cure, link, promise)
+
+
+def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
+    if status is not None and status.backlog and not status.streaming:
+        yield Alarm(
+            "act",
+            f"nobody streams the outbox, and {status.backlog:,} rows are staged",
+            "start headwater outbox run, or an App with a streamer",
+            "/outbox",
+            "what a transaction staged is in the log soon",
+            None if status.oldest_ms is None else now_ms - status.oldest_ms,
+        )
+
+
+def _of_store(facts: ServerFacts | None, report: DoctorReport | None) -> Iterator[Alarm]:
+    if report is not None and report.verdict == "fail":
+        yield Alarm(
+            "act",
+            report.summary,
+            "see what the doctor found",
+            "/store",
+            "what is acknowledged stays",
+        )
+    if facts and facts.most_memory and facts.memory > _FULL * facts.most_memory:
+        share = facts.memory / facts.most_memory
+        yield Alarm(
+            "act",
+            f"the store uses {share:.0%} of the memory that it may use",
+            "give it more, or streams a shorter retention",
+            "/store",
+            "writes are accepted",
+        )

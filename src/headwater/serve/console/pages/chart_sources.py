@@ -1,0 +1,39 @@
+"""What charts of a page are renewed from, as JSON: the same charts, with newer points."""
+
+from __future__ import annotations
+
+from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.charts import charts_json
+from headwater.serve.console.history_charts import (
+    group_charts,
+    queue_charts,
+    store_charts,
+    stream_charts,
+)
+from headwater.serve.console.pages.lagging import lagging, worst_of
+from headwater.serve.console.pages.sampled import sampled
+
+
+async def renew_store(call: PageCall) -> Context:
+    """Return the charts of the overview."""
+    rows = lagging(await sampled(call))
+    return charts_json(await store_charts(call, worst_of(rows)))
+
+
+async def renew_group(call: PageCall) -> Context:
+    """Return the charts of a group."""
+    stream, group = call.names
+    call.check(stream)
+    return charts_json(await group_charts(call, stream, group))
+
+
+async def renew_queue(call: PageCall) -> Context:
+    """Return the charts of a queue."""
+    call.check(call.name)
+    return charts_json(await queue_charts(call, call.name))
+
+
+async def renew_stream(call: PageCall) -> Context:
+    """Return the charts of a stream."""
+    call.check(call.name)
+    return charts_json(await stream_charts(call, call.name))

@@ -1,0 +1,66 @@
+"""Everything that lags, the worst first: groups, readers, queues and dirty lists in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from headwater.metrics.history import Point, Series
+from headwater.metrics.recorder import counted
+from headwater.metrics.sweeps import StoreSample
+from headwater.serve.console.links import group_link, queue_link, stream_link
+
+# As many lines the chart of what lags has.
+_WORST: Final = 5
+
+
+class Lagging(NamedTuple):
+    """An object for which something waits, and how it stands."""
+
+    series: Series
+    kind: str
+    name: str
+    where: str
+    link: str
+    point: Point
+    dead: int = 0
+    members: int | None = None
+
+    @property
+    def rank(self) -> tuple[float, float, float, str]:
+        """What is worse comes first: by age, by number, by what is pending."""
+        one = self.point
+        return -max(one.lag_s, one.oldest_s), -one.lag, -one.pending, self.name
+
+
+def lagging(sample: StoreSample) -> list[Lagging]:
+    """Return everything that waits or is pending, the worst first."""
+    found = [row for row in _rows(sample) if row.point.lag or row.point.pending or row.dead]
+    return sorted(found, key=lambda row: row.rank)
+
+
+def worst_of(rows: list[Lagging]) -> list[Series]:
+    """Return the few that lag most, as the history knows them."""
+    known = [row.series for row in rows if row.kind in ("group", "queue") and row.point.lag]
+    return known[:_WORST]
+
+
+def _rows(sample: StoreSample) -> Iterator[Lagging]:
+    points = {series: point for series, _, _, point in counted(sample)}
+    for stream, group in sample.groups:
+        series: Series = ("group", stream, group.name)
+        link, members = group_link(stream, group.name), len(group.members)
+        point = points[series]
+        yield Lagging(series, "group", group.name, stream, link, point, group.dead, members)
+    for info in sample.streams:
+        for reader in info.readers:
+            series = ("reader", info.name, reader)
+            link = stream_link(info.name)
+            yield Lagging(series, "reader", reader, info.name, link, points[series])
+    for queue in sample.queues:
+        series, link = ("queue", queue.name), queue_link(queue.name)
+        point = points[series]
+        yield Lagging(series, "queue", queue.name, "", link, point, queue.dead, queue.waiting)
+    for channel in sample.channels:
+        series = ("channel", channel.name)
+        yield Lagging(series, "dirty list", channel.name, "", "/lists", points[series])
