@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 from headwater import Headwater
 from headwater.serve.api.letter_jobs import JOBS, LetterJobView, LetterPlace
 from headwater.serve.api.letters import MatchingBody
+from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
 from tests.support.api import Answer, ApiClient
 
@@ -35,10 +36,10 @@ class Filled:
         mark = secrets.token_hex(4)
         self.stream = hw.stream(f"console-{mark}{EVIL}")
         self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
-        for _ in range(3):
-            self.stream.write("tail", b"3")
+        self.stream.write_many([("tail", b"3")] * 2)
+        self.stream.write("tail", EVIL.encode(), headers={f"key{EVIL}": EVIL.encode()})
         self.stream.evict(100)
-        self.group = self.stream.group("mail", dead_letters=True)
+        self.group = self.stream.group("mail", member=f"amy{EVIL}", dead_letters=True)
         held = self.group.read(1000, ack_ms=60_000)
         self.group.ack(held[:400], held[600:])
         self.group.bury(held[500], error=ValueError(EVIL))
@@ -60,9 +61,13 @@ class Filled:
             total=1,
         )
         hw.stream(JOBS).write(mark, waiting.to_json())
+        hw.ick_channel(f"search-{mark}{EVIL}", shards=2).add({EVIL: 1})
+        query = NotedQuery(name=EVIL, epoch=1, next={self.stream.name: 2500}, checkpoint=EVIL)
+        hw.store.run(note(f"query-{mark}", "write", self.stream.name, query))
+        hw.store.run(note(f"query-{mark}", "read", self.stream.name, query))
         self.job = f"tidy-{mark}"
         runner = TimedRunner(hw)
-        runner.every("5m", name=self.job)(lambda: None)
+        runner.every("5m", name=self.job)(_fail)
         runner.run_due()
         self.names = {
             "stream": self.stream.name,
@@ -71,6 +76,10 @@ class Filled:
             "job": self.job,
             "offset": "551",
         }
+
+
+def _fail() -> None:
+    raise RuntimeError(EVIL)
 
 
 class Named(Protocol):

@@ -25,7 +25,13 @@ class Showcase:
         self._dice = random.Random(18)
         self.database_url = f"sqlite:///{home / 'rides.db'}"
         self._engine = sa.create_engine(self.database_url)
-        self.names = {"stream": "rides", "group": "mail", "queue": "emails", "job": "tidy-up"}
+        self.names = {
+            "stream": "rides",
+            "offset": "22613",
+            "group": "mail",
+            "queue": "emails",
+            "job": "tidy-up",
+        }
 
     def __enter__(self) -> Self:
         self._fill_stream()

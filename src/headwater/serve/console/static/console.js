@@ -22,7 +22,7 @@
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     // A page that nobody sees asks for nothing, and an opened value stays open.
-    const busy = event.target.querySelector("details[open], input:focus, select:focus, textarea:focus, input:checked");
+    const busy = event.target.querySelector("details[open], input:focus, select:focus, textarea:focus, input[type=checkbox]:checked");
     if (document.hidden || busy) event.preventDefault();
     if (busy) say("held");
   });
@@ -46,7 +46,9 @@
   const show = (name) => {
     if (name) document.documentElement.dataset.theme = name;
     else delete document.documentElement.dataset.theme;
-    theme.textContent = { "": "◐ as the system", light: "☀ light", dark: "☾ dark" }[name];
+    const [sign, words] = { "": ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] }[name];
+    theme.replaceChildren(sign, " ", Object.assign(document.createElement("span"), { className: "words", textContent: words }));
+    theme.setAttribute("aria-label", `Theme: ${words}`);
   };
   let chosen = localStorage.getItem("headwater-theme") || "";
   show(chosen);
