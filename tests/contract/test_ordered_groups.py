@@ -89,6 +89,7 @@ def test_an_acknowledgement_before_its_turn_lets_nobody_overtake(stream: Stream)
     stream.write_many([("x", b"%d" % n) for n in range(1, 6)])
     one, other = members_of(stream)
     assert take(one, 2) == [1, 2]
+    assert take(other, 5) == []
     assert one.ack(2) == 1
     assert one.ack(4) == 1
     assert take(other, 5) == []

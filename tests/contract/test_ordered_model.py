@@ -2,7 +2,8 @@
 
 The model knows who has which message, and which are done. A read may hand out a message only if
 nobody has it and all before it of its tag are done, or come with it; and when nothing more comes,
-the first message of each tag that nobody has must have come.
+the first message of each tag that nobody has must have come. The first member keeps the order of
+what it has by itself, as a worker does: to it may come what is behind that, up to one that failed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class OrderMachine(RuleBasedStateMachine):
         self.held: set[int] = set()
         self.resting: set[int] = set()
         self.redriven: set[int] = set()
+        self.by_first: set[int] = set()
+        self.members[0].keep_order(lambda: sorted(self.owned()))
         self.members[0].read(0)
 
     def teardown(self) -> None:
@@ -60,9 +63,10 @@ class OrderMachine(RuleBasedStateMachine):
             assert self.client.store.command("EXISTS", key)[0] == 0, "no note is left"
         self.stream.delete()
 
-    def check(self, messages: list) -> list[int]:  # type: ignore[type-arg]
+    def check(self, messages: list, *, first: bool = False) -> list[int]:  # type: ignore[type-arg]
         """Check what one read brought against the law; returns the offsets."""
         found: list[int] = [message.offset for message in messages]
+        owned = self.owned() if first else set()
         assert found == sorted(set(found))
         for at, offset in enumerate(found):
             assert offset in self.open, "nothing comes that is done"
@@ -73,9 +77,21 @@ class OrderMachine(RuleBasedStateMachine):
                     for each in self.open - self.redriven
                     if each < offset and self.tags[each] == self.tags[offset]
                 }
-                assert before <= set(found[:at]), "nothing is overtaken"
+                assert before <= owned | set(found[:at]), "nothing is overtaken"
         self.held |= set(found)
+        self.by_first = self.by_first | set(found) if first else self.by_first - set(found)
         return found
+
+    def owned(self) -> set[int]:
+        """Return what the first member has, and nothing that is behind what it has no more."""
+        mine, lost = self.by_first & self.held, set[str]()
+        owned: set[int] = set()
+        for offset in sorted(self.open - self.redriven):
+            if self.tags[offset] not in lost and offset in mine:
+                owned.add(offset)
+            elif self.tags[offset]:
+                lost.add(self.tags[offset])
+        return owned
 
     def some(self, among: set[int], picks: list[int]) -> list[int]:
         ordered = sorted(among)
@@ -95,11 +111,14 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS, count=st.sampled_from([1, 2, 5, 40, 1000]))
     def read(self, member: int, count: int) -> None:
-        assert len(self.check(self.members[member].read(count, ack_ms=FAR))) <= count
+        assert len(self.take(member, count)) <= count
+
+    def take(self, member: int, count: int) -> list[int]:
+        return self.check(self.members[member].read(count, ack_ms=FAR), first=member == 0)
 
     @rule(member=MEMBERS)
     def read_all(self, member: int) -> None:
-        while self.check(self.members[member].read(1000, ack_ms=FAR)):
+        while self.take(member, 1000):
             pass
         heads: dict[str, int] = {}
         for offset in sorted(self.open):
@@ -109,7 +128,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(member=MEMBERS, count=st.integers(1, 20))
     def read_and_die(self, member: int, count: int) -> None:
-        found = self.check(self.members[member].read(count, ack_ms=1))
+        found = self.check(self.members[member].read(count, ack_ms=1), first=member == 0)
         let_pass(self.client, 1)
         self.held -= set(found)
 

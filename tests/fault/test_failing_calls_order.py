@@ -28,6 +28,8 @@ def ack(*offsets: int) -> Deed:
 CASES: dict[str, tuple[Deed, Deed]] = {
     "first read": (started, lambda case: case.read(3)),
     "read behind another": (cases.one_has_the_tag, lambda case: case.read(5)),
+    "read behind what is not noted": (cases.one_has_the_first, lambda case: case.read(5)),
+    "read on": (cases.one_has_the_first, cases.read_on),
     "read after all": (cases.all_is_done, lambda case: case.read(20)),
     "read after a stop": (cases.has_stopped, lambda case: case.read(20)),
     "read of many": (cases.has_many_ranges, lambda case: case.read(20)),

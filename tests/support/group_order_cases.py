@@ -15,6 +15,19 @@ def ordered(prepare: Deed) -> Deed:
     return in_order
 
 
+def one_has_the_first(case: GroupCase) -> None:
+    """Two messages are with a member, which got them without a note."""
+    started(case)
+    case.read(2)
+
+
+def read_on(case: GroupCase) -> None:
+    """Read as the member that has the first two, and keeps their order by itself."""
+    group = case.group
+    group.keep_order(lambda: [1, 2])
+    group.read(2, ack_ms=FAR)
+
+
 def one_has_the_tag(case: GroupCase) -> None:
     """Two messages are with a member, and the others of their tag wait behind them."""
     started(case)
@@ -38,6 +51,8 @@ def has_stopped(case: GroupCase) -> None:
     """A call noted messages, and stopped before it could move on."""
     started(case)
     case.stream.write("t", b"more")
+    case.read(1)
+    # Somebody else notes the tags.
     case.read(1)
     at = MESSAGES + 2
     case.stream.write("t", b"most")

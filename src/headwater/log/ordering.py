@@ -7,6 +7,7 @@ back what waits for messages of its tag that another member has.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from operator import attrgetter
@@ -80,6 +81,7 @@ def _read_tags(group: GroupHandle, start: int) -> Operation[tuple[Argument, ...]
     return (part.created, start, last, *words)
 
 
+@lru_cache(maxsize=10_000)
 def _digest(tag: str) -> str:
     # Messages without a tag wait for no other.
     return blake2b(tag.encode(), digest_size=8).hexdigest() if tag else ""

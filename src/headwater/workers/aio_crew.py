@@ -26,7 +26,7 @@ from headwater.workers.handled import (
     NotBegun,
     batch_of,
 )
-from headwater.workers.lanes import Lanes, LaneTurn
+from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import BUSY_LOOK_MS, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 
@@ -171,14 +171,16 @@ class AsyncCrew(Generic[Item]):
         free, look_ms = room - len(self._held), BUSY_LOOK_MS if self._held else LOOK_MS
         if self._lanes is not None:
             self._lanes.begin_take()
-        for item in await self._source.take(free, look_ms):
-            # What is redelivered while it is still handled here is not handled twice at once.
-            if self._held.setdefault(self._source.key_of(item), item) is item:
-                turn = LaneTurn.NOW if self._lanes is None else self._lanes.admit(item)
-                if turn is LaneTurn.NOW:
-                    self._work.put_nowait(item)
-                elif turn is LaneTurn.NEVER:
-                    self._report(Handled(item, NOT_BEGUN))
+        taken = await self._source.take(free, look_ms)
+        # What is redelivered while it is still handled here is not handled twice at once.
+        held, key_of = self._held.setdefault, self._source.key_of
+        items = [item for item in taken if held(key_of(item), item) is item]
+        if self._lanes is not None:
+            items, never = self._lanes.admit(items)
+            for item in never:
+                self._report(Handled(item, NOT_BEGUN))
+        for item in items:
+            self._work.put_nowait(item)
 
     async def _handle(self) -> None:
         while (item := await self._work.get()) is not None:
@@ -267,7 +269,7 @@ class AsyncCrew(Generic[Item]):
             self._source.log.warning(words, error)
         self.counts.add(batch)
         if self._lanes is not None:
-            self._lanes.settled(each.item for each in handled)
+            self._lanes.settled(handled)
         self._prefetch.adapt(len(handled))
         self._room.set()
 

@@ -17,11 +17,9 @@ from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
     held_ms_of,
-    key_of,
-    tag_of,
+    lanes_of,
 )
 from headwater.workers.handled import HandledBatch, HandledCounts
-from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -63,7 +61,7 @@ class AsyncWorker:
         ordered: bool = False,
     ) -> None:
         check_object(group, AsyncGroup, AsyncTopicGroup)
-        lanes = Lanes[Any](tag_of, key_of) if ordered else None
+        lanes = lanes_of(topic=isinstance(group, AsyncTopicGroup)) if ordered else None
         if lanes is not None:
             group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)

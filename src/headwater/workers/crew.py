@@ -29,7 +29,7 @@ from headwater.workers.handled import (
     Item,
     batch_of,
 )
-from headwater.workers.lanes import Lanes, LaneTurn
+from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import BUSY_LOOK_MS, GIVE_BACK_S, LOOK_MS, Prefetch
 from headwater.workers.retries import Retries
 from headwater.workers.timeouts import RunningHandler, TimedHandlers
@@ -178,14 +178,15 @@ class Crew(Generic[Item]):
             self._lanes.begin_take()
         items = self._source.take(free, look_ms)
         with self._changed:
+            # What is redelivered while it is still handled here is not handled twice at once.
+            held, key_of = self._held.setdefault, self._source.key_of
+            items = [item for item in items if held(key_of(item), item) is item]
+            if self._lanes is not None:
+                items, never = self._lanes.admit(items)
+                for item in never:
+                    self._handled.put(Handled(item, NOT_BEGUN))
             for item in items:
-                # What is redelivered while it is still handled here is not handled twice at once.
-                if self._held.setdefault(self._source.key_of(item), item) is item:
-                    turn = LaneTurn.NOW if self._lanes is None else self._lanes.admit(item)
-                    if turn is LaneTurn.NOW:
-                        self._work.put(item)
-                    elif turn is LaneTurn.NEVER:
-                        self._handled.put(Handled(item, NOT_BEGUN))
+                self._work.put(item)
 
     def _hire(self) -> None:
         """Start a thread that handles messages."""
@@ -316,7 +317,7 @@ class Crew(Generic[Item]):
             words = "messages could not be acknowledged, and will be redelivered: %s"
             self._source.log.warning(words, error)
         if self._lanes is not None:
-            self._lanes.settled(each.item for each in handled)
+            self._lanes.settled(handled)
         with self._changed:
             self.counts.add(batch)
             self._settling = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
 from headwater.failures import Failure
@@ -11,6 +11,7 @@ from headwater.inputs import Duration, deadline
 from headwater.log.failing import no_letters
 from headwater.log.limits import check_ms
 from headwater.log.types import GroupInfo, Message, TopicMessage
+from headwater.workers.lanes import Lanes
 from headwater.workers.retries import Retries, log
 
 AnyGroup = TypeVar("AnyGroup")
@@ -85,13 +86,15 @@ def key_of(message: AnyMessage) -> int | tuple[int, int]:
     return message.offset
 
 
-def tag_of(message: AnyMessage) -> Hashable | None:
-    """Return what orders a message in its group: its tag, and its partition; None without a tag."""
-    if not message.tag:
-        return None
-    if isinstance(message, TopicMessage):
-        return message.partition, message.tag
-    return message.tag
+def lanes_of(*, topic: bool) -> Lanes[Any]:
+    """Return the lanes for messages of a stream, or of the partitions of a topic."""
+    if topic:
+        return Lanes(_tag_in_topic, attrgetter("partition", "offset"))
+    return Lanes(attrgetter("tag"), attrgetter("offset"))
+
+
+def _tag_in_topic(message: TopicMessage[Any]) -> tuple[int, str] | None:
+    return (message.partition, message.tag) if message.tag else None
 
 
 def held_ms_of(ack_ms: Duration | None, retry_ms: Duration | None) -> int:

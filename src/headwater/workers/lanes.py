@@ -10,29 +10,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from enum import Enum
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
-from headwater.workers.handled import Item
+from headwater.workers.handled import Handled, Item
 
 
-class LaneTurn(Enum):
-    """When a message is handled: at once, after others of its tag, or not here."""
+class AdmittedMessages(NamedTuple, Generic[Item]):
+    """Messages that are handled at once, and not here; all others after those of their tag."""
 
-    NOW = 1
-    LATER = 2
-    NEVER = 3
+    now: list[Item]
+    never: list[Item]
 
 
 class Lanes(Generic[Item]):
-    """Messages of a crew by tag: one that is handled, and those that wait behind it."""
+    """Messages of a crew by tag: one that is handled, and those that wait behind it.
 
-    def __init__(
-        self, tag_of: Callable[[Item], Hashable | None], key_of: Callable[[Item], Any]
-    ) -> None:
+    ``tag_of`` returns what orders a message, and something false when nothing does.
+    """
+
+    def __init__(self, tag_of: Callable[[Item], Hashable], key_of: Callable[[Item], Any]) -> None:
         self._tag_of = tag_of
         self._key_of = key_of
-        self._waiting: dict[Hashable, deque[Item]] = {}
+        # By each tag of which one is handled: those behind it.
+        self._waiting: dict[Hashable, deque[Item] | None] = {}
         # What is in hand and has not failed; and tags that failed since a take began.
         self._owned: dict[Any, None] = {}
         self._failed: set[Hashable] = set()
@@ -48,21 +48,28 @@ class Lanes(Generic[Item]):
         with self._lock:
             self._failed.clear()
 
-    def admit(self, item: Item) -> LaneTurn:
-        """Return when a message is handled that was taken."""
-        tag = self._tag_of(item)
+    def admit(self, items: Iterable[Item]) -> AdmittedMessages[Item]:
+        """Return when messages are handled that were taken."""
+        tag_of, key_of, waiting, failed = self._tag_of, self._key_of, self._waiting, self._failed
+        found = AdmittedMessages[Item]([], [])
+        begin = found.now.append
         with self._lock:
-            if tag is None:
-                return LaneTurn.NOW
-            if tag in self._failed:
-                return LaneTurn.NEVER
-            self._owned[self._key_of(item)] = None
-            waiting = self._waiting.get(tag)
-            if waiting is None:
-                self._waiting[tag] = deque()
-                return LaneTurn.NOW
-            waiting.append(item)
-            return LaneTurn.LATER
+            for item in items:
+                tag = tag_of(item)
+                if tag in failed:
+                    found.never.append(item)
+                    continue
+                self._owned[key_of(item)] = None
+                if not tag:
+                    begin(item)
+                elif tag not in waiting:
+                    waiting[tag] = None
+                    begin(item)
+                elif (behind := waiting[tag]) is None:
+                    waiting[tag] = deque((item,))
+                else:
+                    behind.append(item)
+        return found
 
     def done(self, item: Item) -> Item | None:
         """Note that a message succeeded; returns the one that may begin now, if there is any."""
@@ -74,20 +81,22 @@ class Lanes(Generic[Item]):
             self._waiting.pop(tag, None)
             return None
 
-    def settled(self, items: Iterable[Item]) -> None:
+    def settled(self, handled: Iterable[Handled[Item]]) -> None:
         """Note that messages were acknowledged, or returned."""
+        forget, key_of = self._owned.pop, self._key_of
         with self._lock:
-            for item in items:
-                self._owned.pop(self._key_of(item), None)
+            for item, _ in handled:
+                forget(key_of(item), None)
 
     def failed(self, item: Item) -> list[Item]:
         """Note that a message did not succeed; returns those behind it, which must not begin."""
         tag = self._tag_of(item)
-        if tag is None:
-            return []
         with self._lock:
+            if not tag:
+                self._owned.pop(self._key_of(item), None)
+                return []
             self._failed.add(tag)
-            behind = list(self._waiting.pop(tag, ()))
+            behind = list(self._waiting.pop(tag, None) or ())
             for each in (item, *behind):
                 self._owned.pop(self._key_of(each), None)
             return behind
@@ -95,9 +104,8 @@ class Lanes(Generic[Item]):
     def take_waiting(self) -> list[Item]:
         """Return all messages that wait, and forget them; what is handled goes on."""
         with self._lock:
-            found = [item for waiting in self._waiting.values() for item in waiting]
-            for waiting in self._waiting.values():
-                waiting.clear()
+            found = [item for waiting in self._waiting.values() for item in waiting or ()]
+            self._waiting = dict.fromkeys(self._waiting)
             for item in found:
                 self._failed.add(self._tag_of(item))
                 self._owned.pop(self._key_of(item), None)

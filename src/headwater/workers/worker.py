@@ -23,11 +23,9 @@ from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
     held_ms_of,
-    key_of,
-    tag_of,
+    lanes_of,
 )
 from headwater.workers.handled import HandledBatch, HandledCounts
-from headwater.workers.lanes import Lanes
 from headwater.workers.prefetch import Prefetch
 from headwater.workers.retries import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, Retries
 from headwater.workers.timeouts import check_timeout
@@ -82,7 +80,7 @@ class Worker:
         ordered: bool = False,
     ) -> None:
         check_object(group, Group, TopicGroup)
-        lanes = Lanes[Any](tag_of, key_of) if ordered else None
+        lanes = lanes_of(topic=isinstance(group, TopicGroup)) if ordered else None
         if lanes is not None:
             group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)

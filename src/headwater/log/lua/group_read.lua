@@ -14,16 +14,17 @@
          15 '1' to have the group keep the order of each tag from now on; may be left out
          16 in such a group: offsets that the caller has and keeps in order by itself, "first-last first-last
          ..."; messages behind them may be handed to it, too; may be left out
-         17.. tags to note in such a group; may be left out: `created` as read, the group's next offset, the
-         last offset that was looked at, then offset and tag of each message there is, in ascending order, of
-         up to 500 messages. A tag is its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message
+         17.. tags to note in such a group; may be left out: `created` as read, the first offset that was
+         looked at, which is the one that the last reply named, and the last one, then offset and tag of each
+         message there is, in ascending order, of up to 500 messages. A tag is its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message
          that waits for no other
   Reply  { claims, nodes, entries, created, sealed, stream last,
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '',
            1 when there was too much to pass over for one call: ask again,
            if it was asked for, or the group keeps order: stream first,
-           if the group keeps order: the first offset whose tag has to be noted, or 0 }
+           if the group keeps order: the first offset whose tag has to be noted before there is more for the
+           caller, or 0 }
          error HW_RANGE <first> <last> when the start lies outside the stream
          error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
@@ -149,7 +150,7 @@ redis.register_function{
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
       due and group.max_pending >= 0 and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before what is nil.
-      (with_first or group.ordered) and stream.first or nil, group.ordered and lanes.unknown(stream, group) or nil,
+      (with_first or group.ordered) and stream.first or nil, group.ordered and lanes.unknown(G, stream, group) or nil,
     }
   end,
   flags = { 'allow-oom' },

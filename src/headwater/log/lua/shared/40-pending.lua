@@ -170,7 +170,7 @@ end
 -- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
 local function replace_ranges(G, group, old, new)
   local pending, ended = group.pending, nil
-  if group.ordered and old[1] then old, new, ended = lanes.move_up(G, old, new) end
+  if group.ordered and old[1] and lanes.has_notes(G) then old, new, ended = lanes.move_up(G, old, new) end
   if old[1] then pending = pending - remove_ranges(G, group, old, new) end
   if new[1] then
     local members, dues, waiting, soonest = {}, {}, {}, math.huge
@@ -286,7 +286,7 @@ end
 -- on from or -1.
 local function end_ranges(G, group, args, from)
   local before, left = group.pending, -1
-  if group.ordered then args, from, left = lanes.first_of(args, from) end
+  if group.ordered and lanes.has_notes(G) then args, from, left = lanes.first_of(args, from) end
   local old, rest, _, going_on = plan_cuts(G, args, from, true)
   if old[1] then replace_ranges(G, group, old, rest) end
   return before - group.pending, going_on == -1 and left or going_on

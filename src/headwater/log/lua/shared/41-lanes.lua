@@ -1,9 +1,12 @@
 --[[
   Order by tag: in a group that keeps it, a message is handed out when those before it of its tag are done
   or buried; until then it is *parked*. Tags lie packed in nodes, where the server does not see them, so
-  clients note them before messages are handed out (42-noting.lua).
+  clients note them before messages are handed out (42-noting.lua). But a member that has all that is
+  pending, and keeps the order of what it has by itself, is handed new messages without that: whoever
+  comes next notes their tags first.
 
     G field ordered   1 when the group keeps order
+    G field unnoted   from here on up to `next`, messages were handed out whose tags are not noted; 0 for none
     G:due          a parked range has the deadline PARKED
     G:before hash  offset -> the message before it in its tag, if that was pending when it was noted
     G:after  hash  the same, the other way
@@ -18,7 +21,7 @@
   pending, whatever the deadlines say: a range that lost its deadline is due, and is parked again if it
   must wait.
 ]]
--- How many messages one call hands out, ends or notes.
+-- How many messages one call hands out, ends or notes, where it looks at each of them.
 lanes.most = 500
 -- How many messages one read looks at, of which some may have to wait.
 lanes.checks = 1000
@@ -56,6 +59,10 @@ local function range_at(view, offset)
   return view[low].last >= offset and view[low] or nil
 end
 
+function lanes.is_pending(view, offset)
+  return range_at(view, offset) ~= nil
+end
+
 -- Walks along a tag from an offset on, by the notes in a hash, to the first message that is pending.
 -- Returns it and its range, or nil; those in `ending` are as good as done. passed: collects those that
 -- are not pending, as text.
@@ -86,11 +93,45 @@ function lanes.own(owned, first, last)
   for offset = first, last do owned[offset] = true end
 end
 
--- Reads such a set, "first-last first-last ...".
-function lanes.owned(text)
+-- Returns such a set of ranges.
+function lanes.set_of(ranges)
   local owned = {}
-  for first, last in string.gmatch(text, '(%d+)-(%d+)') do lanes.own(owned, tonumber(first), tonumber(last)) end
+  for _, range in ipairs(ranges) do lanes.own(owned, range[1], range[2]) end
   return owned
+end
+
+-- Reads what a reader says that it has, "first-last first-last ...", as a list of { first, last }.
+function lanes.owned(text)
+  local ranges = {}
+  for first, last in string.gmatch(text, '(%d+)-(%d+)') do ranges[#ranges + 1] = { to_number(first), to_number(last) } end
+  return ranges
+end
+
+-- Returns whether a reader has all that is pending, by the ranges that it has, which ascend.
+function lanes.has_all(G, group, owned)
+  if group.pending == 0 then return true end
+  if not owned[1] then return false end
+  local members = redis.call('ZRANGE', G .. ':pending', 0, lanes.most)
+  if #members > lanes.most then return false end
+  local place = 1
+  for _, member in ipairs(members) do
+    local first, last = string.match(member, '^(%d+):(%d+)')
+    first, last = to_number(first), to_number(last)
+    while owned[place] and owned[place][2] < first do place = place + 1 end
+    if not owned[place] or owned[place][1] > first or owned[place][2] < last then return false end
+  end
+  return true
+end
+
+-- Notes in the group that new messages go to one who has all that is pending, and no tag of theirs is noted.
+function lanes.leave_unnoted(G, group)
+  if group.pending == 0 then
+    -- Nobody waits for anybody: what is left of notes is of messages that died and were redriven.
+    redis.pcall('UNLINK', G .. ':before', G .. ':after', G .. ':tails')
+    change(group, 'unnoted', group.next)
+  elseif group.unnoted == 0 then
+    change(group, 'unnoted', group.next)
+  end
 end
 
 -- Looks whether messages of a range up to an offset must wait: a message before one of them is pending,
@@ -126,14 +167,28 @@ function lanes.part(G, range, upto, owned)
   return parts
 end
 
--- Returns the first offset whose tag has to be noted, or 0 when there is none or no room for more.
-function lanes.unknown(stream, group)
-  if not group.ordered or group.next > stream.last then return 0 end
+-- Returns the first offset whose tag is not noted, of those that are pending or were not handed out.
+function lanes.first_unnoted(G, stream, group)
+  if group.unnoted == 0 then return group.next end
+  local first = math.max(group.unnoted, stream.first, lanes.oldest(G, group.next))
+  return math.min(first, group.next)
+end
+
+-- Returns the first offset whose tag has to be noted before a reader gets more, or 0 when there is
+-- nothing more, or no room for it.
+function lanes.unknown(G, stream, group)
+  if not group.ordered or group.sole then return 0 end
+  if group.next > stream.last and not group.held_back then return 0 end
   local most = group.max_pending > 0 and math.min(group.max_pending, lanes.ahead) or lanes.ahead
-  return group.pending < most and group.next or 0
+  return (group.pending < most or group.held_back) and lanes.first_unnoted(G, stream, group) or 0
 end
 
 -- ── Ending ───────────────────────────────────────────────────────────────────────────────────────
+
+-- Returns whether any message may follow another: otherwise those that end are nobody's concern.
+function lanes.has_notes(G)
+  return redis.call('EXISTS', G .. ':after') == 1
+end
 
 -- Returns the first offsets of a list of ranges, first, last, ... from a place on, as many as one call
 -- ends; where that list begins; and the offset to go on from, or -1.

@@ -1,6 +1,7 @@
 --[[
   Noting tags, which a reader sends along with its read: messages from `next` on can be handed out then.
-  Of several readers that note the same messages one does, and what the others sent counts for nothing.
+  Before these it notes those that somebody was handed without that. Of several readers that note the
+  same messages one does, and what the others sent counts for nothing.
 ]]
 -- Returns the last message of each tag that was noted before, as stored, by tag; false for none.
 local function tails_of(G, args, at)
@@ -16,14 +17,17 @@ local function tails_of(G, args, at)
   return tails
 end
 
--- Plans what is noted: the ranges, which are due, and parked when they are met and must wait; and the
--- words of the notes: which message comes before which, after which, and the last of each tag.
-local function plan_noted(G, args, at, from, now)
+-- Plans what is noted from an offset on: the ranges, from `next` on, which are due, and parked when they
+-- are met and must wait; and the words of the notes: which message comes before which, after which, and
+-- the last of each tag. What was handed out and is no longer pending is passed over.
+local function plan_noted(G, args, at, from, next_one, now)
   local tails, seen, view = tails_of(G, args, at), {}, lanes.view(G)
   local ranges, before, after, last, range = {}, {}, {}, {}, nil
   for i = at, #args, 2 do
     local word, tag = args[i], args[i + 1]
-    if tag ~= '' then
+    local offset = to_number(word)
+    local counts = offset >= from and (offset >= next_one or lanes.is_pending(view, offset))
+    if tag ~= '' and counts then
       local pred = seen[tag]
       if not pred then
         pred = tails[tag] and lanes.last_pending(G, view, tails[tag], from)
@@ -36,8 +40,9 @@ local function plan_noted(G, args, at, from, now)
       end
       seen[tag] = word
     end
-    local offset = to_number(word)
-    if range and range.last == offset - 1 then
+    if offset < next_one then
+      range = nil
+    elseif range and range.last == offset - 1 then
       range.last = offset
     else
       range = { first = offset, last = offset, attempt = 0, due = now, expire = NEVER }
@@ -56,23 +61,24 @@ function lanes.oldest(G, otherwise)
   return oldest and tonumber(oldest) or otherwise
 end
 
--- Notes messages of a group that keeps order. args, from a place on: `created` as read, the group's next
--- offset, the last offset that was looked at, then offset and tag of each message there is.
+-- Notes messages of a group that keeps order. args, from a place on: `created` as read, the first and the
+-- last offset that were looked at, then offset and tag of each message there is.
 function lanes.note(G, group, stream, args, place, now)
-  local created, from, last = args[place], tonumber(args[place + 1]), tonumber(args[place + 2])
-  if not created or stream.created ~= created or group.next ~= from then return end
-  local ranges, before, after, tails = plan_noted(G, args, place + 3, from, now)
+  local created, looked, last = args[place], tonumber(args[place + 1]), tonumber(args[place + 2])
+  if not created or stream.created ~= created then return end
+  local from = lanes.first_unnoted(G, stream, group)
+  if looked > from or last < from then return end
+  local ranges, before, after, tails = plan_noted(G, args, place + 3, from, group.next, now)
   -- What a call left that stopped before it could move `next`.
-  local left = find_ranges(G, from, last, STEP_RANGES)
-  -- Nobody waits for anybody: what is left of notes is of messages that died and were redriven.
-  if group.pending == 0 and not left[1] then redis.pcall('UNLINK', G .. ':before', G .. ':after') end
+  local left = last >= group.next and find_ranges(G, group.next, last, STEP_RANGES) or {}
   if before[1] then
     set_fields(G .. ':before', before, #before)
     set_fields(G .. ':after', after, #after)
   end
   if tails[1] then add_members(G .. ':tails', tails) end
   if ranges[1] then replace_ranges(G, group, left, ranges) end
-  change(group, 'next', last + 1)
+  change(group, 'unnoted', last + 1 < group.next and last + 1 or 0)
+  if last >= group.next then change(group, 'next', last + 1) end
   save_group(G, group)
   redis.pcall('ZREMRANGEBYSCORE', G .. ':tails', '-inf', '(' .. digits(lanes.oldest(G, last)))
 end

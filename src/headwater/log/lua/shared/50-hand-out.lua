@@ -62,11 +62,12 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
   end
 end
 
--- The same in a group that keeps order: what must wait for others of its tag is parked.
+-- The same in a group that keeps order: what must wait for others of its tag is parked. Nothing is
+-- handed out whose tag is not noted.
 local function plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
   local rest, cut = range, false
   while rest do
-    local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1)
+    local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1, plan.unnoted - 1)
     local parts, behind = lanes.part(G, rest, upto, plan.owned), nil
     plan.checks = plan.checks - (upto - rest.first + 1)
     if not parts then return plan_range(K, stream, now, retry, expire, bag, plan, rest, upto, cut) end
@@ -80,7 +81,7 @@ local function plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
         plan_range(K, stream, now, retry, expire, bag, plan, part, part.last, true)
       end
     end
-    if behind and (plan.left <= 0 or plan.full or plan.checks <= 0) then
+    if behind and (plan.left <= 0 or plan.full or plan.checks <= 0 or behind.first >= plan.unnoted) then
       plan.new[#plan.new + 1], behind = behind, nil
     end
     rest = behind
@@ -106,7 +107,10 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       end
     else
       range.due = tonumber(due[i + 1])
-      if plan.owned then
+      if plan.owned and range.last >= plan.unnoted then group.held_back = true end
+      if plan.owned and range.first >= plan.unnoted then
+        -- It stays due until its tags are noted.
+      elseif plan.owned then
         plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
       else
         plan_range(K, stream, now, retry, expire, bag, plan, range, range.last)
@@ -178,15 +182,19 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   -- Paused: group_pause.lua.
   if group.max_pending < 0 then return {}, false, false end
   local plan, left, unfinished, more_due = nil, count, false, false
+  -- In order: who has all that is pending is handed out more as in any other group.
+  group.sole = group.ordered and bag.owned and lanes.has_all(G, group, bag.owned)
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
-      plan = new_plan(group.ordered and math.min(count, lanes.most) or count)
-      plan.owned = group.ordered and (bag.owned or {})
+      plan = new_plan(group.ordered and not group.sole and math.min(count, lanes.most) or count)
+      if group.ordered and not group.sole then
+        plan.owned, plan.unnoted = lanes.set_of(bag.owned or {}), lanes.first_unnoted(G, stream, group)
+      end
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       left = plan.left
       more_due = more and #plan.claims > 0
-      unfinished = more and left > 0 and not plan.full
+      unfinished = more and left > 0 and not plan.full and not group.held_back
       -- Otherwise what is due is not known before another look.
       plan.looked = not more
       if more then change(group, 'due', 0) end
@@ -198,9 +206,10 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     group.next, plan.next = stream.first, stream.first
   end
   local first, covered = group.next, 0
-  -- In order: new messages are handed out when their tags are known (42-noting.lua).
-  if first <= stream.last and not (plan and plan.full) and not group.ordered then
+  -- In order: other new messages are handed out when their tags are known (42-noting.lua).
+  if first <= stream.last and not (plan and plan.full) and (group.sole or not group.ordered) then
     left = allowed(group, plan, left)
+    if group.sole then left = math.min(left, lanes.ahead - group.pending) end
     if left > 0 then covered = collect(K, stream, first, stream.last, left, bag) end
     -- All that is noted goes first: what is noted lies above whatever is booked.
     if covered >= first and not may_be_noted(group, bag) then book_group(G, group) end
@@ -209,6 +218,7 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
   if plan then carry_out(G, group, plan) end
   local claims = plan and plan.claims or {}
   if covered >= first then
+    if group.sole then lanes.leave_unnoted(G, group) end
     hand_out_new(G, group, now, covered, retry, expire, bag)
     local n = #claims
     claims[n + 1], claims[n + 2], claims[n + 3] = first, covered, 1

@@ -120,7 +120,7 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
     book_group(G, group)
     save_group(G, group)
     poke(G, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
-    if lanes.unknown(stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
+    if lanes.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
       redis.call('RPUSH', box_key(G, waiter), 'poke')
     end
     return 'nothing'
