@@ -144,6 +144,17 @@ def test_what_was_evicted_or_compacted_holds_nobody_up(stream: Stream) -> None:
     assert take(one, 5) == [6]
 
 
+def test_while_the_group_is_paused_nobody_reads_ahead(stream: Stream) -> None:
+    stream.write_many([("x", b"1"), ("x", b"2"), ("y", b"3")])
+    one, other = members_of(stream)
+    assert take(one, 1) == [1]
+    one.pause()
+    assert take(other, 5) == take(one, 5) == []
+    assert one.info().pending == 1
+    one.resume()
+    assert take(other, 5) == [3]
+
+
 def test_a_blocked_member_is_woken_when_a_tag_is_free(
     stream: Stream, pool: ThreadPoolExecutor
 ) -> None:

@@ -177,7 +177,8 @@ end
 -- Returns the first offset whose tag has to be noted before a reader gets more, or 0 when there is
 -- nothing more, or no room for it.
 function lanes.unknown(G, stream, group)
-  if not group.ordered or group.sole then return 0 end
+  -- Below 0 the group is paused.
+  if not group.ordered or group.sole or group.max_pending < 0 then return 0 end
   if group.next > stream.last and not group.held_back then return 0 end
   local most = group.max_pending > 0 and math.min(group.max_pending, lanes.ahead) or lanes.ahead
   return (group.pending < most or group.held_back) and lanes.first_unnoted(G, stream, group) or 0
