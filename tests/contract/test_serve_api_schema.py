@@ -30,6 +30,7 @@ from headwater.serve.api.table import ROUTES
 from headwater.serve.tokens import Scope, Tokens
 from tests.support.api import ApiServer
 from tests.support.servers import Server
+from tests.support.timed import declare_job
 
 LONG = int(os.environ.get("HEADWATER_LONG", "0"))
 TRIED = settings(
@@ -43,7 +44,7 @@ TRIED = settings(
 # A message needs a value or data, an offset a partition that is there: no schema says so.
 NOT_ASKED = [positive_data_acceptance]
 TOKEN = {"Authorization": "Bearer root-token"}
-KINDS = ("stream", "topic", "queue", "ick", "channel", "timeline", "consumer", "group")
+KINDS = ("stream", "topic", "queue", "ick", "channel", "timeline", "consumer", "group", "job")
 THERE = dict.fromkeys(KINDS, "there")
 THERE["reader"] = "consumer:there"
 # A tail does not end.
@@ -83,6 +84,7 @@ class Filled:
         hw.queue("there").push(b"v")
         hw.ick("there").add({"m": 1})
         hw.ick_channel("there").add({"m": 1})
+        declare_job(hw, "there")
         # A request may have moved it beyond the end.
         with contextlib.suppress(headwater.PositionLost):
             Consumer("there", "there", self._engine, hw, lambda *_: None).run_once()

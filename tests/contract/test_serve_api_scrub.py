@@ -67,6 +67,44 @@ def test_one_scrub_runs_at_a_time_and_ends_with_its_server(store: Server) -> Non
         assert (last["running"], last["last"]["report"]["complete"]) == (None, False)
 
 
+def test_a_scrub_is_stopped_from_whichever_process(store: Server) -> None:
+    with ApiServer(store.url) as api, ApiServer(store.url) as other:
+        client, second = api.client(), other.client()
+        assert second.ask("DELETE", PATH).status == 409
+        assert client.post(PATH, {"rate_mb_s": 0.001}).status == 202
+        stopped = second.ask("DELETE", PATH)
+        assert stopped.status == 202
+        ended(second)
+        last = client.get(PATH).body["last"]
+        assert (last["state"], last["report"]["complete"]) == ("stopped", False)
+        assert client.post(PATH, {"names": ["rides"]}).status == 202
+        ended(client)
+        assert client.get(PATH).body["last"]["state"] == "done", "the stop was of the one before"
+
+
+def test_a_repair_says_what_it_would_do_and_then_does_it(store: Server) -> None:
+    with ApiServer(store.url) as api:
+        client = api.client()
+        repair = "/v1/store/repair"
+        client.post(messages_of("torn"), [{"value": "x"}] * 3)
+        store.client().hincrby(stream_key("torn"), "bytes", 5)
+        wanted = {"names": ["torn"]}
+        assert client.post(repair, wanted).status == 202
+        ended(client)
+        tried = client.get(PATH).body["last"]
+        assert (tried["what"], tried["state"], tried["report"]) == ("repair", "done", None)
+        assert tried["repair"]["dry_run"]
+        (left,) = tried["repair"]["left"]
+        assert left["repairable"]
+        assert client.post(repair, {**wanted, "dry_run": False}).status == 202
+        ended(client)
+        done = client.get(PATH).body["last"]["repair"]
+        assert ([one["place"] for one in done["repaired"]], done["left"]) == ([left["place"]], [])
+        assert client.post(repair, wanted).status == 202
+        ended(client)
+        assert client.get(PATH).body["last"]["defects"] == 0
+
+
 def test_a_scrub_whose_process_was_killed_keeps_nobody_from_another(store: Server) -> None:
     with headwater.connect(store.url) as hw, ApiServer(store.url) as api:
         client = api.client()

@@ -22,6 +22,12 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 
+def declare_job(hw: headwater.Headwater, name: str, **options: Any) -> None:
+    """Declare a job, as a runner does when it begins, and run nothing."""
+    job = _job(name, print, options or {"every": "1h"})
+    hw.store.run(TimedEngine([job], hw.store.token()).begin())
+
+
 class Clockwork:
     """Makes runners of one manner that share a clock."""
 

@@ -6,7 +6,7 @@ begin a run any more when ``pause`` has returned, in whichever runner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
@@ -70,7 +70,13 @@ def info_of(name: str, state: JobState, now_ms: int) -> TimedJobInfo:
 
 def list_infos() -> Operation[list[TimedJobInfo]]:
     """Return how all jobs stand that were ever declared, by their names."""
-    names = yield from job_streams.list_jobs()
+    return (yield from infos_of((yield from job_streams.list_jobs())))
+
+
+def infos_of(names: Sequence[str]) -> Operation[list[TimedJobInfo]]:
+    """Return how some jobs stand; those that are not there are left out."""
+    if not names:
+        return []
     found = yield from together(job_streams.load(job_streams.job_stream(name)) for name in names)
     now_ms = yield from _now_ms(found)
     return [

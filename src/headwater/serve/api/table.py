@@ -15,6 +15,7 @@ from headwater.serve.api.scrubs import SCRUB_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
 from headwater.serve.api.streams import STREAM_ROUTES
+from headwater.serve.api.timed_jobs import TIMED_JOB_ROUTES
 from headwater.serve.api.timelines import TIMELINE_ROUTES
 from headwater.serve.api.topic_groups import TOPIC_GROUP_ROUTES
 from headwater.serve.api.topics import TOPIC_ROUTES
@@ -32,6 +33,7 @@ ROUTES: Final = (
     *QUEUE_LETTER_ROUTES,
     *ICK_ROUTES,
     *LETTER_JOB_ROUTES,
+    *TIMED_JOB_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,
 )

@@ -1,0 +1,136 @@
+"""Timed jobs over HTTP: how they stand, what happened to them, and what an operator does.
+
+A change is made under the name of the token's holder, which the history of the job shows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from headwater.errors import UnknownTimedJob
+from headwater.serve.api.calls import ApiCall
+from headwater.serve.api.fields import ListQuery
+from headwater.serve.api.routes import Route
+from headwater.serve.tokens import Scope
+from headwater.timed import job_streams, operating
+from headwater.timed.operating import MOST_EVENTS
+from headwater.views.record import View
+from headwater.views.timed import (
+    JobEventView,
+    TimedJobAskedView,
+    TimedJobDeletedView,
+    TimedJobStateView,
+    TimedJobView,
+)
+
+
+class TimedJobsView(View, frozen=True, kw_only=True):
+    """Timed jobs by name; ``next`` is the name to go on after, when there are more."""
+
+    jobs: list[TimedJobView]
+    next: str | None
+
+
+class TimedHistoryView(View, frozen=True, kw_only=True):
+    """The newest events of a timed job, oldest first."""
+
+    job: str
+    events: list[JobEventView]  # type: ignore[valid-type]  # mirror makes it at run time
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How many events, from the newest on."""
+
+    count: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
+
+
+class TimedJobStateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether nothing of the job is begun any more."""
+
+    paused: bool
+
+
+async def list_timed_jobs(call: ApiCall) -> TimedJobsView:
+    """List the timed jobs that the token may read, by name."""
+    names = sorted(await call.hw.store.run(job_streams.list_jobs()))
+    allowed = [name for name in names if call.grant.allows(Scope.READ, name)]
+    page, following = call.query.of(allowed)
+    found = await call.hw.store.run(operating.infos_of(page))
+    return TimedJobsView(jobs=[TimedJobView.of(info) for info in found], next=following)
+
+
+async def get_timed_job(call: ApiCall) -> TimedJobView:
+    """Show how a timed job stands: when it is due, what runs and waits, how the last run ended."""
+    return TimedJobView.of(await call.hw.store.run(operating.info(call.name)))
+
+
+async def get_timed_history(call: ApiCall) -> TimedHistoryView:
+    """Show what happened to a timed job: runs, retries, what was missed, who paused it."""
+    events = await call.hw.store.run(operating.history(call.name, call.query.count))
+    return TimedHistoryView(job=call.name, events=[JobEventView.of(event) for event in events])
+
+
+async def set_timed_job_state(call: ApiCall) -> TimedJobStateView:
+    """Pause a timed job or resume it; what runs goes on, what was due meanwhile is not run."""
+    paused = call.body.paused
+    change = operating.pause if paused else operating.resume
+    changed = await call.hw.store.run(change(call.name, call.grant.holder))
+    return TimedJobStateView(job=call.name, state="paused" if paused else "runs", changed=changed)
+
+
+async def run_timed_job(call: ApiCall) -> TimedJobAskedView:
+    """Have a timed job run now, by the next runner that has a free place, paused or not."""
+    await call.hw.store.run(operating.run_now(call.name, call.grant.holder))
+    return TimedJobAskedView(job=call.name)
+
+
+async def delete_timed_job(call: ApiCall) -> TimedJobDeletedView:
+    """Remove a timed job with its history; a runner that still has it declares it again."""
+    if not await call.hw.store.run(operating.delete(call.name)):
+        raise UnknownTimedJob(call.name)
+    return TimedJobDeletedView(job=call.name)
+
+
+_ALL: Final = "/v1/timed-jobs"
+_ONE: Final = f"{_ALL}/{{job}}"
+TIMED_JOB_ROUTES: Final = (
+    Route("GET", _ALL, list_timed_jobs, Scope.READ, query=ListQuery, answer=TimedJobsView),
+    Route("GET", _ONE, get_timed_job, Scope.READ, answer=TimedJobView),
+    Route(
+        "DELETE",
+        _ONE,
+        delete_timed_job,
+        Scope.ADMIN,
+        answer=TimedJobDeletedView,
+        look=get_timed_job,
+    ),
+    Route(
+        "GET",
+        f"{_ONE}/history",
+        get_timed_history,
+        Scope.READ,
+        query=HistoryQuery,
+        answer=TimedHistoryView,
+    ),
+    Route(
+        "PUT",
+        f"{_ONE}/state",
+        set_timed_job_state,
+        Scope.ADMIN,
+        body=TimedJobStateBody,
+        answer=TimedJobStateView,
+        look=get_timed_job,
+    ),
+    Route(
+        "POST",
+        f"{_ONE}/run",
+        run_timed_job,
+        Scope.ADMIN,
+        answer=TimedJobAskedView,
+        status=202,
+        look=get_timed_job,
+    ),
+)
