@@ -24,6 +24,7 @@ import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.util.AccumulatorV2;
+import org.apache.spark.util.LongAccumulator;
 import scala.Option;
 import scala.Tuple2;
 import scala.collection.Iterator;
@@ -35,12 +36,19 @@ public class ColumnReaders implements PartitionReaderFactory {
   private final PythonPartitionReaderFactory tasks;
   private final StructType schema;
   private final boolean nodes;
+  private final LongAccumulator bytes;
 
-  /** ``schema`` is what Spark gets; with ``nodes``, tasks have one column more, for nodes. */
-  public ColumnReaders(PythonPartitionReaderFactory tasks, StructType schema, boolean nodes) {
+  /**
+   * ``schema`` is what Spark gets; with ``nodes``, tasks have one column more, for nodes.
+   *
+   * @param bytes counts what Python hands over; null where nobody asks for it
+   */
+  public ColumnReaders(
+      PythonPartitionReaderFactory tasks, StructType schema, boolean nodes, LongAccumulator bytes) {
     this.tasks = tasks;
     this.schema = schema;
     this.nodes = nodes;
+    this.bytes = bytes;
   }
 
   public PartitionReader createReader(InputPartition partition) {
@@ -65,17 +73,22 @@ public class ColumnReaders implements PartitionReaderFactory {
 
   /** Returns the batches of one task, one after the other. */
   public static class Reader implements PartitionReader {
+    // Spark's name for the bytes that it got from Python.
+    private static final String RECEIVED = "pythonDataReceived";
+
     private final StructType schema;
     private final boolean packs;
     private final UserDefinedPythonDataSource source;
     private final Map metrics = PythonCustomMetric$.MODULE$.pythonMetrics();
     private final Iterator batches;
     private final Nodes nodes;
+    private final LongAccumulator bytes;
     private ColumnarBatch current;
 
     Reader(ColumnReaders readers, byte[] partition) throws Exception {
       schema = readers.schema;
       packs = readers.nodes;
+      bytes = readers.bytes;
       nodes = new Nodes(schema);
       Object tasks = readers.tasks;
       source = (UserDefinedPythonDataSource) Internals.TASK_SOURCE.get(tasks);
@@ -123,6 +136,7 @@ public class ColumnReaders implements PartitionReaderFactory {
 
     public void close() {
       nodes.close();
+      if (bytes != null) bytes.add(((AccumulatorV2) metrics.apply(RECEIVED)).value());
     }
 
     public CustomTaskMetric[] currentMetricsValues() {

@@ -139,7 +139,7 @@ public class ColumnScan extends PythonScan {
     public PartitionReaderFactory createReaderFactory() {
       PythonPartitionReaderFactory tasks =
           (PythonPartitionReaderFactory) super.createReaderFactory();
-      return new ColumnReaders(tasks, schema, nodes);
+      return new ColumnReaders(tasks, schema, nodes, null);
     }
   }
 }

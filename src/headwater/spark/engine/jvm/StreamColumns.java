@@ -130,7 +130,7 @@ public class StreamColumns extends SparkStrategy {
         PythonPartitionReaderFactory tasks =
             new PythonPartitionReaderFactory(
                 source.source(), function(source, name, asked), asked, Option.empty(), Option.empty());
-        return new ColumnReaders(tasks, schema, true);
+        return new ColumnReaders(tasks, schema, true, ObservedStream.bytesOf(stream()));
       } catch (IllegalAccessException error) {
         throw new RuntimeException(error);
       }
