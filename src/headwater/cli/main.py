@@ -30,6 +30,7 @@ from headwater.cli import (
     stream,
     timeline,
     token,
+    top,
     topic,
     upgrade,
 )
@@ -95,6 +96,7 @@ app.add_typer(spark.app, name="spark")
 app.add_typer(cron.app, name="cron")
 app.command("serve")(serve.serve)
 app.command("console")(console.console)
+app.command("top")(top.top)
 app.command("run")(run.run)
 app.command("keep")(keep.keep)
 app.command("doctor")(doctor.doctor)
