@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     )
     from headwater.log.group import Group
     from headwater.log.housekeeping import Kept
+    from headwater.log.replaying import Replayed
     from headwater.log.stream import Stream
     from headwater.log.topic import Topic, TopicGroup
     from headwater.log.types import (
@@ -216,6 +217,7 @@ __all__ = [
     "QuorumFailed",
     "Redriven",
     "RepairReport",
+    "Replayed",
     "Reserved",
     "ReshardRefused",
     "Retained",
@@ -291,6 +293,7 @@ _HOMES = {
     ),
     "headwater.log.housekeeping": ("Kept",),
     "headwater.log.group": ("Group",),
+    "headwater.log.replaying": ("Replayed",),
     "headwater.log.stream": ("Stream",),
     "headwater.log.topic": ("Topic", "TopicGroup"),
     "headwater.log.types": (

@@ -18,6 +18,7 @@ from headwater.log.aio_stream import AsyncStream
 from headwater.log.aio_topic import AsyncTopic
 from headwater.log.handles import list_streams, list_topics
 from headwater.log.housekeeping import Kept
+from headwater.log.replaying import Replayed, ReplayRequest, ReplayRun
 from headwater.profiles import store_of
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.handles import list_queues
@@ -178,6 +179,29 @@ class AsyncHeadwater:
                     operation = checks.throw(run.explained(error, self.store.where))
                 else:
                     operation = checks.send(reply)
+
+    async def replay(
+        self,
+        source: str,
+        into: str | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        speed: float | None = None,
+        group: str | None = None,
+        producer: str | None = None,
+        progress: Callable[[Replayed], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Replayed:
+        """Copy a range of a stream into another one, once, at a speed; see Headwater.replay."""
+        asked = ReplayRequest(source, into, first, last, speed, group, producer)
+        run = ReplayRun(asked, self._handles.stream, progress, stop, self.store.clock)
+        while not run.over:
+            for pause_s in run.pauses():
+                await asyncio.sleep(pause_s)
+            if not run.over:
+                await self.store.run(run.step())
+        return run.report()
 
     async def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwater.ick.ick import Ick, IckChannel
     from headwater.ick.types import KeptChannel
     from headwater.log.housekeeping import Kept
+    from headwater.log.replaying import Replayed
     from headwater.log.topic import Topic
     from headwater.queue.queue import Queue
     from headwater.queue.types import KeptQueue
@@ -220,6 +221,39 @@ class Headwater:
                     operation = checks.throw(run.explained(error, self.store.where))
                 else:
                     operation = checks.send(reply)
+
+    def replay(
+        self,
+        source: str,
+        into: str | None = None,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        speed: float | None = None,
+        group: str | None = None,
+        producer: str | None = None,
+        progress: Callable[[Replayed], object] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Replayed:
+        """Copy first..last of a stream into another one, as fast as can be or at a speed.
+
+        ``speed`` 1 keeps the distances in time, 10 is ten times as fast. ``group`` creates a
+        sandbox group that begins with the first copy; without ``into``, in a stream that is named
+        after the source. A replay that is ended in any way goes on where it was when it is
+        repeated, and writes nothing twice: by ``producer``, which is the same for the same range
+        and speed unless it is given. ``progress`` is called with each part; once ``stop`` returns
+        True it ends. Raises UnknownStream and InvalidInput.
+        """
+        from headwater.log.replaying import ReplayRequest, ReplayRun
+
+        asked = ReplayRequest(source, into, first, last, speed, group, producer)
+        run = ReplayRun(asked, self._handles.stream, progress, stop, self.store.clock)
+        while not run.over:
+            for pause_s in run.pauses():
+                time.sleep(pause_s)
+            if not run.over:
+                self.store.run(run.step())
+        return run.report()
 
     def close(self) -> None:
         """Close the connections; an embedded server ends when its last user is gone."""

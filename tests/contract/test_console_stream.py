@@ -256,3 +256,23 @@ def test_a_stream_is_deleted_with_all_that_is_counted(
     assert "deletes 30 messages" in shown(browser, "/act", do="delete-stream", stream=name)
     assert send(browser, "/console/act", do="delete-stream", stream=name).status == 303
     assert not stream.info().exists
+
+
+def test_a_range_is_replayed_by_the_server(browser: ApiClient, hw: Headwater, name: str) -> None:
+    hw.stream(name).write_many([("t", b"%d" % n) for n in range(1, 1001)])
+    form = {"do": "replay", "stream": name, "first": "11", "last": "510", "into": f"{name}-copy"}
+    bill = shown(browser, "/act", **form)
+    assert "writes 500 messages" in bill
+    assert f"headwater stream replay {name} --into {name}-copy --first 11 --last 510" in bill
+    assert send(browser, "/console/act", **form).status == 303
+    target = hw.stream(f"{name}-copy")
+    assert len(target.read(500, 1, block_ms=30_000)) == 1
+    first = target.read(1, 1)[0]
+    assert first is not None
+    assert first.value == b"11"
+    page = shown(browser, f"/streams/{name}/replay", first=3, last=7)
+    assert f"{name}-copy</a>" in page
+    assert "--offset 3 --count 5 --json" in page
+    slow = shown(browser, "/act", **(form | {"speed": "1", "group": "test", "into": ""}))
+    assert f"The group test of {name}.sandbox gets them" in slow
+    assert "At 1x it takes about" in slow

@@ -47,6 +47,7 @@ TOKEN = {"Authorization": "Bearer root-token"}
 KINDS = ("stream", "topic", "queue", "ick", "channel", "timeline", "consumer", "group", "job")
 THERE = dict.fromkeys(KINDS, "there")
 THERE["reader"] = "consumer:there"
+THERE["replay"] = "there"
 # A tail does not end.
 ENDLESS = {route.path for route in ROUTES if route.answers == (EVENTS,)}
 

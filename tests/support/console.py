@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 from headwater import Headwater
 from headwater.serve.api.letter_jobs import JOBS, LetterJobView, LetterPlace
 from headwater.serve.api.letters import MatchingBody
+from headwater.serve.api.replays import REPLAYS, ReplayView
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
 from tests.support.api import Answer, ApiClient
@@ -23,6 +24,7 @@ EVIL = """"'><script>alert(1)</script><img/src="x"/onerror=alert(1)>&amp;"""
 TYPED: dict[str, dict[str, str]] = {
     "evict": {"up_to": "150"},
     "seek": {"to": "1,000"},
+    "replay": {"into": "console-replayed"},
 }
 
 
@@ -65,6 +67,22 @@ class Filled:
         query = NotedQuery(name=EVIL, epoch=1, next={self.stream.name: 2500}, checkpoint=EVIL)
         hw.store.run(note(f"query-{mark}", "write", self.stream.name, query))
         hw.store.run(note(f"query-{mark}", "read", self.stream.name, query))
+        running = ReplayView(
+            replay=mark,
+            state="running",
+            who=f"ops{EVIL}",
+            source=self.stream.name,
+            into=f"copy{EVIL}",
+            group=f"group{EVIL}",
+            first=1,
+            last=10,
+            next=5,
+            written=4,
+            missed=0,
+            speed=1.0,
+            producer=f"replay{EVIL}",
+        )
+        hw.stream(REPLAYS).write(mark, running.to_json())
         self.job = f"tidy-{mark}"
         runner = TimedRunner(hw)
         runner.every("5m", name=self.job)(_fail)

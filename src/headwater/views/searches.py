@@ -1,12 +1,15 @@
-"""Views of searches of a stream."""
+"""Views of searches and replays of a stream."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from headwater.log.replaying import Replayed
 from headwater.log.types import Searched
-from headwater.views.record import View, copied
+from headwater.views.record import View, copied, mirror
 from headwater.views.streams import MessageView
+
+ReplayedView = mirror("ReplayedView", Replayed)
 
 
 class SearchedView(View, frozen=True, kw_only=True):

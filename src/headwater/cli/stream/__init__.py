@@ -7,6 +7,7 @@ import typer
 import headwater.cli.stream.groups as groups
 import headwater.cli.stream.letters as letters
 import headwater.cli.stream.messages as messages
+import headwater.cli.stream.replaying as replaying
 import headwater.cli.stream.searching as searching
 import headwater.cli.stream.upkeep as upkeep
 
@@ -15,6 +16,7 @@ app.command("list")(upkeep.list_streams)
 app.command("write")(messages.write)
 app.command("read")(messages.read)
 app.command("search")(searching.search)
+app.command("replay")(replaying.replay)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)
 app.command("groups")(groups.list_groups)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwater.metrics.sweeps import StoreWatch
     from headwater.serve.api.databases import ServedDatabase
     from headwater.serve.api.letter_jobs import LetterJobs
+    from headwater.serve.api.replays import Replays
     from headwater.serve.api.scrubs import Scrubs
     from headwater.serve.api.tails import Tails
     from headwater.serve.stream_writes import StreamWrites
@@ -48,6 +49,7 @@ class Served:
     facts: StoreFacts
     scrubs: Scrubs
     letter_jobs: LetterJobs
+    replays: Replays
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None
 

@@ -22,6 +22,7 @@ from headwater.serve.api.databases import ServedDatabase, open_database
 from headwater.serve.api.letter_jobs import LetterJobs
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
+from headwater.serve.api.replays import Replays
 from headwater.serve.api.routes import Router
 from headwater.serve.api.scrubs import Scrubs
 from headwater.serve.api.service import ApiService, Guard
@@ -116,6 +117,7 @@ async def _answering(
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
     letter_jobs = LetterJobs(hw)
+    replays = Replays(hw)
     service = ApiService(
         Served(
             hw,
@@ -132,6 +134,7 @@ async def _answering(
             facts,
             scrubs,
             letter_jobs,
+            replays,
             farm,
             database,
         ),
@@ -156,3 +159,4 @@ async def _answering(
             await service.close()
             await scrubs.close()
             await letter_jobs.close()
+            await replays.close()

@@ -11,6 +11,7 @@ from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
+from headwater.serve.api.replays import REPLAY_ROUTES
 from headwater.serve.api.scrubs import SCRUB_ROUTES
 from headwater.serve.api.stores import STORE_ROUTES
 from headwater.serve.api.stream_upkeep import UPKEEP_ROUTES
@@ -25,6 +26,7 @@ ROUTES: Final = (
     *SCRUB_ROUTES,
     *STREAM_ROUTES,
     *UPKEEP_ROUTES,
+    *REPLAY_ROUTES,
     *GROUP_ROUTES,
     *GROUP_LETTER_ROUTES,
     *TOPIC_ROUTES,

@@ -8,6 +8,7 @@ from headwater.serve.console.actions.action import Prepare
 from headwater.serve.console.actions.groups import remove, seek
 from headwater.serve.console.actions.letters import move_letters, stop_letters
 from headwater.serve.console.actions.queues import purge, queue_state
+from headwater.serve.console.actions.replays import replay, stop_replay
 from headwater.serve.console.actions.streams import delete, evict, retain, write
 
 ACTIONS: Final[dict[str, Prepare]] = {
@@ -17,6 +18,8 @@ ACTIONS: Final[dict[str, Prepare]] = {
     "retain": retain,
     "delete-stream": delete,
     "write": write,
+    "replay": replay,
+    "replay-stop": stop_replay,
     "queue-state": queue_state,
     "letters": move_letters,
     "letters-stop": stop_letters,

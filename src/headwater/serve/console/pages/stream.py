@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,10 @@ from headwater.errors import InvalidInput
 from headwater.log.compaction_estimate import estimate
 from headwater.log.profile import stream_profile
 from headwater.log.types import Searched, StreamInfo
+from headwater.serve.api.routes import NDJSON
+from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.links import part
 from headwater.serve.console.pages.stream_ruler import ruler_of
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
@@ -39,6 +43,7 @@ def frame(call: PageCall, info: StreamInfo, tab: str) -> Context:
     tabs = [("Messages", ""), ("Live tail", "/tail"), ("Groups", "/groups")]
     tabs += [("Storage", "/storage"), ("Settings", "/settings")]
     tabs += [("Write", "/write")] if may_write else []
+    tabs += [("Replay", "/replay")]
     return {
         "info": info,
         "tabs": tabs,
@@ -149,3 +154,24 @@ async def show_stream_storage(call: PageCall) -> Context:
     if call.query.get("estimate"):
         shown["estimate"] = await call.hw.store.run(estimate(info.name, _SEARCH_MS))
     return shown
+
+
+async def show_stream_replay(call: PageCall) -> Context:
+    """Show the replays of a stream, a form that begins one, and how a range is exported."""
+    info = await opened(call)
+    first = call.number("first", max(info.first, 1)) or 1
+    last = call.number("last", info.last) or info.last
+    path = f"{call.address}/v1/streams/{part(info.name)}/messages?from={first}"
+    count = max(last - first + 1, 1)
+    ask = f"accept: {NDJSON}"
+    read = ("stream", "read", info.name, "--offset", first, "--count", count, "--json")
+    return frame(call, info, "Replay") | {
+        "first": first,
+        "last": last,
+        "replays": await call.served.replays.known(info.name),
+        "export": [
+            ("CLI", cli_words(*read)),
+            ("curl", shlex.join(["curl", "-H", ask, f"{path}&count={count}"])),
+            ("Python", f"list(hw.stream({info.name!r}).scan({first}, {last + 1}))"),
+        ],
+    }

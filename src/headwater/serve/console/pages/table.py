@@ -25,6 +25,7 @@ from headwater.serve.console.pages.store import show_audit, show_lists, show_sto
 from headwater.serve.console.pages.stream import (
     show_stream,
     show_stream_groups,
+    show_stream_replay,
     show_stream_settings,
     show_stream_storage,
     show_stream_tail,
@@ -63,6 +64,7 @@ PAGES: Final = (
     ConsolePage(
         "/streams/{stream}/settings", show_stream_settings, "stream_settings.html", "Streams"
     ),
+    ConsolePage("/streams/{stream}/replay", show_stream_replay, "stream_replay.html", "Streams"),
     ConsolePage("/streams/{stream}/write", show_stream_write, "stream_write.html", "Streams"),
     ConsolePage("/streams/{stream}/messages/{offset}", show_message, "message.html", "Streams"),
     ConsolePage("/streams/{stream}/groups/{group}", show_group, "group.html", "Streams"),

@@ -174,6 +174,8 @@
     };
     link("Read", `${stream}?at=${low}#messages`);
     link("Zoom", `?first=${low}&last=${high}`);
+    link("Replay", `${stream}/replay?first=${low}&last=${high}`);
+    link("Export", `${stream}/replay?first=${low}&last=${high}#export`);
     for (const row of ruler.querySelectorAll(".row .who a")) link(`Seek ${row.textContent.trim()}`, `${row.getAttribute("href")}?to=${low}#seek`);
     const close = document.createElement("button");
     close.type = "button";

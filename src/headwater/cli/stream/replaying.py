@@ -1,0 +1,88 @@
+"""``headwater stream replay``: a range of a stream into another one, at a speed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater import views
+from headwater.cli import output
+from headwater.cli.options import AsJson, StoreUrl, StreamName, connected
+
+if TYPE_CHECKING:
+    from headwater.log.replaying import Replayed
+
+
+def replay(
+    name: StreamName,
+    into: Annotated[
+        str | None,
+        typer.Option(metavar="STREAM", help="The stream that is written.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="A sandbox group for the copies; its stream is STREAM.sandbox unless --into says.",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, help="The first offset.", show_default="first")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="The last offset.", show_default="last")
+    ] = None,
+    speed: Annotated[
+        str, typer.Option(metavar="SPEED", help="1x, 10x, 0.5x, or max: as fast as can be.")
+    ] = "max",
+    producer: Annotated[
+        str | None,
+        typer.Option(
+            help="Who writes. The same producer goes on where it was; another one writes anew.",
+            show_default="by range and speed",
+        ),
+    ] = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a range of a stream into another one, once, as it was or faster.
+
+    Whatever ends it, the same command goes on where it was, and writes nothing twice.
+    """
+    from headwater.stopping import stop_on_signals
+
+    stopping = threading.Event()
+    with connected(store) as hw, stop_on_signals(stopping.set):
+        done = hw.replay(
+            name,
+            into,
+            first=first,
+            last=last,
+            speed=_speed(speed),
+            group=group,
+            producer=producer,
+            stop=stopping.is_set,
+        )
+    output.answer(views.searches.ReplayedView.of(done), _words(done), as_json)
+
+
+def _speed(text: str) -> float | None:
+    if text == "max":
+        return None
+    try:
+        return float(text.removesuffix("x"))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no speed like 1x, 10x or max") from None
+
+
+def _words(done: Replayed) -> str:
+    if done.last < done.first:
+        return f"nothing to replay: {done.source} has no message there"
+    missed = f"; {output.counted(done.missed, 'message')} had been evicted" if done.missed else ""
+    copied = f"{output.counted(done.written, 'message')} written to {done.into}{missed}"
+    if done.complete:
+        return f"replayed {output.range_text(done.first, done.last)}: {copied}"
+    return f"stopped before {done.next}: {copied}; the same command goes on there"
