@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from headwater.errors import InvalidInput
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.ruler import group_ruler
 from headwater.log.types import GroupInfo
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, part, stream_link
-from headwater.serve.console.render import number, size
+from headwater.serve.console.pages.groups import rate_of
+from headwater.serve.console.render import age, number, size
 from headwater.serve.tokens import Scope
+
+_RANGES: Final = 250
 
 
 async def _group(call: PageCall) -> tuple[str, str, GroupInfo]:
@@ -40,6 +48,7 @@ async def seek(call: PageCall) -> Action:
         bill.append("The group stands there already; nothing changes.")
     left = max(info.last + 1 - target, 0)
     bill.append(f"{number(left)} messages are then before it. Members keep working.")
+    bill.append(await _until_level(call, stream, group, left))
     return Action(
         title=f"Seek {group} of {stream} to {to if isinstance(to, str) else number(to)}",
         scope=Scope.ADMIN,
@@ -51,6 +60,85 @@ async def seek(call: PageCall) -> Action:
         cli=cli_words("stream", "seek", stream, group, to),
         python=f"hw.stream({stream!r}).group({group!r}).seek({to!r})",
         back=group_link(stream, group),
+    )
+
+
+async def _until_level(call: PageCall, stream: str, group: str, left: int) -> str:
+    """Say how long a group takes for what lies before it, by how fast it was lately."""
+    rate = await rate_of(call, stream, group)
+    if not left:
+        return "The group is level then."
+    if rate <= 0:
+        return "How long that takes is not known: the group did nothing in the last 10 minutes."
+    return (
+        f"At its rate of the last 10 minutes, {number(round(rate, 1))}/s, the group has done that "
+        f"in about {age(left / rate * 1000)}, without what comes meanwhile."
+    )
+
+
+async def group_state(call: PageCall) -> Action:
+    """Pause or resume a group."""
+    stream, group, facts = await _group(call)
+    word = "resume" if facts.paused else "pause"
+    effect = (
+        "Members are served again, blocked ones at once."
+        if facts.paused
+        else "Members get nothing until it is resumed. What they hold they may acknowledge; what "
+        "expires is given up all the same."
+    )
+    return Action(
+        title=f"{word.title()} {group} of {stream}",
+        scope=Scope.ADMIN,
+        name=stream,
+        bill=[
+            effect,
+            f"{number(facts.lag)} messages are new, {number(facts.pending)} pending; "
+            f"{len(facts.members)} members were seen, {number(facts.waiting)} wait.",
+        ],
+        method="PUT",
+        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/state",
+        body={"paused": not facts.paused},
+        cli=cli_words("stream", word, stream, group),
+        python=f"hw.stream({stream!r}).group({group!r}).{word}()",
+        back=group_link(stream, group),
+    )
+
+
+async def settle_pending(call: PageCall) -> Action:
+    """Skip pending messages, or return them to the group."""
+    stream, group, _ = await _group(call)
+    word = given(call, "action")
+    if word not in ("skip", "return"):
+        raise InvalidInput("action is skip or return")
+    first, last = place_of(given(call, "first")), place_of(given(call, "last"))
+    if isinstance(first, str) or isinstance(last, str) or not 0 < first <= last:
+        raise InvalidInput("first and last are offsets, the lower one first")
+    handle = GroupHandle(StreamHandle(stream, set()), group, "console")
+    drawn = await call.hw.store.run(group_ruler(handle, first, last, _RANGES))
+    spans = [] if drawn is None else drawn.pending
+    held = sum(min(one.last, last) - max(one.first, first) + 1 for one in spans)
+    most = "up to " if any(one.ranges > 1 for one in spans) else ""
+    span = f"{number(first)} – {number(last)}"
+    skips = word == "skip"
+    return Action(
+        title=f"{word.title()} what is pending in {span} of {group} of {stream}",
+        scope=Scope.ADMIN,
+        name=stream,
+        bill=[
+            f"{most}{number(held)} messages are pending there.".capitalize(),
+            "They are done without a handler: nobody gets them again, unless the group seeks back."
+            if skips
+            else "They are redelivered at once, with the next attempt, to whoever reads first.",
+            "A member that works on one goes on with it; its acknowledgement then changes nothing.",
+        ],
+        method="POST",
+        path=f"/v1/streams/{part(stream)}/groups/{part(group)}/pending",
+        body={"action": word, "offsets": [{"first": first, "last": last}]},
+        cli=cli_words("stream", "ack" if skips else "nack", stream, group, f"{first}-{last}"),
+        python=f"hw.stream({stream!r}).group({group!r})."
+        f"{'ack' if skips else 'nack'}(({first}, {last}))",
+        back=group_link(stream, group),
+        careful=skips,
     )
 
 

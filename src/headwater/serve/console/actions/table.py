@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.actions.action import Prepare
-from headwater.serve.console.actions.groups import remove, seek
+from headwater.serve.console.actions.groups import (
+    group_state,
+    remove,
+    seek,
+    settle_pending,
+)
 from headwater.serve.console.actions.letters import move_letters, stop_letters
 from headwater.serve.console.actions.queues import purge, queue_state
 from headwater.serve.console.actions.replays import replay, stop_replay
@@ -14,6 +19,8 @@ from headwater.serve.console.actions.streams import delete, evict, retain, write
 ACTIONS: Final[dict[str, Prepare]] = {
     "seek": seek,
     "remove": remove,
+    "group-state": group_state,
+    "pending": settle_pending,
     "evict": evict,
     "retain": retain,
     "delete-stream": delete,

@@ -11,6 +11,7 @@ from headwater.serve.console.pages.chart_sources import (
     renew_store,
     renew_stream,
 )
+from headwater.serve.console.pages.groups import show_group
 from headwater.serve.console.pages.letters import show_dead
 from headwater.serve.console.pages.messages import show_message
 from headwater.serve.console.pages.overview import show_overview
@@ -32,7 +33,7 @@ from headwater.serve.console.pages.stream import (
     show_stream_write,
 )
 from headwater.serve.console.pages.stream_tail import follow_stream
-from headwater.serve.console.pages.streams import show_group, show_streams
+from headwater.serve.console.pages.streams import show_streams
 
 # What scripts of the pages ask for, as JSON.
 SOURCES: Final = (

@@ -1,0 +1,113 @@
+"""A group: members, what is pending, how far it was behind, and what it has missed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from headwater.errors import UnknownGroup
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.ruler import group_ruler
+from headwater.serve.api.audit import AUDIT
+from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.history_charts import group_charts
+from headwater.serve.console.ruler import draw, window_of
+from headwater.serve.http.messages import Refused
+from headwater.serve.tokens import Scope
+
+_CELLS: Final = 250
+_PENDING: Final = 100
+# So many notes of the audit are looked at for who has evicted what a group missed.
+_NOTES: Final = 500
+
+
+class MissedRange(NamedTuple):
+    """Messages that were evicted before a group had them, and what the audit knows of that."""
+
+    first: int
+    last: int
+    who: str = ""
+    when_ms: int | None = None
+    how: str = ""
+
+
+async def show_group(call: PageCall) -> Context:
+    """Show one group: members, pending ranges, and where it can be sent."""
+    name, group = call.names
+    call.check(name)
+    stream = call.hw.stream(name)
+    info = await stream.info()
+    try:
+        facts = await stream.group(group).info()
+    except UnknownGroup as error:
+        raise Refused(404, str(error)) from None
+    window = window_of(info, min(facts.ack_offset, facts.next), None)
+    handle = GroupHandle(StreamHandle(name, set()), group, "console")
+    ruler = await call.hw.store.run(group_ruler(handle, window.first, window.last, _CELLS))
+    now_ms = int(time.time() * 1000)
+    found = [] if ruler is None else [(facts, ruler)]
+    ranges = [] if ruler is None else ruler.pending[:_PENDING]
+    return {
+        "info": info,
+        "facts": facts,
+        "ruler": draw(info, window, found, [], now_ms),
+        "ranges": ranges,
+        "next_due_ms": min((one.due_ms for one in ranges), default=None),
+        "charts": await group_charts(call, name, group),
+        "missed": await _ledger(call, name, facts.gaps) if facts.gaps else [],
+        "now_ms": now_ms,
+        "may_admin": call.may(Scope.ADMIN, name),
+    }
+
+
+async def rate_of(call: PageCall, stream: str, group: str) -> float:
+    """Return how many messages a second a group has done in the last ten minutes; 0 unknown."""
+    series = ("group", stream, group)
+    found = await call.served.history.points([series], 10, 600)
+    rates = [one.out_per_s for one in found.series.get(series, []) if one is not None]
+    return sum(rates) / len(rates) if rates else 0.0
+
+
+async def _ledger(
+    call: PageCall, stream: str, gaps: tuple[tuple[int, int], ...]
+) -> list[MissedRange]:
+    """Return what was missed, the newest first, with what the audit says of each."""
+    evictions = await _evictions(call, stream) if call.grant.allows(Scope.READ, AUDIT) else []
+    return [_entry(low, high, evictions) for low, high in reversed(gaps)]
+
+
+def _entry(low: int, high: int, evictions: list[dict[str, Any]]) -> MissedRange:
+    for one in evictions:
+        if one["from"] <= low and one["upto"] >= low:
+            return MissedRange(low, high, one["who"], one["time_ms"], one["how"])
+    return MissedRange(low, high)
+
+
+async def _evictions(call: PageCall, stream: str) -> list[dict[str, Any]]:
+    """Return the evictions of a stream that the audit has noted, the newest first."""
+    audit = call.hw.stream(AUDIT)
+    info = await audit.info()
+    first = max(info.last - _NOTES + 1, info.first)
+    read = await audit.read(first, info.last - first + 1) if info.last >= first else []
+    begun: dict[str, int] = {}
+    found: list[dict[str, Any]] = []
+    for message in read:
+        if message is None or message.tag != stream:
+            continue
+        try:
+            note = msgspec.json.decode(message.value)
+        except msgspec.DecodeError:
+            continue
+        before, after = note.get("before") or {}, note.get("after") or {}
+        if note.get("outcome") == "begun" and "first" in before:
+            begun[note["request_id"]] = before["first"]
+        elif (start := begun.get(note.get("request_id", ""))) and after.get("first", 0) > start:
+            how = f"{note['method']} {note['path']}"
+            upto = after["first"] - 1
+            who = note["who"]
+            found.append(
+                {"from": start, "upto": upto, "who": who, "time_ms": message.time_ms, "how": how}
+            )
+    return found[::-1]

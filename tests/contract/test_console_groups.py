@@ -1,0 +1,100 @@
+"""A group on its page: paused, settled by hand, moved with a bill; and what it missed is told."""
+
+from __future__ import annotations
+
+import html
+import secrets
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import headwater
+from headwater import Headwater
+from headwater.serve.console.links import group_link
+from headwater.serve.console.service import Console
+from tests.support.api import ApiClient, ApiServer
+from tests.support.console import send
+from tests.support.stores import Stores
+
+
+@pytest.fixture(scope="module")
+def hw(stores: Stores) -> Iterator[Headwater]:
+    with headwater.connect(stores.url("plain")) as hw:
+        yield hw
+
+
+@pytest.fixture(scope="module")
+def browser(stores: Stores) -> Iterator[ApiClient]:
+    with ApiServer(stores.url("plain"), front=Console) as api:
+        client = api.client()
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def group(hw: Headwater) -> headwater.Group:
+    stream = hw.stream(f"moved-{secrets.token_hex(4)}")
+    stream.write_many([("t", b"v")] * 30)
+    group = stream.group("mail")
+    group.ack(group.read(20, ack_ms=60_000)[:10])
+    return group
+
+
+def shown(browser: ApiClient, group: headwater.Group) -> str:
+    found = browser.get("/console" + group_link(group.stream, group.name))
+    return html.unescape(found.body.decode())
+
+
+def bill(browser: ApiClient, **fields: object) -> str:
+    found = browser.get("/console/act?" + urlencode(fields))
+    return html.unescape(found.body.decode())
+
+
+def test_a_group_is_paused_and_resumed_by_a_button(
+    browser: ApiClient, group: headwater.Group
+) -> None:
+    asked = {"do": "group-state", "stream": group.stream, "group": "mail"}
+    assert "10 messages are new, 10 pending" in bill(browser, **asked)
+    assert send(browser, "/console/act", **asked).status == 303
+    assert group.info().paused
+    assert "paused</span>" in shown(browser, group)
+    assert f"headwater stream resume {group.stream} mail" in bill(browser, **asked)
+    assert send(browser, "/console/act", **asked).status == 303
+    assert not group.info().paused
+
+
+def test_pending_messages_are_skipped_and_returned_by_an_administrator(
+    browser: ApiClient, group: headwater.Group
+) -> None:
+    asked = {"do": "pending", "stream": group.stream, "group": "mail"}
+    skip: dict[str, Any] = {**asked, "action": "skip", "first": 5, "last": 14}
+    assert "4 messages are pending there" in bill(browser, **skip)
+    assert group.info().pending == 10, "a bill changes nothing"
+    assert send(browser, "/console/act", **skip).status == 303
+    assert group.info().pending == 6
+    assert send(browser, "/console/act", **{**skip, "action": "return", "last": 16}).status == 303
+    assert group.info().due == 2
+    wrong = browser.get("/console/act?" + urlencode({**skip, "first": 9, "last": 8}))
+    assert wrong.status == 400
+
+
+def test_a_seek_says_how_long_it_takes(browser: ApiClient, group: headwater.Group) -> None:
+    asked = {"do": "seek", "stream": group.stream, "group": "mail"}
+    back = bill(browser, **asked, to=1)
+    assert "hands out 20 messages again" in back
+    assert "is not known: the group did nothing" in back
+    assert "The group is level then" in bill(browser, **asked, to="last")
+
+
+def test_what_was_missed_is_told_with_who_evicted_it(
+    browser: ApiClient, group: headwater.Group
+) -> None:
+    evicted = send(browser, "/console/act", do="evict", stream=group.stream, up_to=25)
+    assert evicted.status == 303
+    group.read(1, ack_ms=60_000)
+    page = shown(browser, group)
+    assert "Missed:" in page
+    assert f"POST /v1/streams/{group.stream}/evict" in page
+    assert "everybody" in page
