@@ -160,6 +160,7 @@ def test_a_group_is_created_and_changed(hw_stream: StreamCommands) -> None:
         "g: next 4, max pending without limit, dead letters graves\n"
     )
     assert hw_stream("set-group", "g", "--no-dead-letters", "--json").row["dead_letters"] is None
+    assert hw_stream("set-group", "g", "--ordered").out.endswith(", in the order of each tag\n")
     again = hw_stream("set-group", "g", "--start", "first")
     assert (again.code, "headwater stream seek" in again.err) == (1, True)
     mistyped = hw_stream("set-group", "gg", "--max-pending", "5")

@@ -156,9 +156,9 @@ def test_a_group_is_set_up_in_all_partitions(command: TopicCommands) -> None:
         (place, length + 1) for place, length in enumerate(lengths(topic))
     ]
     assert command(*words).code == 1
-    assert command("set-group", "g", "--max-pending", "0").code == 0
+    assert command("set-group", "g", "--max-pending", "0", "--ordered").code == 0
     facts = topic.group("g").info()
-    assert {info.max_pending for info in facts} == {None}
+    assert {(info.max_pending, info.ordered) for info in facts} == {(None, True)}
     assert [info.dead_letters for info in facts] == [f"{topic.name}/{p}.g.dead" for p in range(3)]
 
 

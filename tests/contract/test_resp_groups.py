@@ -64,6 +64,23 @@ def test_a_full_group_hands_out_nothing_new(client: Any, name: str) -> None:
     assert ask(*read) == [[3, b"t", b"3"]]
 
 
+def test_a_group_that_keeps_order_hands_out_a_tag_when_its_message_is_done(
+    client: Any, name: str
+) -> None:
+    ask = client.execute_command
+    ask("TWRITE", name, "ENTRIES", *entries("1", "2"), "u", "3")
+    read = ("TREAD", name, 0, 1, "GROUP", "g", "RETRY", 60_000, 0, "ORDERED")
+    assert ask(*read) == [[1, b"t", b"1"]]
+    assert ask(*read, "WITHINFO") == [[1, 3], [3, b"u", b"3"]]
+    assert ask(*read) == []
+    assert ask("TINFO", name, "GROUP", "g")[b"ordered"] in (1, True)
+    ask("TACK", name, "g", 1)
+    assert ask(*read) == [[2, b"t", b"2"]]
+    for words, fault in ((("GROUP", "h", "ORDERED"), "needs ack_ms"), (("ORDERED",), "syntax")):
+        with pytest.raises(redis.ResponseError, match=fault):
+            ask("TREAD", name, 0, 1, *words, "WITHINFO")
+
+
 def test_dead_letters_are_seen_and_redriven(client: Any, name: str) -> None:
     ask = client.execute_command
     ask("TWRITE", name, "t", "poison")

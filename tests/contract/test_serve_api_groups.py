@@ -116,6 +116,23 @@ def test_what_expires_is_a_dead_letter_and_comes_back_when_asked(
     assert client.post(f"{group.path}/discard", {}).body["discarded"] == 0
 
 
+@pytest.mark.parametrize("kind", ["streams", "topics"])
+def test_a_group_that_keeps_order_hands_out_a_tag_when_its_message_is_done(
+    stores: Stores, client: ApiClient, name: str, kind: str
+) -> None:
+    with headwater.connect(stores.url("plain")) as hw:
+        log = hw.stream(name) if kind == "streams" else hw.topic(name, partitions=1)
+        log.write_many([("x", b"1"), ("x", b"2"), ("y", b"3")])
+    group = Group(client, name)
+    group.path = f"/v1/{kind}/{name}/groups/g"
+    assert group.read(1, ordered=True) == [(1, 1)]
+    assert group.read(5, ordered=True) == [(3, 1)]
+    found = group.info()
+    assert [one["ordered"] for one in found.get("groups", [found])] == [True]
+    body = {"ordered": True, "ack_ms": None}
+    assert client.post(f"/v1/{kind}/{name}/groups/h/read", body).status == 400
+
+
 def test_a_group_is_moved_and_removed(client: ApiClient, name: str) -> None:
     write(client, name, 3)
     group = Group(client, name)

@@ -166,7 +166,7 @@ def test_the_hints_of_a_command_come_from_its_syntax() -> None:
     found = arguments_of(COMMANDS[b"TREAD"].syntax)
     assert [argument["name"] for argument in found] == [
         "key", "offset", "count", "milliseconds", "group", "retry-ms", "first", "n", "deadletters",
-        "withattempt", "withheaders", "withinfo",
+        "ordered", "withattempt", "withheaders", "withinfo",
     ]  # fmt: skip
     assert found[3] == {
         "name": "milliseconds",

@@ -46,6 +46,13 @@ LettersTo = Annotated[
         show_default=False,
     ),
 ]
+KeepOrder = Annotated[
+    bool,
+    typer.Option(
+        "--ordered",
+        help="Keep the order of each tag from now on: one waits until those before it are done.",
+    ),
+]
 
 
 class GroupSettings(NamedTuple):
@@ -54,6 +61,7 @@ class GroupSettings(NamedTuple):
     start: Literal["first", "last"] | int | dt.datetime | None
     max_pending: int | None
     dead_letters: bool | str | None
+    ordered: bool
 
     @classmethod
     def of(
@@ -62,19 +70,22 @@ class GroupSettings(NamedTuple):
         max_pending: int | None,
         dead_letters: bool | None,
         letters_to: str | None,
+        ordered: bool,
     ) -> GroupSettings:
         """Return what the options ask for; refuses what does not go together."""
-        if start is None and max_pending is None and dead_letters is None and letters_to is None:
+        given = (start, max_pending, dead_letters, letters_to, ordered or None)
+        if all(option is None for option in given):
             raise typer.BadParameter(
-                "give --start, --max-pending, --dead-letters, --no-dead-letters or "
-                "--dead-letters-to"
+                "give --start, --max-pending, --dead-letters, --no-dead-letters, "
+                "--dead-letters-to or --ordered"
             )
         if dead_letters is not None and letters_to is not None:
             raise typer.BadParameter(
                 "--dead-letters-to excludes --dead-letters and --no-dead-letters"
             )
         position = None if start is None else options.position(start)
-        return cls(position, max_pending, dead_letters if letters_to is None else letters_to)
+        letters = dead_letters if letters_to is None else letters_to
+        return cls(position, max_pending, letters, ordered)
 
     def check(self, where: str, name: str, group: str, there: Collection[str]) -> None:
         """Refuse to create a group that is there, or to change one that is not."""

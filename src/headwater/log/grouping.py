@@ -115,7 +115,9 @@ def read_with_info(
     """
     check_count(count)
     patience = check_block(block_ms)
-    taken = yield from read_now(group, count, Terms.of(retry_ms, expire_ms), with_info=True)
+    terms = Terms.of(retry_ms, expire_ms)
+    ordering.check_terms(group.options, count, terms.retry_ms)
+    taken = yield from read_now(group, count, terms, with_info=True)
     found = WithInfo(taken.messages, taken.first, taken.last)
     if found.messages or not count or not patience:
         return found

@@ -319,7 +319,8 @@ class GroupInfo:
     ``pending_since_ms`` that of the oldest pending one, None when there is none; of a message that
     is sealed, the time of the newest in its node. What is pending lies in ``pending_ranges``;
     ``due`` messages of it wait to be redelivered, counted in 128 ranges at most. ``redelivered``
-    counts since the group began. A ``paused`` group hands out nothing.
+    counts since the group began. A ``paused`` group hands out nothing. An ``ordered`` one keeps the
+    order of each tag.
     """
 
     name: str
@@ -344,3 +345,4 @@ class GroupInfo:
     due: int
     redelivered: int
     paused: bool = False
+    ordered: bool = False

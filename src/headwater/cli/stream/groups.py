@@ -14,6 +14,7 @@ from headwater.cli.group_settings import (
     GroupSettings,
     GroupStart,
     KeepLetters,
+    KeepOrder,
     LettersTo,
     MaxPending,
 )
@@ -94,6 +95,7 @@ def set_group(
     max_pending: MaxPending = None,
     dead_letters: KeepLetters = None,
     letters_to: LettersTo = None,
+    ordered: KeepOrder = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,7 +103,7 @@ def set_group(
 
     What is not named stays as it is.
     """
-    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to)
+    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
     with known_stream(store, name) as stream:
         groups = stream.info().groups
         wanted.check(f"stream {name!r}", name, group, groups)
@@ -110,6 +112,7 @@ def set_group(
             "first" if wanted.start is None else wanted.start,
             max_pending=wanted.max_pending,
             dead_letters=wanted.dead_letters,
+            ordered=wanted.ordered,
         )
         found.read(0)
         facts = found.info()
@@ -125,6 +128,7 @@ def terms_text(facts: GroupInfo) -> str:
     return (
         f"max pending {facts.max_pending or 'without limit'}, "
         f"dead letters {facts.dead_letters or 'are dropped'}"
+        f"{', in the order of each tag' if facts.ordered else ''}"
     )
 
 

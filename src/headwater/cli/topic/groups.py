@@ -14,6 +14,7 @@ from headwater.cli.group_settings import (
     GroupSettings,
     GroupStart,
     KeepLetters,
+    KeepOrder,
     LettersTo,
     MaxPending,
 )
@@ -108,6 +109,7 @@ def set_group(
     max_pending: MaxPending = None,
     dead_letters: KeepLetters = None,
     letters_to: LettersTo = None,
+    ordered: KeepOrder = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +117,7 @@ def set_group(
 
     It is set in every partition, and what is not named stays as it is.
     """
-    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to)
+    wanted = GroupSettings.of(start, max_pending, dead_letters, letters_to, ordered)
     with known_topic(store, name) as topic:
         groups = {one for facts in topic.info() for one in facts.groups}
         wanted.check(f"topic {name!r}", name, group, groups)
@@ -124,6 +126,7 @@ def set_group(
             "first" if wanted.start is None else wanted.start,
             max_pending=wanted.max_pending,
             dead_letters=wanted.dead_letters,
+            ordered=wanted.ordered,
         )
         found.read(0)
         partitions = found.info()

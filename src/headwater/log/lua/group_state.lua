@@ -45,7 +45,7 @@ redis.register_function{
          for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
          pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
          are due again, counted in 128 ranges at most), redelivered (messages, since it began), paused
-         (1 while nothing is handed out)
+         (1 while nothing is handed out), ordered (1 when the group keeps the order of each tag)
          error HW_NO_GROUP
 ]]
 local COUNTED_RANGES = 128
@@ -104,6 +104,7 @@ function looks.group(K, name)
     'due', due,
     'redelivered', tonumber(f[6] or 0),
     'paused', group.max_pending < 0 and 1 or 0,
+    'ordered', group.ordered and 1 or 0,
   }
 end
 

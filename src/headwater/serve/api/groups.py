@@ -72,8 +72,9 @@ class ExtendedView(View, frozen=True, kw_only=True):
 class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
     """How much a member takes, and how long it may hold it; null for ``ack_ms`` needs no acks.
 
-    ``start``, ``max_pending`` and ``dead_letters`` are of the group: the first counts when it is
-    new, the others from then on; ``dead_letters`` is true, false, or the name of a stream.
+    ``start``, ``max_pending``, ``dead_letters`` and ``ordered`` are of the group: the first counts
+    when it is new, the others from then on; ``dead_letters`` is true, false, or the name of a
+    stream. An ``ordered`` group hands out a message when those before it of its tag are done.
     """
 
     count: Count = 1
@@ -84,6 +85,7 @@ class GroupReadBody(msgspec.Struct, forbid_unknown_fields=True):
     start: Start = "first"
     max_pending: Annotated[int, Meta(ge=0, le=MAX_OFFSET)] | None = None
     dead_letters: bool | str | None = None
+    ordered: bool = False
 
 
 class OffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,6 +179,7 @@ async def read_group(call: ApiCall) -> GroupReadView:
         member=body.member,
         max_pending=body.max_pending,
         dead_letters=body.dead_letters,
+        ordered=body.ordered,
     )
     found = await member.read(
         body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms

@@ -168,6 +168,7 @@ async def read_topic_group(call: ApiCall) -> TopicGroupReadView:
         member=body.member,
         max_pending=body.max_pending,
         dead_letters=body.dead_letters,
+        ordered=body.ordered,
     )
     found = await member.read(
         body.count, block_ms=body.block_ms, ack_ms=body.ack_ms, expire_ms=body.expire_ms

@@ -30,6 +30,7 @@ async def read_group(
         member=session.name or None,
         max_pending=options.max_pending,
         dead_letters=options.dead_letters,
+        ordered=options.ordered,
     )
     bounds: list[int] = []
 
@@ -168,6 +169,7 @@ async def _group_info(group: AsyncGroup) -> dict[str, Any]:
         "dead": found.dead,
         "dead-letters": found.dead_letters,
         "max-pending": found.max_pending,
+        "ordered": found.ordered,
         "waiting": found.waiting,
         "members": dict(found.members),
     }

@@ -28,6 +28,7 @@ class ReadOptions:
     start: Start = "first"
     max_pending: int | None = None
     dead_letters: bool | None = None
+    ordered: bool = False
 
 
 def read_options(words: Words) -> ReadOptions:
@@ -57,6 +58,8 @@ def read_options(words: Words) -> ReadOptions:
                 found["max_pending"] = arguments.number()
             case "DEADLETTERS":
                 found["dead_letters"] = True
+            case "ORDERED":
+                found["ordered"] = True
             case _:
                 raise syntax_error()
     if "group" not in found and found.keys() & _OF_GROUPS:
@@ -64,7 +67,9 @@ def read_options(words: Words) -> ReadOptions:
     return ReadOptions(name, offset, count, **found)
 
 
-_OF_GROUPS: Final = {"retry_ms", "start", "max_pending", "dead_letters", "with_attempt"}
+_OF_GROUPS: Final = {
+    *("retry_ms", "start", "max_pending", "dead_letters", "ordered", "with_attempt"),
+}
 
 
 def start_of(word: bytes) -> Start:

@@ -154,8 +154,8 @@ STREAM_COMMANDS: Final = (
                 "Appends entries, all or none; returns the offset of the first.", twrite),
     RespCommand("TREAD", -4, Scope.READ, -1, "stream",
                 "key offset count [BLOCK milliseconds] [GROUP group] [RETRY retry-ms expire-ms] "
-                "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [WITHATTEMPT] "
-                "[WITHHEADERS] [WITHINFO]",
+                "[START FIRST|LAST|offset] [MAXPENDING n] [DEADLETTERS] [ORDERED] "
+                "[WITHATTEMPT] [WITHHEADERS] [WITHINFO]",
                 "Returns messages from an offset on, or those that a group hands out.", tread,
                 blocking=True, wider=_scope_of_read),
     RespCommand("TEVICT", 3, Scope.ADMIN, -1, "stream", "key offset",
