@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import time
 from pathlib import Path
 from typing import Self
 
 import sqlalchemy as sa
 
 from headwater import Headwater
+from headwater.metrics.history import (
+    OUTBOX,
+    STORE,
+    NewPoint,
+    Point,
+    Series,
+    keep_series,
+    write_points,
+)
 from headwater.outbox import Consumer, Outbox
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
+from tests.support.api import ApiClient
 
 _PLACES = ("Harbour", "Old Town", "Airport", "Station", "Museum", "Stadium")
 
@@ -46,7 +58,14 @@ class Showcase:
         runner.run_due()
         query = NotedQuery(name="daily", epoch=88, next={"rides": 23_100}, run="r")
         self._hw.store.run(note("4f1d0a6e-daily", "read", "rides", query))
+        self._fill_history()
         return self
+
+    def act(self, client: ApiClient) -> None:
+        """Change something as an operator does, for the audit."""
+        client.ask("PUT", "/v1/queues/reports/state", {"paused": True})
+        client.post("/v1/streams/rides/groups/totals/seek", {"to": 24_001})
+        client.post("/v1/streams/rides/evict", {"up_to": 3000})
 
     def __exit__(self, *_: object) -> None:
         self._engine.dispose()
@@ -62,8 +81,7 @@ class Showcase:
         rides = hw.stream("rides")
         for start in range(1, 24_001, 2000):
             rides.write_many([self._ride(n) for n in range(start, start + 2000)])
-        rides.evict(3000)
-        mail = rides.group("mail", dead_letters=True)
+        mail = rides.group("mail", member="mailer-1", dead_letters=True)
         mail.read(1, ack_ms=1000)  # the first read makes a group
         mail.seek(22_000)
         held = mail.read(1500, ack_ms=600_000)
@@ -71,11 +89,11 @@ class Showcase:
         for one in held[610:613]:
             mail.bury(one, error=ConnectionError("mail.example: 451 try again later"))
         mail.nack(*held[613:625])
-        mail.read(300, ack_ms=600_000)
-        totals = rides.group("totals")
+        rides.group("mail", member="mailer-2").read(300, ack_ms=600_000)
+        totals = rides.group("totals", member="totals-1")
         totals.read(1, ack_ms=1000)
         totals.seek(24_001)
-        invoices = rides.group("invoices")
+        invoices = rides.group("invoices", member="billing-1")
         invoices.read(1, ack_ms=1000)
         invoices.seek(18_500)
         invoices.read(400, ack_ms=600_000)
@@ -85,7 +103,7 @@ class Showcase:
         for name in ("payments", "drivers", "refunds"):
             stream = hw.stream(name)
             stream.write_many([self._ride(n) for n in range(900)])
-            stream.group("ledger").read(850)
+            stream.group("ledger", member="ledger-1").read(850)
 
     def _fill_queues(self) -> None:
         emails = self._hw.queue("emails")
@@ -94,9 +112,34 @@ class Showcase:
         taken = emails.pop(30, ack_ms=600_000)
         emails.bury(*taken[:2], error=TimeoutError("no answer in 30 s"))
         emails.ack(*taken[2:22])
-        reports = self._hw.queue("reports")
-        reports.push_many([b"monthly", b"weekly"])
-        reports.pause()
+        self._hw.queue("reports").push_many([b"monthly", b"weekly"])
+
+    def _fill_history(self) -> None:
+        """Write the last five minutes as a process that samples would have."""
+        now = int(time.time())
+        series: dict[Series, float] = {
+            STORE: 1.0,
+            OUTBOX: 0.02,
+            ("stream", "rides"): 0.9,
+            ("group", "rides", "mail"): 0.6,
+            ("group", "rides", "invoices"): 0.8,
+            ("queue", "emails"): 0.1,
+        }
+        points = []
+        for second in range(now - 290, now + 1):
+            wave = 1 + 0.3 * math.sin(second / 37) + self._dice.random() * 0.15
+            # Somebody restarts the members two minutes ago, and they catch up.
+            away = max(0.0, 45 - abs(second - (now - 130)))
+            for one, share in series.items():
+                rate, done = 1180 * wave * share, 1180 * wave * share * (1 - away / 60)
+                lag_s = 0.4 * wave + away * share
+                held = 320 * wave * share
+                point = Point(rate, done, rate * lag_s, lag_s, held, 1.5 * wave + away / 9)
+                points.append(NewPoint(one, 1, second, point))
+        run = self._hw.store.run
+        run(keep_series(dict.fromkeys(series, now * 1000), []))
+        for start in range(0, len(points), 300):
+            run(write_points("showcase", points[start : start + 300], 0))
 
     def _fill_outbox(self) -> None:
         outbox = Outbox(self._engine)

@@ -124,7 +124,7 @@ def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
         yield Alarm(
             "act",
             f"nobody streams the outbox, and {status.backlog:,} rows are staged",
-            "start headwater outbox run, or an App with a streamer",
+            "start headwater outbox stream, or an App with a streamer",
             "/outbox",
             "what a transaction staged is in the log soon",
             None if status.oldest_ms is None else now_ms - status.oldest_ms,
