@@ -75,7 +75,9 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
     """Check a key that is of the whole store."""
     name, part = found.name, found.part
     expected = _GLOBALS.get(name) if not part else None
-    if name == "history" and part:
+    if name == "processes" and part == b":seen":
+        expected = "zset"
+    elif name == "history" and part:
         expected = "hash" if part == b":series" else "string" if _RING.match(part) else None
     if expected is None:
         ledger.found(f"key {shown(found.key)}", "an object that it belongs to", "none", NOBODYS)
@@ -85,7 +87,7 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
 
 _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
-    **dict.fromkeys(("store", "timelines", "scrub", "queries", "history"), "hash"),
+    **dict.fromkeys(("store", "timelines", "scrub", "queries", "history", "processes"), "hash"),
 }
 # A ring of the history: seconds between points, and the series.
 _RING: Final = re.compile(rb":(?:1|10|60):\[")

@@ -17,6 +17,7 @@ from headwater.metrics.history import (
 )
 from headwater.store.call import Call
 from headwater.store.library import FORMAT, VERSION
+from headwater.store.presence import Presence, all_processes
 from headwater.store.record import COUNTS_MS, KEY, read_record
 from tests.support.failing_calls import FailingServer, Failure, Site
 
@@ -116,3 +117,23 @@ def test_every_call_of_the_functions_of_the_history_may_fail(failing: FailingSer
 
     failed = failing.fail_in_turn(prepare, operate, check)
     assert not failing.sites("store", files="history") - failed
+
+
+def test_every_call_of_the_functions_of_processes_may_fail(failing: FailingServer) -> None:
+    run, old, new = failing.hw.store.run, Presence("app", "old"), Presence("app", "new")
+
+    def prepare() -> None:
+        run(old.beat())
+
+    def operate(_: None) -> object:
+        run(new.beat())
+        run(old.leave())
+        return run(all_processes())
+
+    def check(_: None, __: Failure) -> None:
+        run(old.beat())
+        operate(None)
+        assert [one.note.name for one in run(all_processes())] == ["new"]
+
+    failed = failing.fail_in_turn(prepare, operate, check)
+    assert not failing.sites("store", files="processes") - failed

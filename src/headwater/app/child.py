@@ -68,6 +68,7 @@ class Child:
         self._waiting: list[Command] = []
         self._lags: dict[str, int | None] = {}
         self._trouble: str | None = None
+        self._target = ""
 
     def run(self) -> int:
         """Do what the supervisor says; returns the exit code."""
@@ -93,6 +94,7 @@ class Child:
         parts: list[Part] = []
         app: App | None = None
         try:
+            self._target = begin.target
             app = load_app(begin.target)
             given = app.places
             app.places = Places(begin.store or given.store, begin.db or given.db, given.profile)
@@ -111,7 +113,7 @@ class Child:
     def _work(self, app: App, parts: list[Part], assigned: Assign) -> int:
         mine = [part for part in parts if part.name in assigned.parts]
         resources = Resources(app.places)
-        runner = Runner(mine, resources)
+        runner = Runner(mine, resources, self._target)
         lagging = [part for part in mine if part.name in assigned.lags]
         with _counted(assigned):
             runner.start()

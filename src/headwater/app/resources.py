@@ -81,6 +81,16 @@ class Resources:
             return self._hw
 
     @property
+    def open_hw(self) -> Headwater | None:
+        """The client of the store if somebody has used it, and it is not closed."""
+        return self._hw
+
+    @property
+    def open_async_hw(self) -> AsyncHeadwater | None:
+        """The client of the event loop if it is connected."""
+        return self._async_hw
+
+    @property
     def engine(self) -> Engine:
         """The engine of the database; raises InvalidInput, DatabaseUnreachable, ExtraMissing."""
         with extra_needed("sql"):

@@ -7,27 +7,34 @@ is begun; what is not done in time is returned, so that nothing waits for its de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import select
+import sys
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from headwater.app.part_run import PartRun, PartState
 from headwater.app.parts import Part
 from headwater.app.resources import Resources
+from headwater.errors import HeadwaterError
 from headwater.serve.processes import loop_factory
 from headwater.stopping import AsyncStopSignal, StopSignal
+from headwater.store.presence import BEAT_S, FIRST_S, Presence, ReportedPart
 
 log = logging.getLogger("headwater.app")
 
 # How long cancelled handlers and the store have, at the end of a drain.
 _LAST_S = 6.0
+# How long a report waits for a store that is away.
+_BEAT_PATIENCE_S = 1.0
 
 
 class Runner:
     """The parts of one process, from ``start`` to ``finish``; it runs once."""
 
-    def __init__(self, parts: Iterable[Part], resources: Resources) -> None:
+    def __init__(self, parts: Iterable[Part], resources: Resources, name: str = "") -> None:
         self._resources = resources
         self._runs = [PartRun(part) for part in parts]
         self._stop = StopSignal()
@@ -39,6 +46,8 @@ class Runner:
         self._tasks_ended = StopSignal()
         # Set when nothing runs any more.
         self.ended = StopSignal()
+        self._presence = Presence("app", name or _program_name())
+        self._beater: threading.Thread | None = None
 
     def start(self) -> None:
         """Run all parts in threads of this process, and return."""
@@ -53,6 +62,9 @@ class Runner:
         self._left = len(runs) + also
         if not self._left:
             self.ended.set()
+        if runs:
+            self._beater = threading.Thread(target=self._beat, name="headwater-beat", daemon=True)
+            self._beater.start()
         for run in runs:
             self._start_thread(f"headwater-{run.part.name}", lambda run=run: self._run_thread(run))  # type: ignore[misc]
 
@@ -64,12 +76,17 @@ class Runner:
             for run in self._runs
             if run.part.is_async
         ]
+        beat = None if self._beater else asyncio.create_task(self._beat_async())
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if beat is not None:
+                beat.cancel()
+                await asyncio.gather(beat, return_exceptions=True)
+                await self._leave_async()
             await self._resources.close_async()
             self._tasks_ended.set()
 
@@ -114,11 +131,55 @@ class Runner:
 
     def close(self) -> None:
         """Close what the threads of the process share."""
+        if self._beater is not None:
+            self._stop.set()
+            self._beater.join(_LAST_S)
         self._resources.close()
 
     def states(self) -> list[PartState]:
         """Return what is known of each part."""
         return [run.state() for run in self._runs]
+
+    # ── Reports for those who watch: over connections that are there, or not at all ──────────
+
+    def _reports(self) -> list[ReportedPart]:
+        return [
+            ReportedPart(
+                one.name,
+                one.kind,
+                one.object,
+                one.status,
+                one.counts.done,
+                one.counts.failed,
+                one.restarts,
+                why=one.why or "",
+            )
+            for one in self.states()
+        ]
+
+    def _beat(self) -> None:
+        rest_s = FIRST_S
+        while not self._stop.wait(rest_s):
+            rest_s = BEAT_S
+            if (hw := self._resources.open_hw) is not None:
+                with contextlib.suppress(HeadwaterError):
+                    hw.store.run(self._presence.beat(self._reports()), _BEAT_PATIENCE_S)
+        if (hw := self._resources.open_hw) is not None:
+            with contextlib.suppress(HeadwaterError):
+                hw.store.run(self._presence.leave(), _BEAT_PATIENCE_S)
+
+    async def _beat_async(self) -> None:
+        await asyncio.sleep(FIRST_S)
+        while True:
+            if (hw := self._resources.open_async_hw) is not None:
+                with contextlib.suppress(HeadwaterError):
+                    await hw.store.run(self._presence.beat(self._reports()), _BEAT_PATIENCE_S)
+            await asyncio.sleep(BEAT_S)
+
+    async def _leave_async(self) -> None:
+        if (hw := self._resources.open_async_hw) is not None:
+            with contextlib.suppress(HeadwaterError):
+                await hw.store.run(self._presence.leave(), _BEAT_PATIENCE_S)
 
     # ── One part ─────────────────────────────────────────────────────────────────────────────
 
@@ -183,6 +244,10 @@ class Runner:
             return call()
 
         return asyncio.run_coroutine_threadsafe(there(), loop).result(_LAST_S)
+
+
+def _program_name() -> str:
+    return Path(sys.argv[0]).name or "python"
 
 
 def _run_loop(run: Callable[[], object]) -> None:

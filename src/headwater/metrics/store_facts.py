@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 from headwater.errors import HeadwaterError
 from headwater.metrics.sweeps import StoreWatch
 from headwater.store.doctor import DoctorReport, examine
+from headwater.store.presence import SeenProcess, all_processes
 
 # What is this young is returned as it is.
 _FRESH_S: Final = 10.0
 _EXAMINED_S: Final = 60.0
+_SEEN_S: Final = 4.0
 _FIELD: Final = re.compile(rb"^(\w+):(.*?)\r?$", re.MULTILINE)
 _SLOW_CALLS: Final = "32"
 
@@ -49,6 +51,7 @@ class StoreFacts:
         self._watch = watch
         self._url = store_url
         self._servers: tuple[float, ServerFacts | None] = (-float("inf"), None)
+        self._processes: tuple[float, list[SeenProcess]] = (-float("inf"), [])
         self._examined_at = -float("inf")
         self._report: DoctorReport | None = None
         self._examining: asyncio.Task[None] | None = None
@@ -63,6 +66,14 @@ class StoreFacts:
                 facts = None
             self._servers = (self._watch.clock(), facts)
         return facts
+
+    async def processes(self) -> list[SeenProcess]:
+        """Return the processes that report themselves to the store."""
+        asked_at, found = self._processes
+        if self._watch.clock() - asked_at > _SEEN_S:
+            found = await self._watch.hw.store.run(all_processes())
+            self._processes = (self._watch.clock(), found)
+        return found
 
     def report(self) -> DoctorReport | None:
         """Return what the doctor found last; None until the first examination is over.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.errors import HeadwaterError
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.exposition import Page
 from headwater.metrics.objects import add_instances
@@ -31,6 +35,7 @@ from headwater.serve.api.tails import Tails
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
+from headwater.store.presence import BEAT_S, FIRST_S, Presence
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
@@ -100,6 +105,28 @@ async def open_api(
 
 
 @asynccontextmanager
+async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
+    """Report this process among those that use the store, as long as the block runs."""
+    presence = Presence("server", Path(sys.argv[0]).name or "python")
+
+    async def beat() -> None:
+        await asyncio.sleep(FIRST_S)
+        while True:
+            with suppress(HeadwaterError):
+                await hw.store.run(presence.beat(), 1.0)
+            await asyncio.sleep(BEAT_S)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        with suppress(HeadwaterError):
+            await hw.store.run(presence.leave(), 1.0)
+
+
+@asynccontextmanager
 async def _answering(
     settings: ApiSettings,
     hw: AsyncHeadwater,
@@ -147,6 +174,8 @@ async def _answering(
     async with AsyncExitStack() as opened:
         opened.push_async_callback(watch.close)
         opened.push_async_callback(facts.close)
+        if not settings.read_only:
+            await opened.enter_async_context(_reporting(hw))
         if settings.history and not settings.read_only:
             staged = None if database is None else database.staged
             recorder = HistoryRecorder(watch, settings.history, staged)

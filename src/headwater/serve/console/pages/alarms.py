@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.log.types import GroupInfo, StreamInfo
@@ -11,6 +11,7 @@ from headwater.metrics.sweeps import StoreSample
 from headwater.queue.types import QueueStats
 from headwater.serve.console.links import group_link, queue_link, stream_link
 from headwater.store.doctor import DoctorReport
+from headwater.store.presence import SeenProcess
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.
@@ -41,9 +42,12 @@ def alarms_of(
     facts: ServerFacts | None,
     report: DoctorReport | None,
     outbox: Status | None,
+    processes: Sequence[SeenProcess] = (),
 ) -> list[Alarm]:
     """Return all alarms, what needs an act first, and of these the oldest first."""
     found = [*_of_store(facts, report), *_of_outbox(outbox, sample.now_ms)]
+    for process in processes:
+        found += _of_process(process)
     for stream, group in sample.groups:
         found += _of_group(stream, group, sample.now_ms)
     for info in sample.streams:
@@ -129,6 +133,29 @@ def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
             "what a transaction staged is in the log soon",
             None if status.oldest_ms is None else now_ms - status.oldest_ms,
         )
+
+
+def _of_process(process: SeenProcess) -> Iterator[Alarm]:
+    note = process.note
+    who = f"{note.name} (process {note.pid} on {note.host})"
+    if process.is_silent:
+        yield Alarm(
+            "look",
+            f"{who} reports nothing any more",
+            "look whether it runs; it is forgotten after ten minutes",
+            "/processes",
+            "messages are handled in time",
+            process.seen_ms,
+        )
+    for part in note.parts:
+        if part.why and part.status != "running":
+            yield Alarm(
+                "act",
+                f"{part.name} of {who} died: {part.why}",
+                "see its log; it is started again by itself, later each time",
+                "/processes",
+                "messages are handled in time",
+            )
 
 
 def _of_store(facts: ServerFacts | None, report: DoctorReport | None) -> Iterator[Alarm]:

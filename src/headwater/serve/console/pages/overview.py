@@ -39,12 +39,14 @@ async def show_overview(call: PageCall) -> Context:
     whole = call.grant.everywhere(Scope.READ)
     facts = await call.served.facts.servers() if whole else None
     report = call.served.facts.report() if whole else None
+    processes = await call.served.facts.processes() if whole else []
     rows = lagging(sample)
     # What renews itself beside the charts asks for the rest of the page only.
     charts = [] if call.query.get("part") == "now" else await store_charts(call, worst_of(rows))
+    outbox = await _outbox(call) if whole else None
     sparks = await _sparks(call, rows[:_SPARKS])
     return {
-        "alarms": alarms_of(sample, facts, report, await _outbox(call) if whole else None),
+        "alarms": alarms_of(sample, facts, report, outbox, processes),
         "messages": sum(stream.last for stream in sample.streams),
         "bytes": sum(stream.bytes for stream in sample.streams),
         "pending": sum(row.point.pending for row in rows if row.kind in ("group", "queue")),
@@ -58,6 +60,7 @@ async def show_overview(call: PageCall) -> Context:
         "step": step_of(call),
         "facts": facts,
         "report": report,
+        "processes": processes,
         "kept": await call.served.history.kept() if whole else None,
         "sampled_s": call.served.watch.clock() - sample.at,
     }

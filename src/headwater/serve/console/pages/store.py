@@ -44,6 +44,13 @@ async def show_audit(call: PageCall) -> Context:
     return {"notes": notes[::-1], "older": start if start > info.first else None}
 
 
+async def show_processes(call: PageCall) -> Context:
+    """Show the processes that report themselves: servers, and applications with their parts."""
+    if not call.grant.everywhere(Scope.READ):
+        raise Refused(403, "this concerns the whole store; sign in with a token for all names (*)")
+    return {"processes": await call.served.facts.processes()}
+
+
 async def show_store(call: PageCall) -> Context:
     """Show what the store promises, by its settings and its state."""
     if not call.grant.everywhere(Scope.READ):

@@ -22,7 +22,7 @@ from headwater.serve.console.pages.pipelines import (
     show_timed_job,
 )
 from headwater.serve.console.pages.queues import show_queue, show_queues
-from headwater.serve.console.pages.store import show_audit, show_lists, show_store
+from headwater.serve.console.pages.store import show_audit, show_lists, show_processes, show_store
 from headwater.serve.console.pages.stream import (
     show_stream,
     show_stream_groups,
@@ -50,6 +50,7 @@ NAVIGATION: Final = (
     ("Dirty lists", "/lists", "l"),
     ("Outbox", "/outbox", "b"),
     ("Spark", "/spark", "p"),
+    ("Processes", "/processes", "w"),
     ("Timed jobs", "/timed", "t"),
     ("Dead letters", "/dead", "d"),
     ("Audit", "/audit", "a"),
@@ -74,6 +75,7 @@ PAGES: Final = (
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
     ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
     ConsolePage("/spark", show_spark, "spark.html", "Spark"),
+    ConsolePage("/processes", show_processes, "processes.html", "Processes"),
     ConsolePage("/timed", show_timed, "timed.html", "Timed jobs"),
     ConsolePage("/timed/{job}", show_timed_job, "timed_job.html", "Timed jobs"),
     ConsolePage("/dead", show_dead, "dead.html", "Dead letters"),

@@ -1,0 +1,45 @@
+--[[
+  hw_process_note: a process that uses the store is here, and does this; or it goes.
+  KEYS   1 the record of processes
+  ARGV   1 the process   2 the facts, in JSON; '' when it goes   3 ms of silence after which others are forgotten
+  Reply  1
+]]
+redis.register_function{
+  function_name = 'hw_process_note',
+  callback = function(keys, args)
+    local P, process, facts, now = keys[1], args[1], args[2], server_ms()
+    local gone = redis.call('ZRANGE', P .. ':seen', '-inf', digits(now - tonumber(args[3])), 'BYSCORE')
+    if facts == '' then gone[#gone + 1] = process end
+    for _, one in ipairs(gone) do
+      redis.call('HDEL', P, one)
+      redis.call('ZREM', P .. ':seen', one)
+    end
+    if facts ~= '' then
+      redis.call('HSET', P, process, facts)
+      redis.call('ZADD', P .. ':seen', digits(now), process)
+    end
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_process_list: which processes were seen.
+  KEYS   1 the record of processes
+  Reply  { server's ms, process, ms when it was seen, its facts, ... }
+]]
+redis.register_function{
+  function_name = 'hw_process_list',
+  callback = function(keys)
+    local P, reply = keys[1], { server_ms() }
+    local seen = redis.call('ZRANGE', P .. ':seen', 0, -1, 'WITHSCORES')
+    for i = 1, #seen, 2 do
+      local facts = redis.call('HGET', P, seen[i])
+      if facts then
+        reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = seen[i], tonumber(seen[i + 1]), facts
+      end
+    end
+    return reply
+  end,
+  flags = { 'no-writes' },
+}

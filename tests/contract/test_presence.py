@@ -1,0 +1,144 @@
+"""Processes that use a store report themselves, and are seen while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+import headwater
+from headwater import App, Delivery, Headwater
+from headwater.serve.console.service import Console
+from headwater.store.presence import (
+    FORGOTTEN_MS,
+    KEY,
+    SILENT_MS,
+    Presence,
+    ReportedPart,
+    SeenProcess,
+    all_processes,
+)
+from tests.support.api import ApiServer
+from tests.support.console import EVIL
+from tests.support.servers import Server, until
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hw(server: Server) -> Iterator[Headwater]:
+    with headwater.connect(server.url) as hw:
+        yield hw
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("app.runner", "serve.api.opening"):
+        monkeypatch.setattr(f"headwater.{module}.FIRST_S", 0.01)
+        monkeypatch.setattr(f"headwater.{module}.BEAT_S", 0.05)
+
+
+def seen(hw: Headwater, kind: str = "app") -> list[SeenProcess]:
+    return [one for one in hw.store.run(all_processes()) if one.note.kind == kind]
+
+
+def test_an_application_reports_its_parts_while_it_runs(server: Server, hw: Headwater) -> None:
+    name = f"rides-{secrets.token_hex(4)}"
+    app = App(store=server.url)
+
+    @app.worker(queue=name)
+    def mail(job: Delivery) -> None: ...
+
+    hw.queue(name).push_many([b"v"] * 20)
+    app.start()
+    try:
+        (process,) = until(
+            lambda: [one for one in seen(hw) if one.note.parts and one.note.parts[0].done == 20]
+        )
+        (part,) = process.note.parts
+        assert (part.name, part.status, part.failed) == ("mail", "running", 0)
+        assert name in part.object
+        assert not process.is_silent
+    finally:
+        app.stop()
+    assert seen(hw) == []
+
+
+def test_an_application_of_async_parts_reports_by_its_loop(server: Server, hw: Headwater) -> None:
+    name = f"rides-{secrets.token_hex(4)}"
+    app = App(store=server.url)
+
+    @app.worker(queue=name)
+    async def mail(job: Delivery) -> None: ...
+
+    hw.queue(name).push(b"v")
+
+    async def live() -> None:
+        async with app.lifespan():
+            while not await asyncio.to_thread(seen, hw):
+                pass
+
+    asyncio.run(asyncio.wait_for(live(), 30))
+    assert seen(hw) == []
+
+
+def test_a_server_reports_itself_and_shows_who_does(server: Server, hw: Headwater) -> None:
+    other = Presence("app", f"shop:app{EVIL}")
+    hw.store.run(other.beat([ReportedPart("mail", "worker", EVIL, "resting", 5, 2, why=EVIL)]))
+    with ApiServer(server.url, front=Console) as api:
+        until(lambda: seen(hw, "server"))
+        page = api.client().get("/console/processes").body.decode()
+        assert "<script>alert" not in page
+        assert f"shop:app{EVIL}" in html.unescape(page)
+        alarms = html.unescape(api.client().get("/console").body.decode())
+        assert "mail of shop:app" in alarms
+    assert seen(hw, "server") == []
+    hw.store.run(other.leave())
+
+
+def test_a_read_only_server_reports_nothing(server: Server, hw: Headwater) -> None:
+    with ApiServer(server.url, front=Console, read_only=True) as api:
+        for _ in range(20):
+            assert api.client().get("/console/processes").status == 200
+        assert seen(hw, "server") == []
+
+
+def test_a_process_that_was_killed_is_silent_and_then_forgotten(
+    server: Server, hw: Headwater
+) -> None:
+    killed, living = Presence("app", "killed"), Presence("app", "living")
+    hw.store.run(killed.beat())
+    (process,) = seen(hw)
+    assert not process.is_silent
+    assert process._replace(now_ms=process.seen_ms + SILENT_MS + 1).is_silent
+    with server.client() as raw:
+        raw.zadd(f"{KEY}:seen", {process.id: process.seen_ms - FORGOTTEN_MS - 1})
+    hw.store.run(living.beat())
+    assert [one.note.name for one in seen(hw)] == ["living"]
+    hw.store.run(living.leave())
+
+
+def test_rates_are_those_between_two_reports(hw: Headwater) -> None:
+    times = iter((0.0, 5.0))
+    presence = Presence("app", "rated", lambda: next(times))
+    hw.store.run(presence.beat([ReportedPart("mail", done=100)]))
+    hw.store.run(presence.beat([ReportedPart("mail", done=150)]))
+    (process,) = seen(hw)
+    assert process.note.parts[0].per_s == 10.0
+    hw.store.run(presence.leave())
+    hw.store.run(presence.leave())
+    assert seen(hw) == []
+
+
+def test_a_scrub_knows_the_record_of_processes(hw: Headwater) -> None:
+    presence = Presence("server", "scrubbed")
+    hw.store.run(presence.beat())
+    assert hw.scrub(kinds=["store"]).defects == ()
+    hw.store.run(presence.leave())
