@@ -6,6 +6,8 @@ The bare handler is one of starlette and uvicorn that does one XADD for each req
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import resource
@@ -13,7 +15,7 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -88,6 +90,30 @@ def batches(hw: headwater.Headwater, port: int, rounds: int) -> list[Row]:
         Row.of("HTTP JSON batches of 1000, events/s, write_many", "off", *json_, 0.3, 0.5),
         Row.of("HTTP Arrow batches of 1000, events/s, append", "off", *arrow, 0.7, 0.9),
     ]
+
+
+def scan(hw: headwater.Headwater, port: int, rounds: int) -> Row:
+    """Measure a read of many messages as Arrow against a scan by the library."""
+    stream = hw.stream("library")
+    total = stream.info().length
+    path = f"/v1/streams/library/messages?count={total}"
+
+    def over_http() -> None:
+        line = http.client.HTTPConnection("127.0.0.1", port)
+        line.request("GET", path, headers={"Accept": "application/vnd.apache.arrow.stream"})
+        with contextlib.closing(line), line.getresponse() as reply:
+            check(batch.num_rows for batch in pa.ipc.open_stream(reply))
+
+    def check(rows: Iterable[int]) -> None:
+        if sum(rows) != total:
+            raise RuntimeError("a scan has missed something")
+
+    figures = interleave(
+        lambda: rate(total, over_http),
+        lambda: rate(total, lambda: check(batch.num_rows for batch in stream.scan())),
+        rounds,
+    )
+    return Row.of("HTTP Arrow read of a stream, messages/s, scan", "off", *figures, 0, 0)
 
 
 def singles(native: redis.Redis, port: int, rounds: int, seconds: float) -> Row:
@@ -202,7 +228,8 @@ def run(rounds: int, seconds: float, tails: int) -> list[Row]:
         words += [f"127.0.0.1:{port}", "--store", socket_url(native)]
         words += ["--max-connections", str(4 * tails + 200)]
         with program(words, port) as process:
-            rows = [*batches(hw, port, rounds), singles(native, port, rounds, seconds)]
+            rows = [*batches(hw, port, rounds), scan(hw, port, rounds)]
+            rows.append(singles(native, port, rounds, seconds))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 rows += runner.run(waking(native, port, process.pid, tails, rounds))
         return rows

@@ -20,6 +20,8 @@ from headwater.log.runs import SCHEMA
 from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")
+# Behind the last message: no further metadata follows.
+_END_OF_STREAM: Final = struct.pack("<II", 0xFFFFFFFF, 0)
 # What most clients send.
 _USUAL: Final = pa.schema([("tag", pa.string()), ("value", pa.binary())])
 
@@ -159,48 +161,17 @@ def _field(buffer: bytes, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-class _Sink:
-    """A file that hands out what was written to it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        self._pieces.append(bytes(data))
-        return len(self._pieces[-1])
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
-
-
 async def arrow_pieces(
     batches: AsyncIterator[pa.RecordBatch], most: int, schema: pa.Schema = SCHEMA
 ) -> AsyncGenerator[bytes, None]:
     """Yield record batches as an Arrow IPC stream, of so many rows at most."""
-    sink = _Sink()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        async for batch in batches:
-            part = batch.slice(0, most)
-            writer.write_batch(part)
-            most -= part.num_rows
-            yield sink.take()
-            if not most:
-                break
-    yield sink.take()
+    head = schema.serialize().to_pybytes()
+    async for batch in batches:
+        part = batch.slice(0, most) if batch.num_rows > most else batch
+        most -= part.num_rows
+        # The message of a batch is the same in a stream as alone.
+        yield head + memoryview(part.serialize())
+        head = b""
+        if not most:
+            break
+    yield head + _END_OF_STREAM
