@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         Reserved,
         ShardStats,
     )
+    from headwater.limiting import Limits
     from headwater.log.group import Group
     from headwater.log.housekeeping import Kept
     from headwater.log.replaying import Replayed
@@ -192,6 +193,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "LetterFilter",
+    "Limits",
     "Listed",
     "LogError",
     "LostFuture",
@@ -292,6 +294,7 @@ _HOMES = {
         "ShardStats",
     ),
     "headwater.log.housekeeping": ("Kept",),
+    "headwater.limiting": ("Limits",),
     "headwater.log.group": ("Group",),
     "headwater.log.replaying": ("Replayed",),
     "headwater.log.stream": ("Stream",),

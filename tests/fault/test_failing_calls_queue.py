@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headwater import Delivery, Queue
+from headwater import Delivery, Limits, Queue
+from headwater.limiting import NO_LIMITS
 from tests.support import queue_cases as cases
 from tests.support.failing_calls import FailingServer, Failure
 from tests.support.queue_books import audit, contents, counts_of, keys_of
@@ -21,13 +22,14 @@ from tests.support.queue_cases import LONG_MS, Case, Deed
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 ALL, SOME = slice(None), slice(1, 3)
+LIMITS = Limits(max_in_flight=1000, rate="1000000/s burst 1000")
 restarting = pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
 
 
 # Each of these has a neighbour that passes nearly the same calls.
 LATER = {
     *(f"fail {ALL} 0", f"fail {SOME} None", "fail for the last time"),
-    *("fail to waiters", "why letters failed"),
+    *("fail to waiters", "why letters failed", "take limits off", "wait for a token"),
 }
 
 
@@ -86,6 +88,8 @@ WHOLE: dict[str, Trial] = {
     "fail for the last time": Trial(cases.failed_twice, cases.fail(ALL, LONG_MS)),
     "ack the rest": Trial(cases.ack_one, cases.settle("ack", ALL)),
     "nack what varies": Trial(cases.vary, cases.settle("nack", ALL, delay_ms=LONG_MS)),
+    "pop within limits": Trial(cases.limit(LIMITS), cases.pop(20, LONG_MS)),
+    "set limits": Trial(cases.nothing, cases.limit(LIMITS)),
     "configure": Trial(cases.nothing, lambda case: case.queue.configure(max_attempts=2)),
     "look": Trial(cases.nothing, cases.look),
     "look at what varies": Trial(cases.vary, cases.look),
@@ -120,6 +124,9 @@ STEPS: dict[str, Trial] = {
     "leave": Trial(cases.served, lambda case: case.leave("first", 2)),
     "nack to waiters": Trial(cases.two_wait, cases.settle("nack", SOME)),
     "redrive to waiters": Trial(cases.two_wait, lambda case: case.queue.redrive()),
+    "wait for a token": Trial(cases.without_tokens, lambda case: case.wait("w")),
+    "ack to one who waits": Trial(cases.waits_for_a_slot, cases.settle("ack", SOME)),
+    "take limits off": Trial(cases.waits_for_a_slot, cases.limit(NO_LIMITS)),
     "pause": Trial(cases.two_wait, lambda case: case.queue.pause()),
     "resume": Trial(cases.pause, lambda case: case.queue.resume()),
 }
@@ -135,6 +142,7 @@ def go_on(case: Case) -> None:
     """Let a client take everything out that can be: each message once, and the counts end at 0."""
     hw, queue = case.hw, case.queue
     queue.resume()
+    queue.limit(NO_LIMITS)
     expected = sorted(
         row[0] for row in contents(queue) if row[1] == "ready" and row[0] != b"mortal"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from headwater import Delivery, Headwater, Queue
+from headwater import Delivery, Headwater, Limits, Queue
 from headwater.failures import Failure
 from headwater.queue import dead_letters
 from headwater.queue.handles import QueueHandle
@@ -134,6 +134,23 @@ def poked(case: Case) -> None:
     two_wait(case)
     case.queue.push(b"soon", delay_ms=2)
     let_pass(case.hw, 3)
+
+
+def limit(limits: Limits) -> Deed:
+    return lambda case: case.queue.limit(limits)
+
+
+def waits_for_a_slot(case: Case) -> None:
+    """As many messages are held as may be, others are ready, and a consumer waits."""
+    limit(Limits(max_in_flight=len(case.held)))(case)
+    case.wait("first", 2)
+
+
+def without_tokens(case: Case) -> None:
+    """Nothing is handed out for hours, though there is something."""
+    limit(Limits(rate="1/h burst 2"))(case)
+    case.held += case.queue.pop(2, ack_ms=LONG_MS)
+    case.before = contents(case.queue)
 
 
 def vary(case: Case) -> None:

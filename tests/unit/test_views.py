@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 import headwater
 from headwater import views
 from headwater.ick import types as ick_types
+from headwater.limiting import NO_LIMITS, Limits
 from headwater.log import types as log_types
 from headwater.log.housekeeping import Kept
 from headwater.queue import types as queue_types
@@ -105,6 +106,8 @@ def sample(hint: Any, full: bool) -> Any:
         if issubclass(origin, Mapping):
             return dict([items]) if items else {}
         return (tuple if origin is tuple else list)(items)
+    if hint is Limits:
+        return Limits(2, 3, "4/5s", "6/m burst 7") if full else NO_LIMITS
     if fields := get_type_hints(hint) if hasattr(hint, "__annotations__") else None:
         found = {name: sample(one, full) for name, one in fields.items()}
         return hint(**{name: one for name, one in found.items() if one is not UNSET})

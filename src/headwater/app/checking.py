@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from headwater.app.parts import Fault, Part
 from headwater.app.resources import Resources
+from headwater.app.worker_part import WorkerPart
 from headwater.errors import AppRefused, HeadwaterError
+from headwater.limiting import Limits
 
 
 def check_parts(parts: Sequence[Part], resources: Resources) -> list[Fault]:
@@ -33,7 +35,25 @@ def check_parts(parts: Sequence[Part], resources: Resources) -> list[Fault]:
                 faults += part.check(resources)
             except HeadwaterError as error:
                 faults.append(Fault(part.name, str(error)))
+    faults += _conflicting_limits(parts)
     return list(dict.fromkeys(faults))
+
+
+def _conflicting_limits(parts: Sequence[Part]) -> Iterator[Fault]:
+    """Name workers that declare different limits of one group or queue, which has only one."""
+    declared: dict[tuple[str, str], tuple[str, Limits]] = {}
+    for part in parts:
+        limits = part.options.get("limits") if isinstance(part, WorkerPart) else None
+        if not isinstance(part, WorkerPart) or limits is None:
+            continue
+        other, theirs = declared.setdefault((part.source.kind, part.object), (part.name, limits))
+        if theirs != limits:
+            yield Fault(
+                part.name,
+                f"it declares the limits {limits} of {part.source.kind} {part.object}, and {other} "
+                f"declares {theirs}; all workers of a group or queue share its limits: give both "
+                "the same",
+            )
 
 
 def refuse_faults(faults: Sequence[Fault]) -> None:

@@ -9,6 +9,7 @@ from headwater.app.worker_part import Backoff
 from headwater.inputs import Span
 
 if TYPE_CHECKING:
+    from headwater.limiting import Limits
     from headwater.log.handles import Start
     from headwater.log.topic_groups import TopicStart
 
@@ -47,6 +48,7 @@ class WorkerDeclaration(TypedDict, total=False):
     backoff: Backoff
     backoff_ms: Span
     longest_backoff_ms: Span
+    limits: Limits
 
 
 class GroupDeclaration(WorkerDeclaration, total=False):

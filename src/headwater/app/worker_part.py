@@ -86,12 +86,15 @@ class WorkerPart(Part):
 
     def _try_options(self, hw: Headwater) -> None:
         """Make a worker that is never run: it refuses what it cannot work by."""
+        from headwater.workers.declared_limits import check_limits
+
         # Names are checked before; the options of workers are the same in both kinds.
         if self.source.kind == "queue":
             _sync_worker(hw.queue("check"), _stand_in, self.options)
         else:
             group = hw.stream("check").group("check", **self.group_options)
             _sync_worker(group, _stand_in, self.options)
+            check_limits(self.options.get("limits"), topic=self.source.kind == "topic")
 
     def _missing(self, hw: Headwater) -> Iterator[Fault]:
         """Name objects that are not there, or are of another kind."""

@@ -31,7 +31,7 @@ def nack(group: GroupHandle, offsets: Iterable[Offsets], delay_ms: Duration) -> 
 def extend(group: GroupHandle, offsets: Iterable[Offsets], retry_ms: Duration) -> Operation[int]:
     """Put the redelivery of pending messages off to ``retry_ms`` from now; returns how many."""
     retry_ms = check_ms(retry_ms, DEADLINE, 1)
-    return (yield from on_ranges(group, "hw_group_postpone", (retry_ms,), offsets))
+    return (yield from on_ranges(group, "hw_group_postpone", (f"+{retry_ms}",), offsets))
 
 
 def skip(group: GroupHandle, created: bytes, holes: list[tuple[int, int]]) -> Operation[None]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Generic, Literal, Unpack, overload
 from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import acks, dead_letters, failing, grouping, letter_walks, pausing
+from headwater.limiting import Limits
+from headwater.log import acks, dead_letters, failing, grouping, letter_walks, limiting, pausing
 from headwater.log.ack_arguments import Letters, Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_LETTERS, MAX_READ
@@ -179,6 +180,14 @@ class Group(Generic[D]):
     def remove(self) -> bool:
         """Remove the group; retention no longer waits for it. Returns whether it existed."""
         return self._run(grouping.remove(self._handle))
+
+    def limit(self, limits: Limits) -> Limits:
+        """Set what the group may hand out, to all members; returns the limits before.
+
+        ``Limits`` says what each means; what it does not limit is not limited any more. They count
+        from now on, also for messages that members already have.
+        """
+        return self._run(limiting.limit(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[int]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.

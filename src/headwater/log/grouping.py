@@ -167,7 +167,7 @@ def read_now(
     messages: list[Message] = []
     first = last = 0
     wish: tuple[Argument, ...] = ("1",) if with_info else ()
-    if group.options.ordered:
+    if group.options.ordered or group.to_order:
         wish = yield from ordering.first_wish(group, count, with_info)
     while True:
         held = group.stream.held

@@ -37,7 +37,7 @@ def first_wish(group: GroupHandle, count: int, with_info: bool) -> Operation[tup
     """Return what a read asks for beside messages; it notes tags when there may be too few."""
     if group.to_order and group.ahead < count:
         return (yield from next_wish(group, group.to_order, with_info))
-    return ("1" if with_info else "", "1", _owned(group))
+    return ("1" if with_info else "", "1" if group.options.ordered else "", _owned(group))
 
 
 def next_wish(

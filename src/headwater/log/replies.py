@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from headwater.limiting import Limits
 from headwater.log.types import GroupInfo, Retention, StreamInfo
 
 Reply: TypeAlias = Sequence[Any]
@@ -254,5 +255,6 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "tuple[str, ...]": lambda texts: tuple(text.decode() for text in texts),
     "tuple[tuple[int, int], ...]": lambda numbers: tuple(rows(numbers, 2)),
     "dict[str, int]": lambda pairs: {name.decode(): int(n) for name, n in rows(pairs, 2)},
+    "Limits": Limits.of_stored,
     "Retention": lambda reply: record(Retention, reply),
 }

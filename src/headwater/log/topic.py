@@ -11,7 +11,8 @@ from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
-from headwater.log import node, topic_groups, topic_reading, topics
+from headwater.limiting import Limits
+from headwater.log import limiting, node, topic_groups, topic_reading, topics
 from headwater.log.ack_arguments import InTopic, LettersInTopic
 from headwater.log.entries import Entry, batch_of_entries
 from headwater.log.limits import MAX_LETTERS, MAX_READ, check_count
@@ -296,6 +297,14 @@ class TopicGroup(Generic[D]):
     def remove(self) -> bool:
         """Remove the group from every partition; returns whether it existed."""
         return self._run(topic_groups.remove(self._handle))
+
+    def limit(self, limits: Limits) -> Limits:
+        """Set what the group may hand out of each tag, to all members; returns the limits before.
+
+        Raises InvalidInput for limits in all, which nobody could keep: partitions may be on several
+        servers.
+        """
+        return self._run(limiting.limit_in_topic(self._handle, limits))
 
     def keep_order(self, owned: Callable[[], list[tuple[int, int]]] | None = None) -> None:
         """Have the group keep the order of each tag from its next read on; workers call this.

@@ -9,6 +9,7 @@ from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
+from headwater.limiting import Limits
 from headwater.queue import acks, dead_letters, failing, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.dead_letters import OneQueueLetter
@@ -181,6 +182,10 @@ class AsyncQueue(Generic[D]):
         return await self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
+
+    async def limit(self, limits: Limits) -> Limits:
+        """Set what the queue may hand out, to all consumers; returns the limits before."""
+        return await self._run(upkeep.limit(self._handle, limits))
 
     async def pause(self) -> bool:
         """Hand out nothing until ``resume``; returns whether that changed anything."""

@@ -9,6 +9,7 @@ from headwater.codecs import D
 from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
+from headwater.limiting import Limits
 from headwater.queue import acks, dead_letters, failing, inspecting, popping, pushing, upkeep
 from headwater.queue.acks import Deliveries
 from headwater.queue.dead_letters import OneQueueLetter
@@ -216,6 +217,14 @@ class Queue(Generic[D]):
         return self._run(
             upkeep.configure(self._handle, max_attempts, backoff, backoff_ms, longest_backoff_ms)
         )
+
+    def limit(self, limits: Limits) -> Limits:
+        """Set what the queue may hand out, to all consumers; returns the limits before.
+
+        ``Limits`` says what each means; what it does not limit is not limited any more. Messages of
+        a queue have no key: raises InvalidInput for limits per key.
+        """
+        return self._run(upkeep.limit(self._handle, limits))
 
     def pause(self) -> bool:
         """Hand out nothing until ``resume``; pushes and acks go on. Returns whether it changed."""

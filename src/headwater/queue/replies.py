@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from headwater.limiting import Limits
 from headwater.queue.types import QueueSettings
 
 Reply: TypeAlias = Sequence[Any]
@@ -144,6 +145,7 @@ def stats_of(reply: Reply) -> dict[str, Any]:
         "settings": settings_of(found["settings"]),
         "waits": tuple(found["waits"][:-1]),
         "waited_ms": found["waits"][-1],
+        "limits": Limits.of_stored(found["limits"]),
         "due": [(int(due[i]), due[i + 1].decode()) for i in range(0, len(due), 2)],
     }
 

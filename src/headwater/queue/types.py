@@ -11,6 +11,7 @@ from headwater.codecs import D, or_raise, shown
 from headwater.errors import Undecodable
 from headwater.failures import Cause
 from headwater.headers import NO_HEADERS, Headers
+from headwater.limiting import NO_LIMITS, Limits
 
 State: TypeAlias = Literal["ready", "delayed", "unacked", "dead", "damaged"]
 Backoff: TypeAlias = Literal["none", "fixed", "exponential"]
@@ -127,7 +128,7 @@ class QueueStats:
     been waiting, None when there is none. ``waiting`` consumers are blocked. ``waits`` are how many
     messages waited up to each of ``WAIT_BOUNDS_MS`` from when they could be popped until they were,
     and in its last place those that waited longer; ``waited_ms`` is about the sum. A server that
-    dies forgets some seconds of these two.
+    dies forgets some seconds of these two. ``limits`` count for all consumers.
     """
 
     name: str
@@ -151,6 +152,7 @@ class QueueStats:
     settings: QueueSettings
     waits: tuple[int, ...]
     waited_ms: int
+    limits: Limits = NO_LIMITS
 
     def waited_up_to_ms(self, share: float) -> int | None:
         """Return the bound up to which that share of all messages waited.

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from headwater.errors import InvalidInput, StoreError
 from headwater.inputs import Duration, check_int, check_ms
+from headwater.limiting import Limits, check_for_queue
 from headwater.queue.handles import QueueHandle
 from headwater.queue.keys import QUEUES
 from headwater.queue.limits import MAX_ATTEMPTS
@@ -38,6 +39,16 @@ def configure(
     with contextlib.suppress(StoreError):
         yield from queue.register()
     return found
+
+
+def limit(queue: QueueHandle, limits: Limits) -> Operation[Limits]:
+    """Set how many messages are in flight and how fast they go; returns the limits before."""
+    check_for_queue(limits)
+    call = Call("hw_queue_limit", queue.key, (limits.stored(),), repeatable=True)
+    before = Limits.of_stored((yield call))
+    with contextlib.suppress(StoreError):
+        yield from queue.register()
+    return before
 
 
 def pause(queue: QueueHandle, on: bool) -> Operation[bool]:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from headwater.codecs import Value
 from headwater.inputs import Duration
+from headwater.limiting import Limits
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
 from headwater.workers.aio_crew import AsyncCrew
@@ -37,11 +38,12 @@ class AsyncQueueWorker:
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
+        limits: Limits | None = None,
     ) -> None:
         check_object(queue, AsyncQueue)
-        prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
+        prefetch = Prefetch(concurrency, ack_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        source = _Queue(queue, queue.name, ack_ms, retries)
+        source = _Queue(queue, queue.name, ack_ms, retries, limits)
         self.name = source.name
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms))
 
@@ -81,6 +83,8 @@ class AsyncQueueWorker:
 
 class _Queue(QueueMessages[AsyncQueue[Any]]):
     async def begin(self) -> None:
+        if self.limits is not None:
+            self.replaced(await self.queue.limit(self.limits))
         self.settings = (await self.queue.stats()).settings
 
     async def take(self, count: int, wait_ms: int) -> list[Delivery[Any]]:

@@ -7,12 +7,14 @@ from typing import Any, TypeAlias, Unpack, overload
 
 from headwater.codecs import Value
 from headwater.inputs import Duration
+from headwater.limiting import Limits
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
+from headwater.workers.declared_limits import check_limits
 from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
@@ -59,17 +61,19 @@ class AsyncWorker:
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
         ordered: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         check_object(group, AsyncGroup, AsyncTopicGroup)
+        check_limits(limits, topic=isinstance(group, AsyncTopicGroup))
         lanes = lanes_of(topic=isinstance(group, AsyncTopicGroup)) if ordered else None
         if lanes is not None:
             group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
-        prefetch = Prefetch(concurrency, held_ms, "ack_ms")
+        prefetch = Prefetch(concurrency, held_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, AsyncTopicGroup) else group.stream, group.name)
-        source = _Group(group, where, held_ms, expire_ms, retries)
+        source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
         self._crew = AsyncCrew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
 
@@ -110,6 +114,8 @@ class AsyncWorker:
 class _Group(GroupMessages[AsyncGroup[Any] | AsyncTopicGroup[Any]]):
     async def begin(self) -> None:
         await self.group.read(0)
+        if self.limits is not None:
+            self.replaced(await self.group.limit(self.limits))
         infos = await self.group.info()
         self.begun(*infos if isinstance(infos, list) else [infos])
 

@@ -8,9 +8,11 @@ from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 
 from headwater.failures import Failure
 from headwater.inputs import Duration, deadline
+from headwater.limiting import Limits
 from headwater.log.failing import no_letters
 from headwater.log.limits import check_ms
 from headwater.log.types import GroupInfo, Message, TopicMessage
+from headwater.workers.declared_limits import log_replaced
 from headwater.workers.lanes import Lanes
 from headwater.workers.retries import Retries, log
 
@@ -31,6 +33,7 @@ class GroupWorkerOptions(TypedDict, total=False):
     longest_backoff_ms: Duration
     timeout_ms: Duration | None
     ordered: bool
+    limits: Limits | None
 
 
 class GroupMessages(Generic[AnyGroup]):
@@ -45,6 +48,7 @@ class GroupMessages(Generic[AnyGroup]):
         held_ms: int,
         expire_ms: Duration | None,
         retries: Retries,
+        limits: Limits | None = None,
     ) -> None:
         self.group = group
         self.name = "/".join(where)
@@ -53,6 +57,7 @@ class GroupMessages(Generic[AnyGroup]):
         self.retries = retries
         retries.object = self.name
         self._where = where
+        self.limits = limits
 
     def __repr__(self) -> str:
         return repr(self.group)
@@ -62,6 +67,10 @@ class GroupMessages(Generic[AnyGroup]):
         self.retries.buries = all(info.dead_letters is not None for info in infos)
         if self.retries.max_attempts is not None and not self.retries.buries:
             raise no_letters(*self._where)
+
+    def replaced(self, before: Limits) -> None:
+        """Log that the limits of this worker took the place of others."""
+        log_replaced(self.log, self.name, self.limits, before)
 
     def key_of(self, message: AnyMessage) -> int | tuple[int, int]:
         """Return the key of a message."""

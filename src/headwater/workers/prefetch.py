@@ -23,7 +23,8 @@ class Prefetch:
     """How many messages are handled at once, how many are held, and for how long each.
 
     ``name`` is what the caller calls ``held_ms``, the time after which a message that is not
-    extended goes to another worker.
+    extended goes to another worker. Of a ``limited`` source no more is held than is handled, unless
+    handlers are quick.
     """
 
     def __init__(
@@ -32,10 +33,14 @@ class Prefetch:
         held_ms: Duration,
         name: str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        limited: bool = False,
     ) -> None:
         self.concurrency = check_int(concurrency, "concurrency", 1, MOST_AT_ONCE)
         self.beat_s = check_ms(held_ms, name, 100) / 3000
-        self.room = 2 * concurrency
+        # What is held ahead counts as in flight: where that is limited, others could begin with it.
+        self._least = concurrency if limited else 2 * concurrency
+        self.room = self._least
         self._done = 0
         self._clock = clock
         self._since = clock()
@@ -46,7 +51,7 @@ class Prefetch:
         took = self._clock() - self._since
         if took >= AHEAD_S:
             per_moment = int(self._done * AHEAD_S / took)
-            self.room = min(max(per_moment, 2 * self.concurrency), MOST_AHEAD)
+            self.room = min(max(per_moment, self._least), MOST_AHEAD)
             self._done, self._since = 0, self._clock()
         elif self._done >= self.room:
             # Quicker than that: there may be much more to come.

@@ -7,7 +7,9 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from headwater.failures import Failure
 from headwater.inputs import Duration, check_ms
+from headwater.limiting import Limits
 from headwater.queue.types import Delivery, QueueSettings
+from headwater.workers.declared_limits import check_limits, log_replaced
 from headwater.workers.retries import Retries, log
 
 AnyQueue = TypeVar("AnyQueue")
@@ -22,6 +24,7 @@ class WorkerOptions(TypedDict, total=False):
     backoff_ms: Duration
     longest_backoff_ms: Duration
     timeout_ms: Duration | None
+    limits: Limits | None
 
 
 class QueueMessages(Generic[AnyQueue]):
@@ -29,16 +32,29 @@ class QueueMessages(Generic[AnyQueue]):
 
     log: logging.Logger = log
 
-    def __init__(self, queue: AnyQueue, name: str, ack_ms: Duration, retries: Retries) -> None:
+    def __init__(
+        self,
+        queue: AnyQueue,
+        name: str,
+        ack_ms: Duration,
+        retries: Retries,
+        limits: Limits | None = None,
+    ) -> None:
+        check_limits(limits, queue=True)
         self.queue = queue
         self.name = name
         self.ack_ms = check_ms(ack_ms, "ack_ms", 1)
         self.retries = retries
         retries.object = self.name
         self.settings = QueueSettings()
+        self.limits = limits
 
     def __repr__(self) -> str:
         return repr(self.queue)
+
+    def replaced(self, before: Limits) -> None:
+        """Log that the limits of this worker took the place of others."""
+        log_replaced(self.log, f"queue {self.name}", self.limits, before)
 
     def key_of(self, delivery: Delivery[Any]) -> str:
         """Return the key of a delivery: each redelivery has another receipt."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from headwater.codecs import Value
 from headwater.inputs import Duration
+from headwater.limiting import Limits
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
 from headwater.workers.attempts import Attempt
@@ -38,8 +39,8 @@ class QueueWorker:
     the queue, whichever are fewer, it becomes a dead letter; at once, when its value does not fit
     the codec. A handler that runs longer than ``timeout_ms`` has failed with HandlerTimeout: an
     async one is cancelled; a thread cannot be stopped, so it is replaced, and what it returns later
-    counts for nothing. Raises InvalidInput for anything that is no queue or no handler of one
-    delivery.
+    counts for nothing. ``limits`` are set for the queue when the worker begins. Raises InvalidInput
+    for anything that is no queue or no handler of one delivery.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class QueueWorker:
         backoff_ms: Duration = FIRST_BACKOFF_MS,
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
+        limits: Limits | None = None,
     ) -> None:
         check_object(queue, Queue)
-        prefetch = Prefetch(concurrency, ack_ms, "ack_ms")
+        prefetch = Prefetch(concurrency, ack_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
-        source = _Queue(queue, queue.name, ack_ms, retries)
+        source = _Queue(queue, queue.name, ack_ms, retries, limits)
         self.name = source.name
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms))
 
@@ -97,6 +99,8 @@ class QueueWorker:
 
 class _Queue(QueueMessages[Queue[Any]]):
     def begin(self) -> None:
+        if self.limits is not None:
+            self.replaced(self.queue.limit(self.limits))
         self.settings = self.queue.stats().settings
 
     def take(self, count: int, wait_ms: int) -> list[Delivery[Any]]:

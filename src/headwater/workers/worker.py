@@ -13,12 +13,14 @@ from typing import Any, TypeAlias, Unpack, overload
 
 from headwater.codecs import Value
 from headwater.inputs import Duration
+from headwater.limiting import Limits
 from headwater.log.group import Group
 from headwater.log.topic import TopicGroup
 from headwater.log.types import Message, TopicMessage
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
+from headwater.workers.declared_limits import check_limits
 from headwater.workers.group_messages import (
     GroupMessages,
     GroupWorkerOptions,
@@ -46,8 +48,8 @@ class Worker:
     HandlerTimeout: an async one is cancelled; a thread cannot be stopped, so it is replaced, and
     what it returns later counts for nothing. With ``ordered`` the messages of one tag are handled
     one after the other, in all workers of the group, also when one is retried; other tags go on
-    meanwhile. Raises InvalidInput for anything that is no group or
-    no handler of one message.
+    meanwhile. ``limits`` are set for the group when the worker begins; of a topic, per key only.
+    Raises InvalidInput for anything that is no group or no handler of one message.
     """
 
     @overload
@@ -78,17 +80,19 @@ class Worker:
         longest_backoff_ms: Duration = LONGEST_BACKOFF_MS,
         timeout_ms: Duration | None = None,
         ordered: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         check_object(group, Group, TopicGroup)
+        check_limits(limits, topic=isinstance(group, TopicGroup))
         lanes = lanes_of(topic=isinstance(group, TopicGroup)) if ordered else None
         if lanes is not None:
             group.keep_order(lanes.owned)
         held_ms = held_ms_of(ack_ms, retry_ms)
-        prefetch = Prefetch(concurrency, held_ms, "ack_ms")
+        prefetch = Prefetch(concurrency, held_ms, "ack_ms", limited=bool(limits))
         retries = Retries(max_attempts, backoff_ms, longest_backoff_ms)
         # A worker of a topic has the partitions beside it.
         where = (group.topic if isinstance(group, TopicGroup) else group.stream, group.name)
-        source = _Group(group, where, held_ms, expire_ms, retries)
+        source = _Group(group, where, held_ms, expire_ms, retries, limits)
         self.name = source.name
         self._crew = Crew(source, handler, prefetch, check_timeout(timeout_ms), lanes)
 
@@ -128,6 +132,8 @@ class Worker:
 class _Group(GroupMessages[Group[Any] | TopicGroup[Any]]):
     def begin(self) -> None:
         self.group.read(0)
+        if self.limits is not None:
+            self.replaced(self.group.limit(self.limits))
         infos = self.group.info()
         self.begun(*infos if isinstance(infos, list) else [infos])
 

@@ -8,6 +8,7 @@ import typer
 
 from headwater import views
 from headwater.cli import output
+from headwater.cli.limits import HandOutRate, InFlight, NoLimits, limits_text, wanted_limits
 from headwater.cli.options import AsJson, Count, StoreUrl, Yes, confirm, connected
 from headwater.cli.queue.cli_types import QueueName, known_queue, show_items
 
@@ -68,6 +69,7 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
             ("expired", facts.expired),
             ("waiting consumers", facts.waiting),
             *_settings(facts.settings),
+            ("limits", facts.limits),
         ]
     )
 
@@ -147,6 +149,26 @@ def configure(
         output.show_facts(_settings(settings))
     if settings.backoff == "none" and (backoff_ms or longest_backoff_ms):
         output.warn("the back-off is none, so that nothing is delayed; add --backoff fixed")
+
+
+def limit(
+    name: QueueName,
+    max_in_flight: InFlight = None,
+    rate: HandOutRate = None,
+    none: NoLimits = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the limits of a queue, or set all of them: what is not named is not limited."""
+    wanted = wanted_limits(max_in_flight, rate, none)
+    with connected(store) as hw:
+        queue = hw.queue(name)
+        before = queue.stats().limits
+        limits = before if wanted is None else wanted
+        if wanted is not None:
+            before = queue.limit(wanted)
+    done = views.limits.QueueLimitsView(queue=name, limits=limits, before=before)
+    output.answer(done, limits_text(limits, before), as_json)
 
 
 def pause(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:

@@ -18,6 +18,15 @@ from headwater.cli.group_settings import (
     LettersTo,
     MaxPending,
 )
+from headwater.cli.limits import (
+    HandOutRate,
+    InFlight,
+    InFlightPerKey,
+    NoLimits,
+    RatePerKey,
+    limits_text,
+    wanted_limits,
+)
 from headwater.cli.options import (
     AsJson,
     GroupName,
@@ -121,6 +130,28 @@ def set_group(
         f"{group}: next {facts.next}, {terms_text(facts)}",
         as_json,
     )
+
+
+def limit(
+    name: StreamName,
+    group: GroupName,
+    max_in_flight: InFlight = None,
+    max_in_flight_per_key: InFlightPerKey = None,
+    rate: HandOutRate = None,
+    rate_per_key: RatePerKey = None,
+    none: NoLimits = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the limits of a group, or set all of them: what is not named is not limited."""
+    wanted = wanted_limits(max_in_flight, rate, none, max_in_flight_per_key, rate_per_key)
+    with known_group(store, name, group) as found:
+        before = found.info().limits
+        limits = before if wanted is None else wanted
+        if wanted is not None:
+            before = found.limit(wanted)
+    done = views.limits.GroupLimitsView(stream=name, group=group, limits=limits, before=before)
+    output.answer(done, limits_text(limits, before), as_json)
 
 
 def terms_text(facts: GroupInfo) -> str:

@@ -18,6 +18,13 @@ from headwater.cli.group_settings import (
     LettersTo,
     MaxPending,
 )
+from headwater.cli.limits import (
+    InFlightPerKey,
+    NoLimits,
+    RatePerKey,
+    limits_text,
+    wanted_limits,
+)
 from headwater.cli.options import (
     AsJson,
     GroupName,
@@ -145,6 +152,29 @@ def set_group(
 
 def _group_view(row: _GroupRow) -> Any:
     return views.streams.TopicGroupView.of(row.group, topic=row.topic, partition=row.partition)
+
+
+def limit(
+    name: TopicName,
+    group: GroupName,
+    max_in_flight_per_key: InFlightPerKey = None,
+    rate_per_key: RatePerKey = None,
+    none: NoLimits = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the limits of a group, or set all of them: what is not named is not limited.
+
+    A topic has limits per key only: its partitions may be on several servers.
+    """
+    wanted = wanted_limits(None, None, none, max_in_flight_per_key, rate_per_key)
+    with known_group(store, name, group) as found:
+        before = found.info()[0].limits
+        limits = before if wanted is None else wanted
+        if wanted is not None:
+            before = found.limit(wanted)
+    done = views.limits.TopicLimitsView(topic=name, group=group, limits=limits, before=before)
+    output.answer(done, limits_text(limits, before), as_json)
 
 
 def ack(

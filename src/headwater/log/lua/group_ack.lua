@@ -62,7 +62,8 @@ end
 --[[
   hw_group_postpone: have pending messages redelivered at another time (nack, extend).
   KEYS   1 the stream
-  ARGV   1 group   2 ms from now   3.. first offset, last offset, ... in ascending order
+  ARGV   1 group   2 ms from now, with a '+' before them when the messages stay in hand (extend)
+         3.. first offset, last offset, ... in ascending order
   Reply  { how many messages are pending and were moved, offset from which on nothing was done yet or -1 }
          error HW_NO_GROUP
   Cost   O(STEP_RANGES · log pending ranges) in one call
@@ -70,7 +71,8 @@ end
 redis.register_function{
   function_name = 'hw_group_postpone',
   callback = function(keys, args)
-    local K, name, delay_ms = keys[1], args[1], tonumber(args[2])
+    local K, name, delay = keys[1], args[1], args[2]
+    local delay_ms, stays = tonumber(delay), string.sub(delay, 1, 1) == '+'
     local G, stream, now = group_key(K, name), load_stream(K), server_ms()
     local group = open_group(G, stream)
     if not group then return no_group() end
@@ -79,7 +81,7 @@ redis.register_function{
     -- What is moved as a whole only gets another deadline; what is cut is replaced by its parts.
     local cut, moved, deadlines = {}, 0, {}
     for _, range in ipairs(rest) do cut[range.member] = true end
-    local going, coming = {}, {}
+    local going, coming, spans = {}, {}, {}
     for _, range in ipairs(old) do
       if cut[range.member] and not is_waiting_range(range) then going[#going + 1] = range end
     end
@@ -90,6 +92,7 @@ redis.register_function{
       if not is_waiting_range(part) then
         moved = moved + size_of(part)
         part.due = now + delay_ms
+        spans[#spans + 1] = { part.first, part.last }
         if cut[part.member] then
           coming[#coming + 1] = part
         else
@@ -99,8 +102,10 @@ redis.register_function{
         end
       end
     end
+    if group.limits and stays then flights.extend(G, group, spans, now, now + delay_ms) end
     if deadlines[1] then set_deadlines(G, group, deadlines) end
     if going[1] then replace_ranges(G, group, going, coming) end
+    if group.limits and not stays then flights.land(G, group, spans) end
     save_group(G, group)
     if moved > 0 then serve(K, name, stream, now) end
     return { moved, going_on }

@@ -53,8 +53,7 @@ end
 -- A batch is in the stream of the dead letters, from `at` on. Returns how many of its messages were
 -- still pending, and so are dead now.
 local function note_buried(G, group, at)
-  local old, words, before = {}, {}, group.pending
-  local rest, kept = {}, {}
+  local old, words, rest, kept, before = {}, {}, {}, {}, group.pending
   for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do
     local place = at - tonumber(first)
     local gone, left, parts = plan_cuts(G, { first, last }, 1)
@@ -66,6 +65,7 @@ local function note_buried(G, group, at)
   end
   if old[1] then
     load_counts(G, group)
+    group.burying_now = true
     replace_ranges(G, group, old, rest)
     add_members(G .. ':dead', words)
     local buried = before - group.pending
@@ -92,7 +92,7 @@ redis.register_function{
       buried = note_buried(G, group, written_at)
     end
     if group.burying == '' then
-      local parts, room = {}, math.min(most, group.ordered and STEP_RANGES or most)
+      local parts, room = {}, math.min(most, group.noted and STEP_RANGES or most)
       for _, range in ipairs(waiting_ranges(G, STEP_RANGES)) do
         if room <= 0 then break end
         local last = math.min(range.last, range.first + room - 1)
@@ -107,7 +107,7 @@ redis.register_function{
       end
     end
     save_group(G, group)
-    if buried > 0 and group.ordered then serve(K, name, stream) end
+    if buried > 0 and (group.noted or group.limits) then serve(K, name, stream) end
     if group.burying == '' then return { buried, 0, {}, '' } end
     local ranges = {}
     for first, last, attempt in string.gmatch(group.burying, '(%d+):(%d+):(%d+)') do

@@ -21,7 +21,7 @@ redis.register_function{
     -- By rank, not by score: ranges that wait to be tried again stay in front of those that expire.
     local due = redis.call('ZRANGE', G .. ':due', place, place + STEP_RANGES - 1, 'WITHSCORES')
     for i = 1, #due, 2 do
-      if tonumber(due[i + 1]) > now or group.ordered and dropped >= STEP_RANGES then break end
+      if tonumber(due[i + 1]) > now or group.noted and dropped >= STEP_RANGES then break end
       looked = looked + 1
       local range = pending_at(G, due[i])
       if not range then
@@ -44,7 +44,7 @@ redis.register_function{
     if waiting[1] then mark_expired(G, waiting) end
     if strays[1] then redis.call('ZREM', G .. ':due', unpack(strays)) end
     if dropped > 0 then serve(K, name, stream, now) end
-    return { dropped, (looked == STEP_RANGES or group.ordered and dropped >= STEP_RANGES) and place or -1 }
+    return { dropped, (looked == STEP_RANGES or group.noted and dropped >= STEP_RANGES) and place or -1 }
   end,
   flags = { 'allow-oom' },
 }

@@ -42,6 +42,7 @@ redis.register_function{
       new[#new + 1] = part
     end
     if failed[1] then replace_ranges(G, group, old, new) end
+    if group.limits then flights.land(G, group, flights.spans_of(failed)) end
     save_group(G, group)
     failures.trim(G)
     for _, part in ipairs(failed) do
@@ -73,15 +74,17 @@ redis.register_function{
     if not group then return no_group() end
     book_group(G, group)
     local old, new, parts, going_on = plan_cuts(G, args, 2)
-    local returned = 0
+    local returned, back = 0, {}
     for _, part in ipairs(parts) do
       if not part.waits and part.due ~= PARKED then
+        back[#back + 1] = part
         part.due, part.attempt = now, math.max(part.attempt - 1, 0)
         returned = returned + size_of(part)
       end
       new[#new + 1] = part
     end
     if returned > 0 then replace_ranges(G, group, old, new) end
+    if group.limits then flights.land(G, group, flights.spans_of(back)) end
     save_group(G, group)
     if returned > 0 then serve(K, name, stream, now) end
     return { returned, going_on }

@@ -14,7 +14,7 @@
          15 '1' to have the group keep the order of each tag from now on; may be left out
          16 in such a group: offsets that the caller has and keeps in order by itself, "first-last first-last
          ..."; messages behind them may be handed to it, too; may be left out
-         17.. tags to note in such a group; may be left out: `created` as read, the first offset that was
+         17.. tags to note in such a group, or one with limits per key; may be left out: `created` as read, the first offset that was
          looked at, which is the one that the last reply named, and the last one, then offset and tag of each
          message there is, in ascending order, of up to 500 messages. A tag is its BLAKE2b digest of 8 bytes in hexadecimal digits; '' for a message
          that waits for no other
@@ -22,9 +22,9 @@
            ms until something comes due or -1, 1 when letters wait to be buried,
            what lay in the waiter's box or '',
            1 when there was too much to pass over for one call: ask again,
-           if it was asked for, or the group keeps order: stream first,
-           if the group keeps order: the first offset whose tag has to be noted before there is more for the
-           caller, or 0 }
+           if it was asked for, or tags are noted: stream first,
+           if tags are noted, because the group keeps order or has limits per key: the first offset whose tag has
+           to be noted before there is more for the caller, or 0 }
          error HW_RANGE <first> <last> when the start lies outside the stream
          error HW_GRAVE <stream> when dead letters lie in that stream and new ones are to go elsewhere
 ]]
@@ -107,7 +107,7 @@ redis.register_function{
     end
     if ordered and not group.ordered then
       change(group, 'ordered', '1')
-      group.ordered = true
+      group.ordered, group.noted = true, true
     end
     if group.abandoned then
       redis.call('ZADD', K .. ':positions', 0, name)
@@ -115,7 +115,7 @@ redis.register_function{
     end
     save_group(G, group)
     local bag = new_bag(stream, limit_bytes, kept)
-    if group.ordered then
+    if group.noted then
       bag.owned = lanes.owned(owned or '')
       if notes then lanes.note(G, group, stream, args, 17, now) end
     end
@@ -130,13 +130,15 @@ redis.register_function{
     end
     local due
     if #claims == 0 and boxed == '' then
+      due = flights.next_look(G, stream, group, now)
       if wait_ms > 0 and not unfinished then
+        if group.look then due = flights.turn(G, group, due, waiter) end
+        if group.look and due then wait_ms = math.min(wait_ms, math.max(due - now, 1)) end
         register_waiter(K, G, name, stream, now, waiter, known,
           table.concat({ digits(now + wait_ms), count, retry, expire, read_number }, ':'))
       elseif known then
         forget_waiter(G, waiter)
       end
-      due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
     else
       -- Whatever happens from here on, what was taken reaches its reader.
       if known then afterwards(forget_waiter, G, waiter) end
@@ -148,9 +150,10 @@ redis.register_function{
     end
     return {
       claims, bag.nodes, bag.entries, stream.created, stream.sealed, stream.last,
-      due and group.max_pending >= 0 and math.max(tonumber(due) - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
+      due and group.max_pending >= 0 and math.max(due - now, 0) or -1, bury, boxed, unfinished and 1 or 0,
       -- The reply ends before what is nil.
-      (with_first or group.ordered) and stream.first or nil, group.ordered and lanes.unknown(G, stream, group) or nil,
+      (with_first or group.noted) and stream.first or nil,
+      group.noted and (group.look and 0 or lanes.unknown(G, stream, group)) or nil,
     }
   end,
   flags = { 'allow-oom' },

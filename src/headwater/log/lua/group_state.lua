@@ -45,7 +45,8 @@ redis.register_function{
          for it no longer), new_since_ms (time of the oldest message that was not handed out) or '',
          pending_since_ms (time of the oldest that is pending) or '', pending_ranges, due (messages that
          are due again, counted in 128 ranges at most), redelivered (messages, since it began), paused
-         (1 while nothing is handed out), ordered (1 when the group keeps the order of each tag)
+         (1 while nothing is handed out), ordered (1 when the group keeps the order of each tag), limits
+         (52-flights.lua) or '', in_flight (messages, of a group that limits them) or ''
          error HW_NO_GROUP
 ]]
 local COUNTED_RANGES = 128
@@ -78,7 +79,7 @@ function looks.group(K, name)
   local G, stream = group_key(K, name), load_stream(K)
   local group = load_group(G, stream)
   if not group then return nil end
-  local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps', 'redelivered'), {}
+  local f, gaps = redis.call('HMGET', G, 'missed', 'expired', 'buried', 'created', 'gaps', 'redelivered', 'limits'), {}
   for number in string.gmatch(f[5] or '', '%d+') do gaps[#gaps + 1] = tonumber(number) end
   local oldest, due, ranges = group_position(G), 0, 0
   if group.pending > 0 then due, ranges = count_due(G, server_ms()) end
@@ -105,6 +106,8 @@ function looks.group(K, name)
     'redelivered', tonumber(f[6] or 0),
     'paused', group.max_pending < 0 and 1 or 0,
     'ordered', group.ordered and 1 or 0,
+    'limits', f[7] or '',
+    'in_flight', flights.count(G, group) or '',
   }
 end
 

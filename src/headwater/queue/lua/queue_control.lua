@@ -20,6 +20,31 @@ redis.register_function('hw_queue_configure', function(keys, args)
 end)
 
 --[[
+  hw_queue_limit: set how many messages of a queue are in flight and how fast they are handed out.
+  KEYS   1 the queue
+  ARGV   1 the limits, as the field `limits` has them (store/lua/shared/50-limits.lua); '' for none
+  Reply  the limits until now, '' for none
+]]
+local function set_limits(queue, text)
+  local before = redis.call('HGET', queue.key, 'limits') or ''
+  if before == text then return before end
+  redis.call('HSET', queue.key, 'limits', text)
+  queue.limits = limits.of(text)
+  commit(queue, before)
+  serve_waiters(queue)
+  return before
+end
+
+redis.register_function{
+  function_name = 'hw_queue_limit',
+  callback = function(keys, args)
+    local text = args[1]
+    return on_queue(keys[1], set_limits, text)
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
   hw_queue_pause: hand out nothing until further notice, or go on.
   KEYS   1 the queue
   ARGV   1 '1' to pause, '0' to go on

@@ -114,7 +114,7 @@ redis.register_function{
 --[[
   hw_queue_stats: how a queue stands.
   KEYS   1 the queue
-  Reply  { name, value, ... }: now (server's ms), exists, paused, priorities ("9,0,"), settings,
+  Reply  { name, value, ... }: now (server's ms), exists, paused, priorities ("9,0,"), settings, limits,
          waiting (blocked consumers), oldest (time since which the oldest message could be popped, or
          0), listed (messages in lists), mark_before, mark; last, pushed, popped, acked, expired,
          damaged, unacked, delayed, retry, dead (as counted: due messages stay where they lie);
@@ -154,6 +154,7 @@ function looks.queue(key)
   local reply = {
     'now', queue.now, 'exists', queue.new and 0 or 1, 'paused', queue.paused and 1 or 0,
     'priorities', queue.priorities, 'settings', queue.settings,
+    'limits', redis.call('HGET', queue.key, 'limits') or '',
     'waiting', redis.call('ZCOUNT', queue.key .. ':looks', queue.now - WAITER_GRACE_MS, '+inf'),
     'oldest', oldest < math.huge and oldest or 0,
     'listed', count_listed(queue), 'mark_before', marks[1] or '', 'mark', marks[2] or '', 'due', due,

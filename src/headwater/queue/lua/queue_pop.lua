@@ -32,26 +32,32 @@ local function pop_messages(queue, count, ack_ms, waiter, wait, known, boxed)
   elseif known then
     boxed = empty_box(queue, waiter)
   end
-  if boxed ~= '' and boxed ~= 'poke' then
+  -- What was reserved before there were limits is redelivered soon.
+  if boxed ~= '' and boxed ~= 'poke' and not queue.limits then
     collect_reserved(queue, boxed, pop)
     -- It is in line no more since it was served.
     waits = false
   end
   if #pop == 0 then
-    serve_waiters(queue, waiter)
+    if not queue.limits then serve_waiters(queue, waiter) end
     -- Nobody overtakes those who could not be served yet.
     more = unserved[queue.key] or take(queue, pop)
   elseif unserved[queue.key] then
     serve_waiters(queue)
+  end
+  if #pop == 0 then
+    due = queue.limits and quota.ms_to_next(queue, waiter) or ms_to_next(queue)
+    -- Who waits for a limit looks again at a time of its own.
+    if queue.look and due > 0 then wait = math.min(wait, due) end
   end
   if #pop == 0 and not more and wait > 0 then
     register_for_turn(queue, waiter, waits, wait)
   elseif waits then
     forget_queue_waiters(queue, waiter)
   end
-  if #pop == 0 then
-    due = ms_to_next(queue)
-  elseif pop.ack_ms then
+  if #pop > 0 and queue.limits then
+    quota.wake(queue)
+  elseif #pop > 0 and pop.ack_ms then
     poke_waiter(queue, queue.now + pop.ack_ms)
   end
   -- Most often it is one bundle, or none; the reply ends before what is nil.
@@ -91,7 +97,7 @@ local function leave(queue, waiter)
   if redis.call('ZREM', queue.key .. ':waiters', waiter) + redis.call('ZREM', queue.key .. ':looks', waiter) > 0 then
     found = 1
   end
-  if names ~= '' then
+  if names ~= '' or queue.limits then
     commit(queue, found)
     serve_waiters(queue)
   end

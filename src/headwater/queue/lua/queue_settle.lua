@@ -89,6 +89,10 @@ local function settle_all(queue, action, ms, words)
   local reply = { total, (at - 3) / 2 }
   if action == 'ack' then
     queue.acked = queue.acked + total
+    if queue.limits and queue.waited >= queue.now then
+      commit(queue, reply)
+      serve_waiters(queue)
+    end
   elseif total > 0 and action ~= 'extend' and queue.waited >= queue.now then
     commit(queue, reply)
     serve_waiters(queue)

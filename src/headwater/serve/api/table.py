@@ -8,6 +8,7 @@ from headwater.serve.api.group_letters import GROUP_LETTER_ROUTES
 from headwater.serve.api.groups import GROUP_ROUTES
 from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
+from headwater.serve.api.limits import LIMIT_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
 from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
@@ -33,6 +34,7 @@ ROUTES: Final = (
     *TOPIC_GROUP_ROUTES,
     *QUEUE_ROUTES,
     *QUEUE_LETTER_ROUTES,
+    *LIMIT_ROUTES,
     *ICK_ROUTES,
     *LETTER_JOB_ROUTES,
     *TIMED_JOB_ROUTES,

@@ -33,6 +33,8 @@ local STEP_RANGES = 256
 
 -- Order by tag, for groups that keep it: 41-lanes.lua.
 local lanes = {}
+-- Limits, for groups that have any: 52-flights.lua, and those by tag: 53-keys.lua.
+local flights, per_key = {}, {}
 
 local function parse_pending(member)
   local first, last, attempt, expire = string.match(member, '^(%d+):(%d+):(%d+):(%d+)$')
@@ -169,7 +171,8 @@ end
 -- saves the group.
 -- old: with their members; new: with `due`, or with `waits` when they wait for the dead letters.
 local function replace_ranges(G, group, old, new)
-  local pending, ended = group.pending, nil
+  local pending, ended, landed = group.pending, nil, nil
+  if group.limits and old[1] and not group.landing then landed = lanes.ended_of(old, new) end
   if group.ordered and old[1] and lanes.has_notes(G) then old, new, ended = lanes.move_up(G, old, new) end
   if old[1] then pending = pending - remove_ranges(G, group, old, new) end
   if new[1] then
@@ -202,6 +205,7 @@ local function replace_ranges(G, group, old, new)
   end
   if pending ~= group.pending then change(group, 'pending', pending) end
   if ended then lanes.forget(G, ended) end
+  if landed then flights.land(G, group, landed, true) end
 end
 
 -- Gives ranges another deadline; words: due, start, ...
@@ -286,8 +290,12 @@ end
 -- on from or -1.
 local function end_ranges(G, group, args, from)
   local before, left = group.pending, -1
-  if group.ordered and lanes.has_notes(G) then args, from, left = lanes.first_of(args, from) end
+  if per_key.counted(group) or group.ordered and lanes.has_notes(G) then args, from, left = lanes.first_of(args, from) end
   local old, rest, _, going_on = plan_cuts(G, args, from, true)
+  -- What was done before is in flight no more, either: a call may have stopped before it could note that.
+  group.landing = true
   if old[1] then replace_ranges(G, group, old, rest) end
+  group.landing = nil
+  if group.limits then flights.land_all(G, group, args, from, going_on) end
   return before - group.pending, going_on == -1 and left or going_on
 end

@@ -21,6 +21,9 @@
   pending, whatever the deadlines say: a range that lost its deadline is due, and is parked again if it
   must wait.
 ]]
+-- A block of its own: Lua allows 200 local names in what is around it.
+do
+
 -- How many messages one call hands out, ends or notes, where it looks at each of them.
 lanes.most = 500
 -- How many messages one read looks at, of which some may have to wait.
@@ -178,7 +181,7 @@ end
 -- nothing more, or no room for it.
 function lanes.unknown(G, stream, group)
   -- Below 0 the group is paused.
-  if not group.ordered or group.sole or group.max_pending < 0 then return 0 end
+  if not group.noted or group.sole or group.max_pending < 0 then return 0 end
   if group.next > stream.last and not group.held_back then return 0 end
   local most = group.max_pending > 0 and math.min(group.max_pending, lanes.ahead) or lanes.ahead
   return (group.pending < most or group.held_back) and lanes.first_unnoted(G, stream, group) or 0
@@ -218,7 +221,7 @@ local function sorted(ranges)
 end
 
 -- Returns what is in old ranges and not in new ones, as a list of { first, last }.
-local function ended_of(old, new)
+function lanes.ended_of(old, new)
   local ended, kept, place = {}, sorted(new), 1
   for _, range in ipairs(sorted(old)) do
     local at = range.first
@@ -307,7 +310,7 @@ end
 -- Messages end: those that follow them in their tags are due in the same step. Returns the ranges that
 -- go and that come, with these, and the offsets to forget.
 function lanes.move_up(G, old, new)
-  local offsets, ending = offsets_of(ended_of(old, new))
+  local offsets, ending = offsets_of(lanes.ended_of(old, new))
   if not offsets[1] then return old, new, nil end
   local found, ranges, done = followers(G, offsets, ending)
   if not ranges[1] then return old, new, done end
@@ -338,4 +341,6 @@ function lanes.move_up(G, old, new)
     end
   end
   return goes, comes, done
+end
+
 end

@@ -3,6 +3,9 @@
   Before these it notes those that somebody was handed without that. Of several readers that note the
   same messages one does, and what the others sent counts for nothing.
 ]]
+-- A block of its own: Lua allows 200 local names in what is around it.
+do
+
 -- Returns the last message of each tag that was noted before, as stored, by tag; false for none.
 local function tails_of(G, args, at)
   local tags, tails = {}, {}
@@ -68,7 +71,11 @@ function lanes.note(G, group, stream, args, place, now)
   if not created or stream.created ~= created then return end
   local from = lanes.first_unnoted(G, stream, group)
   if looked > from or last < from then return end
-  local ranges, before, after, tails = plan_noted(G, args, place + 3, from, group.next, now)
+  local ranges, before, after, tails = nil, {}, {}, {}
+  if per_key.counted(group) then ranges = per_key.note(G, args, place + 3, from, group.next, now) end
+  if group.ordered then
+    ranges, before, after, tails = plan_noted(G, args, place + 3, from, group.next, now)
+  end
   -- What a call left that stopped before it could move `next`.
   local left = last >= group.next and find_ranges(G, group.next, last, STEP_RANGES) or {}
   if before[1] then
@@ -81,4 +88,6 @@ function lanes.note(G, group, stream, args, place, now)
   if last >= group.next then change(group, 'next', last + 1) end
   save_group(G, group)
   redis.pcall('ZREMRANGEBYSCORE', G .. ':tails', '-inf', '(' .. digits(lanes.oldest(G, last)))
+end
+
 end

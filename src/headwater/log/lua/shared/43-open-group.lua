@@ -5,15 +5,19 @@
 -- wish: what a waiter asked for, when the caller names its field, "w:<waiter>".
 local function load_group(G, stream, ...)
   local f = redis.call('HMGET', G, 'next', 'pending', 'max_pending', 'dead_letters', 'due', 'handed',
-    'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', 'ordered', 'unnoted', ...)
+    'era', 'torn', 'seeking', 'burying', 'abandoned', 'format', 'ordered', 'unnoted', 'limits', 'bucket', ...)
   check_format(f[12])
   if not f[1] or (f[7] or '') ~= stream.era then return nil end
-  return {
+  local group = {
     next = to_number(f[1]), pending = to_number(f[2]), max_pending = to_number(f[3]), dead_letters = f[4],
     due = to_number(f[5] or 0), handed = f[6] or '', torn = to_number(f[8] or 0),
-    seeking = to_number(f[9] or 0), burying = f[10] or '', abandoned = (f[11] or '') ~= '', wish = f[15],
-    ordered = f[13] == '1', unnoted = to_number(f[14] or 0), changed = 0,
+    seeking = to_number(f[9] or 0), burying = f[10] or '', abandoned = (f[11] or '') ~= '', wish = f[17],
+    ordered = f[13] == '1', unnoted = to_number(f[14] or 0), limits = limits.of(f[15]),
+    bucket = to_number(f[16] or 0), changed = 0,
   }
+  -- Whether messages are handed out when clients have noted their tags.
+  group.noted = group.ordered or per_key.counted(group)
+  return group
 end
 
 -- Makes pending ranges of what lies in boxes, and notes whose boxes these are. They are counted
@@ -66,7 +70,7 @@ end
 -- All that was pending is forgotten, and the group stands at the offset that it seeks.
 local function finish_seek(G, group)
   redis.call('UNLINK', G .. ':pending', G .. ':due', G .. ':expired', G .. ':failing', G .. ':before',
-    G .. ':after', G .. ':tails')
+    G .. ':after', G .. ':tails', G .. ':flying', G .. ':tags', G .. ':keys', G .. ':kept')
   change(group, 'next', group.seeking)
   for _, field in ipairs({ 'pending', 'due', 'torn', 'seeking', 'unnoted' }) do change(group, field, 0) end
   for _, field in ipairs({ 'handed', 'burying', 'unbooked' }) do change(group, field, '') end

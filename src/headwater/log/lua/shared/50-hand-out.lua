@@ -38,6 +38,7 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
     if not cut then plan.old[#plan.old + 1] = range end
   end
   local covered, got = 0, 0
+  if plan.limited then upto = math.min(upto, range.last, (rest or range).first + plan.left - 1) end
   if rest and plan.left > 0 then covered, got = collect(K, stream, rest.first, math.min(rest.last, upto), plan.left, bag) end
   if rest and covered >= rest.first then
     if rest == range and not cut then plan.old[#plan.old + 1] = range end
@@ -53,29 +54,44 @@ local function plan_range(K, stream, now, retry, expire, bag, plan, range, upto,
     end
     local n = #plan.claims
     plan.claims[n + 1], plan.claims[n + 2], plan.claims[n + 3] = rest.first, covered, attempt
-    plan.left = plan.left - got
+    plan.left = plan.left - (plan.limited and covered - rest.first + 1 or got)
     if plan.owned then lanes.own(plan.owned, rest.first, covered) end
-    if attempt > 1 or not plan.owned then plan.again = plan.again + got end
+    if attempt > 1 or not plan.noted then plan.again = plan.again + got end
   elseif rest then
     if rest ~= range or cut then plan.new[#plan.new + 1] = rest end
     plan.full = bag.bytes >= bag.limit
   end
 end
 
--- The same in a group that keeps order: what must wait for others of its tag is parked. Nothing is
--- handed out whose tag is not noted.
-local function plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
+-- Returns the parts of a range, up to an offset, that may be handed out and that may not, by order and by the
+-- limits per key; or nil when all of it may.
+local function parts_of(G, group, now, plan, range, upto)
+  local parts = plan.owned and lanes.part(G, range, upto, plan.owned)
+  if not plan.keys then return parts end
+  local found, any = {}, parts and true
+  for _, part in ipairs(parts or { range }) do
+    local some = part.first <= upto and part.due <= now
+      and per_key.part(G, group, plan, part, math.min(part.last, upto), now)
+    any = any or some
+    for _, each in ipairs(some or { part }) do found[#found + 1] = each end
+  end
+  return any and found or nil
+end
+
+-- The same in a group whose tags are noted: what must wait for others of its tag gets another time. Nothing
+-- is handed out whose tag is not noted.
+local function plan_in_order(K, G, stream, group, now, retry, expire, bag, plan, range)
   local rest, cut = range, false
   while rest do
     local upto = math.min(rest.last, rest.first + math.min(plan.left, lanes.most) - 1, plan.unnoted - 1)
-    local parts, behind = lanes.part(G, rest, upto, plan.owned), nil
+    local parts, behind = parts_of(G, group, now, plan, rest, upto), nil
     plan.checks = plan.checks - (upto - rest.first + 1)
     if not parts then return plan_range(K, stream, now, retry, expire, bag, plan, rest, upto, cut) end
     if not cut then plan.old[#plan.old + 1], cut = range, true end
     for _, part in ipairs(parts) do
       if part.first > upto then
         behind = part
-      elseif part.due == PARKED then
+      elseif part.due > now then
         plan.new[#plan.new + 1] = part
       else
         plan_range(K, stream, now, retry, expire, bag, plan, part, part.last, true)
@@ -107,11 +123,11 @@ local function plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       end
     else
       range.due = tonumber(due[i + 1])
-      if plan.owned and range.last >= plan.unnoted then group.held_back = true end
-      if plan.owned and range.first >= plan.unnoted then
+      if plan.noted and range.last >= plan.unnoted then group.held_back = true end
+      if plan.noted and range.first >= plan.unnoted then
         -- It stays due until its tags are noted.
-      elseif plan.owned then
-        plan_in_order(K, G, stream, now, retry, expire, bag, plan, range)
+      elseif plan.noted then
+        plan_in_order(K, G, stream, group, now, retry, expire, bag, plan, range)
       else
         plan_range(K, stream, now, retry, expire, bag, plan, range, range.last)
       end
@@ -181,16 +197,19 @@ end
 local function take(K, G, stream, group, now, count, retry, expire, bag)
   -- Paused: group_pause.lua.
   if group.max_pending < 0 then return {}, false, false end
+  if group.limits then count = flights.room(G, group, now, count, retry) end
   local plan, left, unfinished, more_due = nil, count, false, false
   -- In order: who has all that is pending is handed out more as in any other group.
-  group.sole = group.ordered and bag.owned and lanes.has_all(G, group, bag.owned)
+  group.sole = group.ordered and not per_key.counted(group) and bag.owned and lanes.has_all(G, group, bag.owned)
   if group.pending > 0 and group.due <= now then
     book_group(G, group)
     if count > 0 then
-      plan = new_plan(group.ordered and not group.sole and math.min(count, lanes.most) or count)
-      if group.ordered and not group.sole then
-        plan.owned, plan.unnoted = lanes.set_of(bag.owned or {}), lanes.first_unnoted(G, stream, group)
-      end
+      local noted = group.noted and not group.sole
+      plan = new_plan(noted and math.min(count, lanes.most) or count)
+      plan.limited, plan.noted = group.limits ~= nil, noted
+      if noted then plan.unnoted = lanes.first_unnoted(G, stream, group) end
+      if noted and group.ordered then plan.owned = lanes.set_of(bag.owned or {}) end
+      if per_key.counted(group) then plan.keys, plan.tags, plan.kept = {}, {}, {} end
       local more = plan_due(K, G, stream, group, now, retry, expire, bag, plan)
       left = plan.left
       more_due = more and #plan.claims > 0
@@ -206,14 +225,16 @@ local function take(K, G, stream, group, now, count, retry, expire, bag)
     group.next, plan.next = stream.first, stream.first
   end
   local first, covered = group.next, 0
-  -- In order: other new messages are handed out when their tags are known (42-noting.lua).
-  if first <= stream.last and not (plan and plan.full) and (group.sole or not group.ordered) then
+  -- In order, or by limits per key: other new messages are handed out when their tags are known (42-noting.lua).
+  if first <= stream.last and not (plan and plan.full) and (group.sole or not group.noted) then
     left = allowed(group, plan, left)
     if group.sole then left = math.min(left, lanes.ahead - group.pending) end
-    if left > 0 then covered = collect(K, stream, first, stream.last, left, bag) end
+    local to = group.limits and math.min(stream.last, first + left - 1) or stream.last
+    if left > 0 then covered = collect(K, stream, first, to, left, bag) end
     -- All that is noted goes first: what is noted lies above whatever is booked.
     if covered >= first and not may_be_noted(group, bag) then book_group(G, group) end
   end
+  if group.limits then flights.begin(G, group, plan, first, covered, now, retry) end
   -- All is read. Once ranges are replaced nothing keeps the reader from its claims.
   if plan then carry_out(G, group, plan) end
   local claims = plan and plan.claims or {}

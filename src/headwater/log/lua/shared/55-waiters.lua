@@ -75,6 +75,7 @@ local function return_claims(K, name, group, claims, retry, now)
         { first = first, last = last, attempt = attempt - 1, due = now, expire = NEVER },
       })
     end
+    if group.limits then flights.land(G, group, { { first, last } }) end
   end
   save_group(G, group)
 end
@@ -86,10 +87,10 @@ local function next_in_line(G)
 end
 
 -- Wakes a waiter before its time when something comes due earlier than it planned to look.
-local function poke(G, waiter, ends, wants)
-  local due = redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2]
+local function poke(G, stream, group, now, waiter, ends, wants)
+  local due = flights.next_look(G, stream, group, now)
   if due and tonumber(due) < ends then
-    redis.call('HSET', G, 'w:' .. waiter, due .. wants)
+    redis.call('HSET', G, 'w:' .. waiter, digits(due) .. wants)
     redis.call('RPUSH', box_key(G, waiter), 'poke')
   end
 end
@@ -119,8 +120,8 @@ local function serve_waiter(K, name, stream, group, now, waiter, wish)
   if #claims == 0 then
     book_group(G, group)
     save_group(G, group)
-    poke(G, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
-    if lanes.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
+    poke(G, stream, group, now, waiter, tonumber(ends), string.match(wish, '^%d+(.*)$'))
+    if not group.look and lanes.unknown(G, stream, group) > 0 and redis.call('LLEN', box_key(G, waiter)) == 0 then
       redis.call('RPUSH', box_key(G, waiter), 'poke')
     end
     return 'nothing'

@@ -33,7 +33,7 @@ local function free_group(K, name)
   local existed = redis.call('EXISTS', G)
   redis.call('UNLINK', G, G .. ':pending', G .. ':due', G .. ':expired', G .. ':waiters', G .. ':served',
     G .. ':members', G .. ':dead', G .. ':failing', G .. ':causes', G .. ':before', G .. ':after',
-    G .. ':tails')
+    G .. ':tails', G .. ':flying', G .. ':tags', G .. ':keys', G .. ':buckets', G .. ':kept')
   return existed
 end
 

@@ -28,8 +28,8 @@
   K is the queue's key, "hw:q:{<name>}"; every other key begins with it and so lies in the same slot
   of a cluster.
 
-    K                     hash  format, counts (packed: see COUNTS), priorities, paused, settings, marks
-                                for rates, how long messages waited
+    K                     hash  format, counts (packed: see COUNTS), priorities, paused, settings, limits,
+                                bucket, marks for rates, how long messages waited
     K:ready:<priority>    list  bundles, in the order in which they were pushed
     K:delayed:<priority>  zset  bundles that were pushed with a delay, by the time at which it is over
     K:unacked:<priority>  zset  bundles that somebody has, by the deadline for their ack
@@ -78,9 +78,12 @@ local function counts_of_none()
   return no_counts
 end
 
+-- Limits, for queues that have any: 45-quota.lua.
+local quota = {}
+
 -- What is known of a queue; one that was never pushed to is an empty one.
 local function load_queue(K)
-  local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings', 'format'), server_us()
+  local found, us = redis.call('HMGET', K, 'counts', 'priorities', 'paused', 'settings', 'format', 'limits', 'bucket'), server_us()
   check_format(found[5])
   local last, pushed, popped, acked, expired, damaged, unacked, delayed, retry, dead, largest, marked,
     generation, waited, soonest, bundled, asked = struct.unpack(COUNTS_FORM, found[1] or counts_of_none())
@@ -91,7 +94,8 @@ local function load_queue(K)
     settings = found[4] or '', last = last, pushed = pushed, popped = popped, acked = acked,
     expired = expired, damaged = damaged, unacked = unacked, delayed = delayed, retry = retry,
     dead = dead, largest = largest, marked = marked, generation = generation, waited = waited,
-    soonest = soonest, bundled = bundled, asked = asked,
+    soonest = soonest, bundled = bundled, asked = asked, limits = limits.of(found[6]),
+    bucket = to_number(found[7] or 0),
   }
 end
 

@@ -195,6 +195,7 @@ end
 -- Takes what a pop may; returns whether there may be more that this call had not the time to look at.
 local function take(queue, pop)
   if queue.paused then return false end
+  if queue.limits then return quota.take(queue, pop) end
   local lapsing = may_have_lapsed(queue)
   local busy = take_by_priority(queue, pop, lapsing)
   if lapsing then find_soonest(queue) end

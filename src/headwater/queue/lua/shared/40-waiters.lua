@@ -87,6 +87,7 @@ end
 -- `caller`. Who is not reached is served by the next call, or looks by itself.
 local function serve_waiters(queue, caller)
   unserved[queue.key] = nil
+  if queue.limits then return quota.wake(queue, caller) end
   if queue.paused then return end
   local messages = SERVE_MESSAGES
   for _ = 1, SERVE_STEPS do

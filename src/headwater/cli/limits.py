@@ -1,0 +1,72 @@
+"""How limits are set from the command line, for groups of streams and topics and for queues."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headwater.limiting import MAX_IN_FLIGHT, NO_LIMITS, Limits
+
+InFlight = Annotated[
+    int | None,
+    typer.Option(
+        "--max-in-flight",
+        min=1,
+        max=MAX_IN_FLIGHT,
+        metavar="N",
+        help="So many messages are with consumers at once.",
+        show_default=False,
+    ),
+]
+InFlightPerKey = Annotated[
+    int | None,
+    typer.Option(
+        "--max-in-flight-per-key",
+        min=1,
+        max=MAX_IN_FLIGHT,
+        metavar="N",
+        help="So many messages of one tag are with members at once.",
+        show_default=False,
+    ),
+]
+HandOutRate = Annotated[
+    str | None,
+    typer.Option(
+        "--rate",
+        metavar="RATE",
+        help="So many are handed out in a time, retries included: 100/s, '100/s burst 20', 10/m.",
+        show_default=False,
+    ),
+]
+RatePerKey = Annotated[
+    str | None,
+    typer.Option(
+        "--rate-per-key",
+        metavar="RATE",
+        help="The same for the messages of one tag.",
+        show_default=False,
+    ),
+]
+NoLimits = Annotated[bool, typer.Option("--none", help="Take all limits off.")]
+
+
+def wanted_limits(
+    in_flight: int | None,
+    rate: str | None,
+    none: bool,
+    in_flight_per_key: int | None = None,
+    rate_per_key: str | None = None,
+) -> Limits | None:
+    """Return the limits that a command was asked to set; None when it is to show them."""
+    limits = Limits(in_flight, in_flight_per_key, rate, rate_per_key)
+    if limits and none:
+        raise typer.BadParameter("--none takes all limits off; give it alone")
+    return limits if limits else NO_LIMITS if none else None
+
+
+def limits_text(limits: Limits, before: Limits) -> str:
+    """Return what became of limits, as a sentence."""
+    if limits == before:
+        return f"limits: {limits}"
+    return f"limits: {limits} (before: {before})"

@@ -1,0 +1,30 @@
+--[[
+  hw_group_limit: set how many messages of a group are in flight and how fast they are handed out.
+  All members obey from their next read on.
+  KEYS   1 the stream
+  ARGV   1 group   2 the limits, as the field `limits` has them (store/lua/shared/50-limits.lua); '' for none
+  Reply  the limits until now, '' for none
+         error HW_NO_GROUP
+]]
+redis.register_function{
+  function_name = 'hw_group_limit',
+  callback = function(keys, args)
+    local K, name, text = keys[1], args[1], args[2]
+    local G, stream, now = group_key(K, name), load_stream(K), server_ms()
+    local group = open_group(G, stream)
+    if not group then return no_group() end
+    local before = redis.call('HGET', G, 'limits') or ''
+    if before == text then return before end
+    book_group(G, group)
+    local counted = group.limits and group.limits.most
+    group.limits = limits.of(text)
+    group.noted = group.ordered or per_key.counted(group)
+    if not counted and group.limits and group.limits.most then flights.count_before(G, group, now) end
+    redis.call('HSET', G, 'limits', text)
+    afterwards(flights.changed, G, group, now)
+    save_group(G, group)
+    serve(K, name, stream, now)
+    return before
+  end,
+  flags = { 'allow-oom' },
+}

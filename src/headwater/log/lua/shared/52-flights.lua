@@ -1,0 +1,171 @@
+--[[
+  Limits of a group: how many messages are in flight, and how fast they are handed out. How limits and
+  buckets are kept is told in store/lua/shared/50-limits.lua; the key of a message is its tag.
+
+    G fields limits, bucket
+    G:flying  zset  offset -> its deadline in ms; of a group that limits what is in flight
+
+  A message is in flight from its hand-out until it is acknowledged, has failed, was returned or given
+  up, or until its deadline passes: then nobody is known to have it, and it is due again. So an entry
+  that a call leaves which stops half-way ends by itself. Entries are added before a message is handed
+  out, and dropped after it is settled: what stops in between counts too much, never too little.
+]]
+-- How many messages one call hands out of a group with limits: each is noted.
+flights.step = 1000
+-- How many that were in flight before there was a limit are counted by it.
+flights.counted_before = 10000
+
+-- Returns how many of `count` messages may be handed out now. When there are none, group.look is the
+-- time in ms from which on there may be, without anything that is settled before.
+function flights.room(G, group, now, count, retry)
+  local terms, room, look = group.limits, math.min(count, flights.step), nil
+  if terms.damaged then limits.refuse() end
+  if terms.most and retry then
+    redis.call('ZREMRANGEBYSCORE', G .. ':flying', '-inf', digits(now))
+    local free = terms.most - redis.call('ZCARD', G .. ':flying')
+    if free <= 0 then look = tonumber(redis.call('ZRANGE', G .. ':flying', 0, 0, 'WITHSCORES')[2]) end
+    room = math.min(room, math.max(free, 0))
+  end
+  if terms.rate then
+    local us = server_us()
+    local tokens = limits.tokens(terms.rate, group.bucket, us)
+    if tokens == 0 then
+      local ready = now + math.ceil(limits.wait(terms.rate, group.bucket, us, count) / 1000)
+      look = math.max(look or 0, ready)
+    end
+    room = math.min(room, tokens)
+  end
+  group.look = count > 0 and look or nil
+  return room
+end
+
+-- Returns when a reader that found nothing looks again, in ms; nil when nothing is known to come.
+function flights.next_look(G, stream, group, now)
+  local due = tonumber(redis.call('ZRANGE', G .. ':due', 0, 0, 'WITHSCORES')[2] or nil)
+  if not group.look then return due end
+  if group.next <= stream.last or due and due <= now then return group.look end
+  return due and math.max(due, group.look)
+end
+
+-- Returns the same for one of several that wait for tokens: they come one after the other.
+function flights.turn(G, group, look, waiter)
+  local rate = group.limits.rate
+  if not look or not rate then return look end
+  local place = redis.call('ZRANK', G .. ':waiters', waiter) or redis.call('ZCARD', G .. ':waiters')
+  return look + math.ceil(place * rate.step / 1000)
+end
+
+-- Calls back with words for a sorted set, { score, offset, ... } or { offset, ... }, so many at a time.
+function flights.in_steps(spans, score, visit)
+  local words = {}
+  for _, span in ipairs(spans) do
+    for offset = span[1], span[2] do
+      if score then words[#words + 1] = score end
+      words[#words + 1] = digits(offset)
+      if #words >= 2 * flights.step then
+        visit(words)
+        words = {}
+      end
+    end
+  end
+  if words[1] then visit(words) end
+end
+
+function flights.spans_of(ranges)
+  local spans = {}
+  for i, range in ipairs(ranges) do spans[i] = { range.first, range.last } end
+  return spans
+end
+
+-- Counts messages as in flight until a time, also those that were counted until another one.
+function flights.hold(G, group, spans, deadline)
+  if not group.limits.most then return end
+  flights.in_steps(spans, digits(deadline), function(words) redis.call('ZADD', G .. ':flying', unpack(words)) end)
+end
+
+-- The same for messages that members have already.
+function flights.extend(G, group, spans, now, deadline)
+  if per_key.counted(group) then
+    per_key.in_steps(spans, function(some) per_key.hold(G, group, some, deadline, now) end)
+  end
+  flights.hold(G, group, spans, deadline)
+end
+
+-- Counts what is about to be handed out: claims, and new messages from `first` up to `covered`.
+function flights.begin(G, group, plan, first, covered, now, retry)
+  local spans, count, claims = {}, 0, plan and plan.claims or {}
+  for i = 1, #claims, 3 do spans[#spans + 1] = { claims[i], claims[i + 1] } end
+  if covered >= first then spans[#spans + 1] = { first, covered } end
+  for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
+  if plan and plan.keys then per_key.begin(G, group, plan, spans, now, retry) end
+  if count == 0 then return end
+  if retry then flights.hold(G, group, spans, now + retry) end
+  local rate = group.limits.rate
+  if rate then change(group, 'bucket', limits.spend(rate, group.bucket, server_us(), count)) end
+end
+
+-- Messages are in flight no more; ended: they are done, too. Should that fail, they count until their
+-- deadline.
+function flights.land(G, group, spans, ended)
+  afterwards(flights.take_down, G, group, spans, ended)
+end
+
+function flights.take_down(G, group, spans, ended)
+  if per_key.counted(group) then
+    per_key.in_steps(spans, function(some) per_key.land(G, group, some, ended, server_ms()) end)
+  end
+  if not group.limits.most then return end
+  local count = 0
+  for _, span in ipairs(spans) do count = count + span[2] - span[1] + 1 end
+  if count > flights.step then
+    -- Most of so many were never counted: it is found out which were.
+    local found = {}
+    for _, member in ipairs(redis.call('ZRANGE', G .. ':flying', 0, -1)) do
+      local offset = tonumber(member)
+      for _, span in ipairs(spans) do
+        if span[1] <= offset and offset <= span[2] then found[#found + 1] = { offset, offset } end
+      end
+    end
+    spans = found
+  end
+  flights.in_steps(spans, nil, function(words) remove_members(G .. ':flying', words) end)
+end
+
+-- The same for offsets that end: first, last, first, last, ... from a place on, up to where a call goes on.
+function flights.land_all(G, group, args, from, going_on)
+  local spans = {}
+  for i = from, #args, 2 do
+    local first, last = to_number(args[i]), to_number(args[i + 1])
+    if going_on ~= -1 then last = math.min(last, going_on - 1) end
+    if first <= last then spans[#spans + 1] = { first, last } end
+  end
+  flights.land(G, group, spans, true)
+end
+
+-- Returns how many messages are in flight, or nil when that is not limited.
+function flights.count(G, group)
+  if not group.limits or not group.limits.most then return nil end
+  return redis.call('ZCOUNT', G .. ':flying', '(' .. digits(server_ms()), '+inf')
+end
+
+-- Counts what was handed out before there was a limit, as far as it is known: of a message that failed it
+-- is not, so that it counts until its retry is due.
+function flights.count_before(G, group, now)
+  local due = redis.call('ZRANGE', G .. ':due', '(' .. digits(now), '(' .. digits(PARKED), 'BYSCORE',
+    'LIMIT', 0, STEP_RANGES, 'WITHSCORES')
+  local left = flights.counted_before
+  for i = 1, #due, 2 do
+    local range = pending_at(G, due[i])
+    if range and left > 0 then
+      local last = math.min(range.last, range.first + left - 1)
+      flights.hold(G, group, { { range.first, last } }, tonumber(due[i + 1]))
+      left = left - (last - range.first + 1)
+    end
+  end
+end
+
+-- Drops what is not counted any more; what was kept back is looked at again.
+function flights.changed(G, group, now)
+  if not group.limits or not group.limits.most then redis.call('UNLINK', G .. ':flying') end
+  per_key.changed(G, group, now)
+end

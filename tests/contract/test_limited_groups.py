@@ -1,0 +1,170 @@
+"""Groups with limits: what is in flight and how fast it goes, exact for all members together."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headwater import Group, Headwater, InvalidInput, Limits, Stream
+from headwater.limiting import NO_LIMITS
+from tests.support.entries import offsets
+from tests.support.groups import FAR, take
+from tests.support.limit_law import HandOut, faster_than
+from tests.support.waking import wait_for_members
+from tests.support.watch import let_pass
+
+pytestmark = pytest.mark.parametrize("client", ["plain-sync", "plain-async"], indirect=True)
+
+
+def members_of(stream: Stream, limits: Limits, count: int = 2) -> list[Group]:
+    members = [stream.group("g", member=f"m{i}") for i in range(count)]
+    members[0].limit(limits)
+    return members
+
+
+def write(stream: Stream, count: int, tags: int = 1) -> None:
+    stream.write_many([(f"t{n % tags}", b"v") for n in range(count)])
+
+
+def test_no_more_messages_are_in_flight_than_may_be(client: Headwater, stream: Stream) -> None:
+    write(stream, 20)
+    one, other = members_of(stream, Limits(max_in_flight=3))
+    assert take(one, 2) == [1, 2]
+    assert take(other, 9) == [3]
+    assert take(other, 9) == take(one, 9) == []
+    assert one.info().in_flight == 3
+    one.ack(1)
+    assert take(other, 9) == [4], "what is done is in flight no more"
+    one.nack(2, delay_ms=FAR)
+    assert take(other, 9) == [5], "nor is what failed, while it waits for its retry"
+    other.release(3)
+    assert take(one, 9) == [3]
+    one.ack((3, 5))
+    assert take(one, 3, retry_ms=1) == [6, 7, 8]
+    let_pass(client, 1)
+    assert take(other, 9) == [6, 7, 8], "nor is what a member held that died"
+
+
+def test_what_was_in_hand_before_there_was_a_limit_counts(stream: Stream) -> None:
+    write(stream, 20)
+    group = stream.group("g")
+    assert take(group, 4) == [1, 2, 3, 4]
+    group.limit(Limits(max_in_flight=5))
+    assert take(group, 9) == [5]
+    group.limit(Limits(max_in_flight=7))
+    assert take(group, 9) == [6, 7]
+    group.limit(NO_LIMITS)
+    assert take(group, 9) == list(range(8, 17))
+
+
+def test_a_deadline_that_is_extended_keeps_a_message_in_flight(
+    client: Headwater, stream: Stream
+) -> None:
+    write(stream, 3)
+    one, other = members_of(stream, Limits(max_in_flight=1, max_in_flight_per_key=1))
+    assert take(one, 1, retry_ms=200) == [1]
+    assert one.extend(1, ack_ms=FAR) == 1
+    let_pass(client, 200)
+    assert take(other, 9) == []
+
+
+def test_a_blocked_member_is_served_when_something_is_done(stream: Stream) -> None:
+    write(stream, 5)
+    one, other = members_of(stream, Limits(max_in_flight=1))
+    assert take(one, 5) == [1]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: offsets(other.read(5, ack_ms=FAR, block_ms=FAR)))
+        wait_for_members(one, 1)
+        one.ack(1)
+        assert waiting.result(30) == [2]
+
+
+def test_a_tag_at_its_limit_does_not_hold_up_others(stream: Stream) -> None:
+    stream.write_many([("x", b"")] * 700 + [("y", b""), ("", b""), ("", b"")])
+    one, other = members_of(stream, Limits(max_in_flight_per_key=2))
+    assert take(one, 9) == [1, 2]
+    assert take(other, 9) == [701, 702, 703], "they pass 698 messages that wait"
+    one.ack(1)
+    assert take(other, 9) == [3]
+    other.nack(3, delay_ms=FAR)
+    assert take(one, 9) == [4], "the first that waits takes the place of one that failed"
+    one.nack(3)
+    assert take(one, 9) == []
+
+
+@pytest.mark.parametrize("what", ["rate", "rate_per_key"])
+def test_no_more_are_handed_out_in_any_span_of_time_than_the_rate_and_the_burst(
+    stream: Stream, what: str
+) -> None:
+    write(stream, 40)
+    members = members_of(stream, Limits(**{what: "100/s burst 4"}))
+
+    def work(member: Group) -> list[HandOut]:
+        seen: list[HandOut] = []
+        while True:
+            after = time.time()
+            found = member.read(20, ack_ms=FAR, block_ms=300)
+            if not found:
+                return seen
+            seen.append(HandOut(after, time.time(), len(found)))
+
+    with ThreadPoolExecutor(2) as pool:
+        seen = [one for found in pool.map(work, members) for one in found]
+    assert sum(one.messages for one in seen) == 40
+    assert not faster_than(seen, 100, 4)
+    assert max(one.before for one in seen) - min(one.after for one in seen) >= 0.36
+    assert len(seen) <= 40, "nobody asks in vain"
+
+
+def test_retries_take_tokens(stream: Stream) -> None:
+    write(stream, 5)
+    (group,) = members_of(stream, Limits(rate="1/h burst 3"), 1)
+    assert take(group, 2) == [1, 2]
+    group.nack(1)
+    assert take(group, 9) == [1]
+    group.nack(1, 2)
+    assert take(group, 9) == []
+    group.limit(NO_LIMITS)
+    assert take(group, 9) == [1, 2, 3, 4, 5]
+
+
+def test_limits_are_kept_when_nothing_need_be_acknowledged(stream: Stream) -> None:
+    write(stream, 9)
+    (group,) = members_of(stream, Limits(max_in_flight=2, rate="1/h burst 5"), 1)
+    assert len(group.read(9)) == 5, "it is never in flight, but it takes tokens"
+
+
+def test_a_seek_begins_anew_and_the_rate_goes_on(stream: Stream) -> None:
+    write(stream, 9, tags=2)
+    limits = Limits(max_in_flight=4, max_in_flight_per_key=2, rate="1/h burst 6")
+    (group,) = members_of(stream, limits, 1)
+    assert take(group, 9) == [1, 2, 3, 4]
+    group.seek(1)
+    assert group.info().in_flight == 0
+    assert take(group, 9) == [1, 2]
+    assert group.info().limits == limits
+
+
+def test_limits_that_make_no_sense_are_refused(client: Headwater, name: str) -> None:
+    for words in ({"max_in_flight": 0}, {"max_in_flight_per_key": True}, {"rate": "fast"},
+                  {"rate": "0/s"}, {"rate": "5/2d"}, {"rate_per_key": "5/s burst 0"},
+                  {"rate": "2000000/s"}, {"rate": 5}):  # fmt: skip
+        with pytest.raises(InvalidInput):
+            Limits(**words)  # type: ignore[arg-type]
+    topic = client.topic(name, 2)
+    with pytest.raises(InvalidInput, match="per key only"):
+        topic.group("g").limit(Limits(rate="5/s"))
+
+
+def test_the_group_of_a_topic_has_limits_per_key(client: Headwater, name: str) -> None:
+    topic = client.topic(name, 3)
+    topic.write_many([(f"t{n % 4}", b"v") for n in range(40)])
+    group = topic.group("g")
+    assert group.limit(Limits(max_in_flight_per_key=1)) == NO_LIMITS
+    found = []
+    while some := group.read(20, ack_ms=FAR):
+        found += some
+    assert sorted(message.tag for message in found) == ["t0", "t1", "t2", "t3"]
+    assert {info.limits.max_in_flight_per_key for info in group.info()} == {1}

@@ -1,0 +1,61 @@
+"""The law of limits, checked over what was seen of hand-outs and handlers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class HandOut(NamedTuple):
+    """Messages that were handed out at some moment between two others, in seconds."""
+
+    after: float
+    before: float
+    messages: int
+
+
+def faster_than(
+    hand_outs: Sequence[HandOut], per_s: float, burst: int, ahead: int = 0
+) -> list[str]:
+    """Return the spans of time in which more was handed out than a rate allows.
+
+    ``ahead`` is how many may have been handed out before the span and be seen in it.
+    """
+    rows = sorted(hand_outs)
+    wrong = []
+    for i, first in enumerate(rows):
+        messages, end = 0, first.before
+        for row in rows[i:]:
+            messages += row.messages
+            end = max(end, row.before)
+            most = per_s * (end - first.after) + burst + ahead
+            if messages > most + 1e-6:
+                wrong.append(f"{messages} in {end - first.after:.4f} s, where {most:.2f} may be")
+    return wrong
+
+
+def more_at_once(notes: Iterable[str], most: int | None, most_of_key: int | None) -> list[str]:
+    """Return the moments at which more handlers ran than limits allow, in all or of one key.
+
+    A note is "begin key name process", "end key name process", or "died process"; notes are in the
+    order in which they were made.
+    """
+    running: dict[tuple[str, str, str], None] = {}
+    wrong = []
+    for note in notes:
+        verb, *words = note.split(" ")
+        if verb == "died":
+            running = {one: None for one in running if one[2] != words[0]}
+            continue
+        key, name, process = words
+        if verb == "end":
+            running.pop((key, name, process), None)
+            continue
+        running[key, name, process] = None
+        of_key = Counter(one[0] for one in running)
+        if most is not None and len(running) > most:
+            wrong.append(f"{note}: {len(running)} run, where {most} may")
+        if most_of_key is not None and of_key[key] > most_of_key:
+            wrong.append(f"{note}: {of_key[key]} of this key run, where {most_of_key} may")
+    return wrong
