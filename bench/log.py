@@ -18,7 +18,7 @@ import headwater
 from bench.checksums import checked_write
 from bench.events import events
 from bench.harness import Pair, Row, interleave, rate, server, socket_url
-from bench.order import ordered_work
+from bench.order import limited_work, ordered_work
 
 BATCH = 1000
 MESSAGES = 20_000
@@ -329,7 +329,12 @@ def run(rounds: int, long: int) -> list[Row]:
             measures = [write_batches, group_read_ack, read_objects, single_write, wake_latency]
             rows += [measure(pair) for measure in measures]
             if fsync == "off":
-                rows += [checked_write(pair), memory(pair), *ordered_work(pair)]
+                rows += [
+                    checked_write(pair),
+                    memory(pair),
+                    *ordered_work(pair),
+                    *limited_work(pair),
+                ]
                 rows += seek_and_evict(pair, 10_000, long)
             pair.ours.close()
     return rows

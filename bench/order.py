@@ -1,4 +1,4 @@
-"""Ordered work against plain work, in one process: 1,000 tags, quick handlers and others."""
+"""Ordered and limited work against plain work, in one process: 1,000 tags, several handlers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 import headwater
 from bench.harness import Pair, Row, interleave
+from headwater import Limits, Stream
 
 MESSAGES = 10_000
 TAGS = 1000
@@ -20,10 +21,7 @@ def ordered_work(pair: Pair) -> list[Row]:
 
     With an empty handler all that is left is what the order itself costs.
     """
-    stream = pair.ours.stream(pair.name())
-    for at in range(0, MESSAGES, BATCH):
-        # Tags come in no order, and again after a while.
-        stream.write_many([(f"tag-{n * 7919 % TAGS}", b"x" * 130) for n in range(at, at + BATCH)])
+    stream = _written(pair)
     rows = []
     for title, count, threads, waits_s, least, aim in (
         ("empty handler", MESSAGES, 1, 0.0, 0.5, 0.75),
@@ -40,20 +38,50 @@ def ordered_work(pair: Pair) -> list[Row]:
     return rows
 
 
+def limited_work(pair: Pair) -> list[Row]:
+    """Measure a worker whose group has limits, which do not bind, against one without."""
+    stream = _written(pair)
+    in_all = Limits(max_in_flight=MESSAGES, rate="1000000/s burst 100000")
+    per_key = Limits(max_in_flight_per_key=100, rate_per_key="10000/s burst 1000")
+    rows = []
+    for title, limits, count, threads, waits_s, least, aim in (
+        ("in all, empty handler", in_all, MESSAGES, 1, 0.0, 0.5, 0.8),
+        ("per key of 1,000, empty handler", per_key, MESSAGES, 1, 0.0, 0, 0),
+        ("per key, handler of 1 ms in 8 threads", per_key, MESSAGES // 5, 8, WAITS_S, 0.5, 0.9),
+    ):
+        figures = [
+            Work(stream, pair, count, threads, waits_s, limits=each).rate for each in (limits, None)
+        ]
+        a, b = interleave(figures[0], figures[1], pair.rounds)
+        name = f"worker with limits {title} / without limits, messages/s"
+        rows.append(Row.of(name, pair.fsync, a, b, least, aim))
+    stream.delete()
+    return rows
+
+
+def _written(pair: Pair) -> Stream:
+    """Return a stream of messages whose tags come in no order, and again after a while."""
+    stream = pair.ours.stream(pair.name())
+    for at in range(0, MESSAGES, BATCH):
+        stream.write_many([(f"tag-{n * 7919 % TAGS}", b"x" * 130) for n in range(at, at + BATCH)])
+    return stream
+
+
 class Work:
     """What a worker does with the first messages of a stream."""
 
     def __init__(
         self,
-        stream: headwater.Stream,
+        stream: Stream,
         pair: Pair,
         count: int,
         threads: int,
         waits_s: float,
         *,
-        ordered: bool,
+        ordered: bool = False,
+        limits: Limits | None = None,
     ) -> None:
-        self._stream, self._pair, self._ordered = stream, pair, ordered
+        self._stream, self._pair, self._ordered, self._limits = stream, pair, ordered, limits
         self._count, self._threads, self._waits_s = count, threads, waits_s
 
     def rate(self) -> float:
@@ -73,7 +101,13 @@ class Work:
                     worker.stop()
 
         took: list[float] = []
-        worker = headwater.Worker(group, handle, concurrency=self._threads, ordered=self._ordered)
+        worker = headwater.Worker(
+            group,
+            handle,
+            concurrency=self._threads,
+            ordered=self._ordered,
+            limits=self._limits,
+        )
         worker.run()
         group.remove()
         return self._count / took[0]

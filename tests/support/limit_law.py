@@ -38,18 +38,20 @@ def faster_than(
 def more_at_once(notes: Iterable[str], most: int | None, most_of_key: int | None) -> list[str]:
     """Return the moments at which more handlers ran than limits allow, in all or of one key.
 
-    A note is "begin key name process", "end key name process", or "died process"; notes are in the
-    order in which they were made.
+    A note is "begin key name process time", "end ..." or "died process"; notes are in the order in
+    which they were made. What a process notes after it was said to die counts for nothing.
     """
     running: dict[tuple[str, str, str], None] = {}
+    dead: set[str] = set()
     wrong = []
     for note in notes:
         verb, *words = note.split(" ")
         if verb == "died":
-            running = {one: None for one in running if one[2] != words[0]}
+            dead.add(words[0])
+            running = {one: None for one in running if one[2] not in dead}
             continue
-        key, name, process = words
-        if verb == "end":
+        key, name, process = words[:3]
+        if verb == "end" or process in dead:
             running.pop((key, name, process), None)
             continue
         running[key, name, process] = None
