@@ -314,12 +314,13 @@ class GroupInfo:
     were evicted before the group had them; ``gaps`` are the latest ranges of those. ``dead`` counts
     dead letters, ``dead_letters`` is the stream in which they are. ``members`` are the latest 1000.
     Somebody read last at ``seen_ms``; an ``abandoned`` group was silent for so long that retention
-    does not wait for it until it reads again. ``new_since_ms`` is the time of the oldest message that was not handed out yet,
-    ``pending_since_ms`` that of the oldest pending one, None when there is none; of a message that
-    is sealed, the time of the newest in its node. What is pending lies in ``pending_ranges``;
-    ``due`` messages of it wait to be redelivered, counted in 128 ranges at most. ``redelivered``
-    counts since the group began. A ``paused`` group hands out nothing, an ``ordered`` one keeps the
-    order of each tag. ``in_flight`` counts what members have, None when ``limits`` do not limit it.
+    does not wait for it until it reads again. ``new_since_ms`` is the time of the oldest message
+    that was not handed out yet, ``pending_since_ms`` that of the oldest pending one, None when
+    there is none; of a message that is sealed, the time of the newest in its node. What is pending
+    lies in ``pending_ranges``; ``due`` messages of it wait to be redelivered, counted in 128 ranges
+    at most. ``redelivered`` counts since the group began. A ``paused`` group hands out nothing, an
+    ``ordered`` one keeps the order of each tag. ``in_flight`` counts what members have, None when
+    ``limits`` do not limit it.
     """
 
     name: str
