@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
 from headwater import Headwater
+from headwater.outbox import Consumer, Outbox
 from headwater.serve.console.calls import ConsolePage
 from headwater.serve.console.pages.table import NAVIGATION, PAGES
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
 from tests.support.browser import PHONE, WIDE, Tab, overflow, serious_faults
 from tests.support.console import EVIL, Filled, path_of
+from tests.support.consumers import create_tables
 from tests.support.servers import Server
 
 if TYPE_CHECKING:
@@ -37,8 +40,20 @@ def filled(hw: Headwater) -> Filled:
 
 
 @pytest.fixture(scope="module")
-def address(server: Server) -> Iterator[str]:
-    with ApiServer(server.url, front=Console) as api:
+def address(
+    server: Server, filled: Filled, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A server with a database, whose consumer has a hostile name, too."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('db') / 'app.db'}"
+    engine = sa.create_engine(url)
+    create_tables(engine)
+    with headwater.connect(server.url) as hw:
+        where = [filled.stream.name]
+        Consumer(f"view{EVIL}", where, engine, hw, lambda *_: None, start=3000).run_once()
+    with engine.begin() as conn:
+        Outbox(engine).stage(conn, filled.stream.name, f"tag{EVIL}", EVIL.encode())
+    engine.dispose()
+    with ApiServer(server.url, front=Console, db=url) as api:
         yield f"http://127.0.0.1:{api.port}"
 
 
@@ -126,7 +141,7 @@ def test_each_key_of_the_navigation_has_one_place() -> None:
     assert {path for _, path, _ in NAVIGATION} <= {page.path for page in PAGES}
 
 
-@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])
 def test_the_navigation_of_a_phone_is_behind_one_button(
     tab: Tab, plain_tab: Tab, scripts: bool
 ) -> None:

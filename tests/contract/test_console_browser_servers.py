@@ -17,7 +17,7 @@ from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
 from tests.support.api import ApiServer
 from tests.support.asgi import under_uvicorn
-from tests.support.browser import Tab
+from tests.support.browser import Tab, serious_faults
 from tests.support.console import Filled, path_of
 from tests.support.servers import Server
 
@@ -54,6 +54,7 @@ def test_a_page_says_that_the_store_is_gone_and_recovers_by_itself(chromium: Bro
             # A page that is opened now says what is wrong, and what it does about it.
             assert late.open("/console/queues/emails").status == 503
             assert "does not answer" in late.page.locator("h1").inner_text()
+            assert serious_faults(late.page) == []
             store.restart()
             queue.push(b"b")
             for tab in (open_, late):
@@ -125,6 +126,7 @@ def test_who_signs_in_sees_and_may_press_what_the_token_allows(
     ):
         for who, actions in (("reader", False), ("admin", True)):
             assert tab.open(page).status == 401
+            assert serious_faults(tab.page) == []
             tab.page.locator("input[name=token]").fill(tokens[who])
             tab.page.keyboard.press("Enter")
             tab.page.wait_for_selector(".facts")
