@@ -6,6 +6,7 @@ ratios are by time; beside each stands the same one by processor time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
@@ -51,9 +52,16 @@ def measure(
         streams = SparkRows(spark, native, rounds, rows, warm)
         try:
             planned = [*plan(streams, long, trickle_s, min(rows, WRITTEN))]
-            return [one.measure() for one in planned if only.lower() in one.name.lower()]
+            return [told(one.measure()) for one in planned if only.lower() in one.name.lower()]
         finally:
             streams.close()
+
+
+def told(row: Row) -> Row:
+    """Print a row as soon as it is there: all of them take minutes."""
+    figures = f"{row.ours} / {row.peer} = {row.ratio:.3f}, by processor time {row.by_processor:.3f}"
+    print(f"{row.name}: {figures}", file=sys.stderr, flush=True)
+    return row
 
 
 def plan(streams: SparkRows, long: int, trickle_s: int, written: int) -> Iterator[Planned]:

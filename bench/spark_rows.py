@@ -27,6 +27,7 @@ class SparkRows:
         self.count = max(PART, rows // PART * PART)
         self.hw = headwater.connect(self.url)
         self._warm = warm
+        self._is_warm = False
         tags, values = zip(*events(PART), strict=True)
         columns = [pa.array(tags), pa.array(values, pa.binary())]
         self._part = pa.RecordBatch.from_arrays(columns, names=["tag", "value"])
@@ -52,14 +53,16 @@ class SparkRows:
         self.fill("rows", self.count)
         return "rows"
 
-    def warm_up(self, *works: Work) -> None:
-        """Run small work until it is compiled; whatever was run before helps."""
-        for _ in range(self._warm):
-            for work in works:
-                work()
+    def warm_up(self, work: Work, share: float = 1) -> None:
+        """Run small work until it is compiled, or for a share of that; what ran before helps."""
+        for _ in range(max(1, round(share * self._warm))):
+            work()
 
     def warm_up_reads(self) -> None:
-        """Run reads of a small stream, in one task and in two."""
+        """Run reads of a small stream, in one task and in two, before the first row of reads."""
+        if self._is_warm:
+            return
+        self._is_warm = True
         self.fill("small", PART)
         self.warm_up(lambda: read(self.frame("small").coalesce(1)))
         self.warm_up(lambda: read(self.frame("small", minPartitions=2)))

@@ -24,6 +24,8 @@ from bench.harness import Row
 from bench.spark_rows import PART, SparkRows, read
 
 TRIGGER = "100 milliseconds"
+# A streaming query is many small ones for the JVM.
+_QUERIES = 0.2
 _TRICKLE = "Spark: micro-batch at a trickle / rate source, time"
 
 
@@ -47,17 +49,18 @@ class StreamQueries:
     def _catch_up(self, name: str, most: int, goals: Goals) -> Planned:
         """Measure a streaming query that begins far behind, against a batch read of the same."""
 
-        def catching_up() -> None:
+        def catching_up(stream: str = "rows") -> None:
             with tempfile.TemporaryDirectory(prefix="hw-bench-") as folder:
                 reader = self.streams.spark.readStream.format("headwater")
-                reader = reader.options(url=self.streams.url, stream="rows", minPartitions="2")
+                reader = reader.options(url=self.streams.url, stream=stream, minPartitions="2")
                 frame = reader.option("maxOffsetsPerTrigger", most).load()
                 writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
                 writer.trigger(availableNow=True).start().awaitTermination()
 
         def measure() -> Row:
             self.streams.all_rows()
-            catching_up()
+            self.streams.fill("small", PART)
+            self.streams.warm_up(lambda: catching_up("small"), share=_QUERIES)
             return compare_rates(
                 name,
                 self.streams.count,

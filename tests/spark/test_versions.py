@@ -67,6 +67,11 @@ def test_a_spark_gives_the_same_rows_in_every_session(
         assert found["again"] == [4, 3000, 50]
         assert found["joined"] == 4 * 50
         assert found["written"][1] % 3000 == 0
+        if kind == "session":
+            assert found["rules"] == 1
+            # Spark 4.1 cannot stream from us.
+            of_ours = version != "4.1.4"
+            assert (found["source"] == f"headwater stream '{stream.name}'") is of_ours
     if version == VERSIONS[-1]:
         compared = run("compare_with_parquet.py")
         assert compared == {"rows": 3000, "seeds": LONG_SEEDS, "others": []}

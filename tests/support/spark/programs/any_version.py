@@ -46,5 +46,9 @@ written = [
     for name in ("written", "streamed")
 ]
 found = {"both": both, "joined": joined, "again": again, "written": written}
+if kind == "session":
+    # Our rule of the optimizer, and so all of our Java, or nothing of it.
+    found["rules"] = spark._jsparkSession.experimental().extraOptimizations().length()
+    found["source"] = query.lastProgress["sources"][0]["description"]
 print(json.dumps({**found, "version": spark.version}))
 spark.stop()
