@@ -49,6 +49,6 @@ found = {"both": both, "joined": joined, "again": again, "written": written}
 if kind == "session":
     # Our rule of the optimizer, and so all of our Java, or nothing of it.
     found["rules"] = spark._jsparkSession.experimental().extraOptimizations().length()
-    found["source"] = query.lastProgress["sources"][0]["description"]
+    found["source"] = query.recentProgress[-1]["sources"][0]["description"]
 print(json.dumps({**found, "version": spark.version}))
 spark.stop()
