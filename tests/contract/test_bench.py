@@ -41,7 +41,7 @@ SHORT = (
         ("jobs", 3, {"off"}),
         ("timed", 1, {"off"}),
         ("timeline", 8, {"off"}),
-        ("api", 6, {"off"}),
+        ("api", 7, {"off"}),
         ("resp", 5, {"off"}),
         ("calls", 61, {"off"}),
     ],
