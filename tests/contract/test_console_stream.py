@@ -276,3 +276,19 @@ def test_a_range_is_replayed_by_the_server(browser: ApiClient, hw: Headwater, na
     slow = shown(browser, "/act", **(form | {"speed": "1", "group": "test", "into": ""}))
     assert f"The group test of {name}.sandbox gets them" in slow
     assert "At 1x it takes about" in slow
+
+
+def test_a_topic_shows_its_partitions_and_the_lag_of_its_groups_in_each(
+    browser: ApiClient, hw: Headwater, name: str
+) -> None:
+    topic = hw.topic(name, 3)
+    topic.write_many([(f"tag-{n}", b"x") for n in range(300)])
+    taken = topic.group("mail").read(100)
+    page = shown(browser, f"/topics/{name}")
+    assert "300 messages in 3 partitions" in page
+    assert f'<td class="n" data-label="Lag">{300 - len(taken)}</td>' in page
+    lags = re.findall(rf'/streams/{name}%2F\d/groups/mail">(\d+)</a>', page)
+    assert sum(map(int, lags)) == 300 - len(taken)
+    assert len(lags) == 3
+    assert name in shown(browser, "/topics", q=name)
+    assert browser.get(f"/console/topics/{name}-none").status == 404

@@ -83,6 +83,9 @@ class Filled:
             producer=f"replay{EVIL}",
         )
         hw.stream(REPLAYS).write(mark, running.to_json())
+        topic = hw.topic(f"topic-{mark}{EVIL}", 2)
+        topic.write_many([(EVIL, EVIL.encode())] * 10)
+        topic.group(f"group{EVIL}").read(1)
         self.job = f"tidy-{mark}"
         runner = TimedRunner(hw)
         runner.every("5m", name=self.job)(_fail)
@@ -92,6 +95,7 @@ class Filled:
             "group": self.group.name,
             "queue": self.queue.name,
             "job": self.job,
+            "topic": topic.name,
             "offset": "551",
         }
 

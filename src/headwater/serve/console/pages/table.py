@@ -34,6 +34,7 @@ from headwater.serve.console.pages.stream import (
 )
 from headwater.serve.console.pages.stream_tail import follow_stream
 from headwater.serve.console.pages.streams import show_streams
+from headwater.serve.console.pages.topics import show_topic, show_topics
 
 # What scripts of the pages ask for, as JSON.
 SOURCES: Final = (
@@ -70,6 +71,8 @@ PAGES: Final = (
     ConsolePage("/streams/{stream}/write", show_stream_write, "stream_write.html", "Streams"),
     ConsolePage("/streams/{stream}/messages/{offset}", show_message, "message.html", "Streams"),
     ConsolePage("/streams/{stream}/groups/{group}", show_group, "group.html", "Streams"),
+    ConsolePage("/topics", show_topics, "topics.html", "Streams"),
+    ConsolePage("/topics/{topic}", show_topic, "topic.html", "Streams"),
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
