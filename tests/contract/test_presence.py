@@ -40,9 +40,8 @@ def hw(server: Server) -> Iterator[Headwater]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("app.runner", "serve.api.opening"):
-        monkeypatch.setattr(f"headwater.{module}.FIRST_S", 0.01)
-        monkeypatch.setattr(f"headwater.{module}.BEAT_S", 0.05)
+    monkeypatch.setattr("headwater.app.runner.FIRST_S", 0.01)
+    monkeypatch.setattr("headwater.app.runner.BEAT_S", 0.05)
 
 
 def seen(hw: Headwater, kind: str = "app") -> list[SeenProcess]:
@@ -93,7 +92,7 @@ def test_a_server_reports_itself_and_shows_who_does(server: Server, hw: Headwate
     other = Presence("app", f"shop:app{EVIL}")
     hw.store.run(other.beat([ReportedPart("mail", "worker", EVIL, "resting", 5, 2, why=EVIL)]))
     with ApiServer(server.url, front=Console) as api:
-        until(lambda: seen(hw, "server"))
+        assert len(seen(hw, "server")) == 1
         page = api.client().get("/console/processes").body.decode()
         assert "<script>alert" not in page
         assert f"shop:app{EVIL}" in html.unescape(page)

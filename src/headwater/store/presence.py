@@ -19,7 +19,7 @@ from headwater.release import __version__
 from headwater.store.call import Call, Operation
 
 KEY: Final = "hw:{processes}"
-# So often a process reports, the first time after so long: what ends before leaves no trace.
+# So often a process reports; an application first after so long: a short one writes nothing.
 BEAT_S: Final = 5.0
 FIRST_S: Final = 1.0
 # After three beats without a report a process is silent, and after ten minutes it is forgotten.

@@ -35,7 +35,7 @@ from headwater.serve.api.tails import Tails
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
-from headwater.store.presence import BEAT_S, FIRST_S, Presence
+from headwater.store.presence import BEAT_S, Presence
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
@@ -110,13 +110,17 @@ async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
     presence = Presence("server", Path(sys.argv[0]).name or "python")
 
     async def beat() -> None:
-        await asyncio.sleep(FIRST_S)
-        while True:
-            with suppress(HeadwaterError):
-                await hw.store.run(presence.beat(), 1.0)
-            await asyncio.sleep(BEAT_S)
+        with suppress(HeadwaterError):
+            await hw.store.run(presence.beat(), 1.0)
 
-    task = asyncio.create_task(beat())
+    async def beat_on() -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await beat()
+
+    # Whoever asks this server sees it.
+    await beat()
+    task = asyncio.create_task(beat_on())
     try:
         yield
     finally:
