@@ -244,3 +244,17 @@ def test_a_group_is_paused_and_what_is_pending_is_settled_by_an_administrator(
     assert group.read(3) == []
     assert client.ask("PUT", f"{group.path}/state", {"paused": False}).body["state"] == "runs"
     assert group.read(3) == [(2, 2), (3, 1)]
+
+
+def test_an_administrator_promotes_and_releases_messages_of_a_queue(
+    client: ApiClient, name: str
+) -> None:
+    path = f"/v1/queues/{name}"
+    client.post(f"{path}/messages?delay_ms=600000", {"value": "later"})
+    (later,) = client.get(f"{path}/messages?state=delayed").body["messages"]
+    assert client.post(f"{path}/promote", {"ids": [later["id"]]}).body["promoted"] == 1
+    assert len(client.post(f"{path}/pop", {}).body["deliveries"]) == 1
+    (held,) = client.get(f"{path}/messages?state=unacked").body["messages"]
+    assert client.post(f"{path}/release", {"places": [held["place"]]}).body["released"] == 1
+    assert client.get(path).body["ready"] == 1
+    assert client.post(f"{path}/release", {"places": ["17"]}).status == 400

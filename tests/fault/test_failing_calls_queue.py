@@ -100,6 +100,8 @@ STEPS: dict[str, Trial] = {
     "redrive some": Trial(cases.nothing, cases.letters("redrive", 2)),
     "redrive what failed": Trial(cases.failed, lambda case: case.queue.redrive()),
     "why letters failed": Trial(cases.failed, lambda case: case.queue.dead()),
+    "promote": Trial(cases.nothing, cases.promote),
+    "promote to waiters": Trial(cases.two_wait, cases.promote),
     "fail to waiters": Trial(cases.two_wait, cases.fail(SOME, 0)),
     "discard": Trial(cases.nothing, cases.discard_all),
     "pop what is damaged": Trial(cases.damage, cases.pop(1000, LONG_MS)),

@@ -50,6 +50,9 @@ class Filled:
         self.queue.push_many([EVIL.encode(), b"\x00\xff", b"plain"])
         taken = self.queue.pop(1, ack_ms=60_000)
         self.queue.bury(*taken, error=RuntimeError(EVIL))
+        self.queue.push(f"later{EVIL}".encode(), delay_ms=3_600_000)
+        self.queue.push(b"held", priority=9)
+        self.queue.pop(1, ack_ms=600_000)
         place = LetterPlace(queue=self.queue.name)
         waiting = LetterJobView(
             job=mark,

@@ -243,6 +243,10 @@ def first_push(case: Case) -> None:
     case.queue.push(b"v", dedupe="k")
 
 
+def promote(case: Case) -> None:
+    case.queue.promote(case.queue.peek(100, state="delayed"))
+
+
 def letters(deed: str, count: int) -> Deed:
     return lambda case: getattr(case.queue, deed)(case.queue.dead()[:count])
 

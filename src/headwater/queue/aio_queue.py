@@ -10,7 +10,16 @@ from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.queue import acks, dead_letters, failing, inspecting, popping, pushing, upkeep
+from headwater.queue import (
+    acks,
+    dead_letters,
+    failing,
+    inspecting,
+    popping,
+    promoting,
+    pushing,
+    upkeep,
+)
 from headwater.queue.acks import Deliveries
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
@@ -194,6 +203,14 @@ class AsyncQueue(Generic[D]):
     async def resume(self) -> bool:
         """Hand out messages again; returns whether the queue was paused."""
         return await self._run(upkeep.pause(self._handle, False))
+
+    async def promote(self, messages: Iterable[QueueItem | str]) -> int:
+        """Have delayed messages delivered now, also those that rest after a failed attempt.
+
+        They are given as ``peek`` returned them, by their places or by their ids; an id costs a
+        look at what is delayed before it. Returns how many were still delayed.
+        """
+        return await self._run(promoting.promote(self._handle, messages))
 
     async def dead(
         self, count: int = 100, *, matching: LetterFilter | None = None

@@ -10,7 +10,16 @@ from headwater.failures import Failure, LetterFilter
 from headwater.headers import GivenHeaders
 from headwater.inputs import Duration, deadline, needed_deadline
 from headwater.limiting import Limits
-from headwater.queue import acks, dead_letters, failing, inspecting, popping, pushing, upkeep
+from headwater.queue import (
+    acks,
+    dead_letters,
+    failing,
+    inspecting,
+    popping,
+    promoting,
+    pushing,
+    upkeep,
+)
 from headwater.queue.acks import Deliveries
 from headwater.queue.dead_letters import OneQueueLetter
 from headwater.queue.handles import QueueHandle
@@ -233,6 +242,14 @@ class Queue(Generic[D]):
     def resume(self) -> bool:
         """Hand out messages again; returns whether the queue was paused."""
         return self._run(upkeep.pause(self._handle, False))
+
+    def promote(self, messages: Iterable[QueueItem | str]) -> int:
+        """Have delayed messages delivered now, also those that rest after a failed attempt.
+
+        They are given as ``peek`` returned them, by their places or by their ids; an id costs a
+        look at what is delayed before it. Returns how many were still delayed.
+        """
+        return self._run(promoting.promote(self._handle, messages))
 
     def dead(self, count: int = 100, *, matching: LetterFilter | None = None) -> list[QueueItem]:
         """Return the messages that were given up, of those that fit, the oldest first.

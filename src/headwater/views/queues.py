@@ -105,6 +105,20 @@ class QueueRedrivenView(View, frozen=True, kw_only=True):
     returned: int
 
 
+class QueuePromotedView(View, frozen=True, kw_only=True):
+    """How many delayed messages of a queue are delivered now."""
+
+    queue: str
+    promoted: int
+
+
+class QueueReleasedView(View, frozen=True, kw_only=True):
+    """How many messages were taken from consumers and are redelivered."""
+
+    queue: str
+    released: int
+
+
 class DiscardedView(View, frozen=True, kw_only=True):
     """How many dead letters were removed."""
 

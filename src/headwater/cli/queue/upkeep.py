@@ -171,6 +171,19 @@ def limit(
     output.answer(done, limits_text(limits, before), as_json)
 
 
+def promote(
+    name: QueueName,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The messages, by their ids.")],
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have delayed messages delivered now."""
+    with known_queue(store, name) as queue:
+        count = queue.promote(ids)
+    done = views.queues.QueuePromotedView(queue=name, promoted=count)
+    output.answer(done, f"promoted: {count}", as_json)
+
+
 def pause(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Hand out nothing until resume; pushes and acks go on."""
     with known_queue(store, name) as queue:

@@ -285,14 +285,13 @@ class Console:
     async def _made(self, request: Request, grant: Grant, action: Action) -> Reply:
         """Make an action by its route of the API, which checks, audits and answers."""
         body = b"" if action.body is None else msgspec.json.encode(action.body)
-        admitted = self._api.admit_as(action.method, action.path, grant)
+        path, _, query = action.path.partition("?")
+        admitted = self._api.admit_as(action.method, path, grant)
         headers = {b"content-type": b"application/json"}
         for name in (b"host", b"origin"):
             if (found := (request.headers or {}).get(name)) is not None:
                 headers[name] = found
-        asked = Request(
-            action.method, action.path, "", admitted.action, True, body, headers=headers
-        )
+        asked = Request(action.method, path, query, admitted.action, True, body, headers=headers)
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def take(reply: Reply | StreamedReply) -> None:

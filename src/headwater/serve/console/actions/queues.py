@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from headwater.serve.console.actions.action import Action, cli_words, given
+from urllib.parse import urlencode
+
+from headwater.serve.console.actions.action import Action, Prepare, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import part, queue_link
-from headwater.serve.console.render import number
+from headwater.serve.console.render import age, number
 from headwater.serve.tokens import Scope
 
 
@@ -33,6 +35,72 @@ async def queue_state(call: PageCall) -> Action:
         python=f"hw.queue({queue!r}).{word}()",
         back=queue_link(queue),
     )
+
+
+async def push(call: PageCall) -> Action:
+    """Push one message that was typed."""
+    queue = given(call, "queue")
+    call.check(queue)
+    stats = await call.hw.queue(queue).stats()
+    value = call.query.get("value", "")
+    delay_ms = call.number("delay_ms", 0) or 0
+    priority = call.number("priority", 0) or 0
+    asked = {
+        name: number_
+        for name, number_ in (("delay_ms", delay_ms), ("priority", priority))
+        if number_
+    }
+    options = [word for name, one in asked.items() for word in (_option(name), one)]
+    words = "".join(f", {name}={one}" for name, one in asked.items())
+    when = f"in {age(delay_ms)}" if delay_ms else "at once"
+    return Action(
+        title=f"Push a message to {queue}",
+        scope=Scope.WRITE,
+        name=queue,
+        bill=[
+            f"A message of {number(len(value.encode()))} bytes, priority {priority}: due {when}.",
+            f"{number(stats.ready)} messages are ready, {number(stats.waiting)} consumers wait"
+            f"{'; the queue is paused' if stats.paused else ''}.",
+        ],
+        method="POST",
+        path=f"/v1/queues/{part(queue)}/messages" + (f"?{urlencode(asked)}" if asked else ""),
+        body={"value": value},
+        cli=cli_words("queue", "push", queue, value, *options),
+        python=f"hw.queue({queue!r}).push({value!r}{words})",
+        back=queue_link(queue),
+    )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def one_message(word: str, sentence: str, named: str) -> Prepare:
+    """Return an action on one message of a queue, which is named by its place."""
+
+    async def prepare(call: PageCall) -> Action:
+        queue, place = given(call, "queue"), given(call, "place")
+        call.check(queue)
+        message = place.rpartition(".")[2]
+        shown = message if word == "promote" else place
+        return Action(
+            title=f"{word.title()} {message} of {queue}",
+            scope=Scope.ADMIN,
+            name=queue,
+            bill=[sentence],
+            method="POST",
+            path=f"/v1/queues/{part(queue)}/{word}",
+            body={named: [place]},
+            cli=cli_words("queue", word, queue, shown)
+            if word == "promote"
+            else cli_words("queue", "nack", queue, shown),
+            python=f"hw.queue({queue!r}).promote([{message!r}])"
+            if word == "promote"
+            else f"hw.queue({queue!r}).release({place!r})",
+            back=f"{queue_link(queue)}?state={'delayed' if word == 'promote' else 'unacked'}",
+        )
+
+    return prepare
 
 
 async def purge(call: PageCall) -> Action:

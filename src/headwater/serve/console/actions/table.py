@@ -12,7 +12,7 @@ from headwater.serve.console.actions.groups import (
     settle_pending,
 )
 from headwater.serve.console.actions.letters import move_letters, stop_letters
-from headwater.serve.console.actions.queues import purge, queue_state
+from headwater.serve.console.actions.queues import one_message, purge, push, queue_state
 from headwater.serve.console.actions.replays import replay, stop_replay
 from headwater.serve.console.actions.streams import delete, evict, retain, write
 
@@ -31,4 +31,16 @@ ACTIONS: Final[dict[str, Prepare]] = {
     "letters": move_letters,
     "letters-stop": stop_letters,
     "purge": purge,
+    "push": push,
+    "promote": one_message(
+        "promote",
+        "It is delivered now, to the next consumer; its attempts stay as they are.",
+        "ids",
+    ),
+    "release": one_message(
+        "release",
+        "It is taken from the consumer that holds it and redelivered; that attempt does not count. "
+        "If the consumer goes on with it, its acknowledgement changes nothing.",
+        "places",
+    ),
 }

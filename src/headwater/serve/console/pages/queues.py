@@ -7,6 +7,7 @@ from typing import Final, cast
 from headwater.errors import InvalidInput
 from headwater.queue.types import State
 from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.history_charts import queue_charts
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.views import overview
@@ -39,5 +40,7 @@ async def show_queue(call: PageCall) -> Context:
         "stats": stats,
         "state": state,
         "items": items,
+        "charts": await queue_charts(call, name),
+        "may_write": call.may(Scope.WRITE, name),
         "may_admin": call.may(Scope.ADMIN, name),
     }
