@@ -1,4 +1,4 @@
-"""Charts of what a store has kept of its past: of all, of a group, of a queue, of a stream."""
+"""Charts of what a store has kept of its past: of all, of a group, of a queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headwater.errors import InvalidInput
 from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Point, Series, SpacedPoints
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.charts import Chart, ChartLine
-from headwater.serve.console.links import group_link, queue_link, stream_link
+from headwater.serve.console.links import group_link, queue_link
 
 # By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
 STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
@@ -88,17 +88,6 @@ async def group_charts(call: PageCall, stream: str, group: str) -> list[Chart]:
 async def queue_charts(call: PageCall, queue: str) -> list[Chart]:
     """Return what waits in a queue, and its rates, over time."""
     return await _object_charts(call, ("queue", queue), queue_link(queue))
-
-
-async def stream_charts(call: PageCall, stream: str) -> list[Chart]:
-    """Return how many messages a second were written to a stream, over time."""
-    step_s, series = step_of(call), ("stream", stream)
-    found = await call.served.history.points([series], step_s)
-    lines = [_line(found, series, lambda one: one.in_per_s, "written")]
-    source = f"{stream_link(stream)}/charts?step={step_s}"
-    return [
-        Chart("rates", "Messages a second", "per s", found.times, lines, source, _EVERY_S[step_s])
-    ]
 
 
 async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:

@@ -8,7 +8,6 @@ from headwater.serve.console.history_charts import (
     group_charts,
     queue_charts,
     store_charts,
-    stream_charts,
 )
 from headwater.serve.console.pages.lagging import lagging, worst_of
 from headwater.serve.console.pages.sampled import sampled
@@ -31,9 +30,3 @@ async def renew_queue(call: PageCall) -> Context:
     """Return the charts of a queue."""
     call.check(call.name)
     return charts_json(await queue_charts(call, call.name))
-
-
-async def renew_stream(call: PageCall) -> Context:
-    """Return the charts of a stream."""
-    call.check(call.name)
-    return charts_json(await stream_charts(call, call.name))

@@ -9,7 +9,6 @@ from headwater.serve.console.pages.chart_sources import (
     renew_group,
     renew_queue,
     renew_store,
-    renew_stream,
 )
 from headwater.serve.console.pages.groups import show_group
 from headwater.serve.console.pages.letters import show_dead
@@ -39,7 +38,6 @@ from headwater.serve.console.pages.topics import show_topic, show_topics
 # What scripts of the pages ask for, as JSON.
 SOURCES: Final = (
     ConsolePage("/charts", renew_store, "", ""),
-    ConsolePage("/streams/{stream}/charts", renew_stream, "", ""),
     ConsolePage("/streams/{stream}/groups/{group}/charts", renew_group, "", ""),
     ConsolePage("/queues/{queue}/charts", renew_queue, "", ""),
 )
