@@ -57,18 +57,22 @@ end
 
 -- Calls back with words for a sorted set, { score, offset, ... } or { offset, ... }, so many at a time.
 function flights.in_steps(spans, score, visit)
-  local words = {}
+  local words, n = {}, 0
   for _, span in ipairs(spans) do
     for offset = span[1], span[2] do
-      if score then words[#words + 1] = score end
-      words[#words + 1] = digits(offset)
-      if #words >= 2 * flights.step then
+      if score then
+        n = n + 1
+        words[n] = score
+      end
+      n = n + 1
+      words[n] = offset
+      if n >= 2 * flights.step then
         visit(words)
-        words = {}
+        words, n = {}, 0
       end
     end
   end
-  if words[1] then visit(words) end
+  if n > 0 then visit(words) end
 end
 
 function flights.spans_of(ranges)
@@ -80,7 +84,7 @@ end
 -- Counts messages as in flight until a time, also those that were counted until another one.
 function flights.hold(G, group, spans, deadline)
   if not group.limits.most then return end
-  flights.in_steps(spans, digits(deadline), function(words) redis.call('ZADD', G .. ':flying', unpack(words)) end)
+  flights.in_steps(spans, deadline, function(words) redis.call('ZADD', G .. ':flying', unpack(words)) end)
 end
 
 -- The same for messages that members have already.

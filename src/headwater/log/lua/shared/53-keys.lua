@@ -46,7 +46,6 @@ function per_key.listed(tags)
   for _, tag in pairs(tags) do
     if not seen[tag] then seen[tag], list[#list + 1] = true, tag end
   end
-  table.sort(list)
   return list
 end
 
@@ -130,6 +129,11 @@ function per_key.write(G, flying)
   if gone[1] then redis.call('HDEL', G .. ':keys', unpack(gone)) end
 end
 
+-- Returns whether anything is kept back.
+function per_key.keeps(G)
+  return redis.call('EXISTS', G .. ':kept') == 1
+end
+
 -- Counts what is about to be handed out, and notes what is kept back.
 function per_key.begin(G, group, plan, spans, now, retry)
   if plan.kept[1] then
@@ -137,19 +141,19 @@ function per_key.begin(G, group, plan, spans, now, retry)
     for _, member in ipairs(plan.kept) do words[#words + 1], words[#words + 2] = 0, member end
     redis.call('ZADD', G .. ':kept', unpack(words))
   end
-  local flying, spent, freed, terms = {}, {}, {}, group.limits
+  local flying, spent, freed, terms, keeps = {}, {}, {}, group.limits, per_key.keeps(G)
   for _, span in ipairs(spans) do
     for offset = span[1], span[2] do
       local tag = plan.tags[offset]
       if tag then
-        freed[#freed + 1] = per_key.kept_member(tag, offset)
+        if keeps then freed[#freed + 1] = per_key.kept_member(tag, offset) end
         spent[tag] = (spent[tag] or 0) + 1
         flying[tag] = flying[tag] or per_key.in_flight(plan.keys[tag].text, now)
         flying[tag][digits(offset)] = retry and digits(now + retry)
       end
     end
   end
-  if not freed[1] then return end
+  if not next(spent) then return end
   if terms.rate_of_key then
     local us, words = server_us(), {}
     redis.call('ZREMRANGEBYSCORE', G .. ':buckets', '-inf', digits(us))
@@ -159,7 +163,7 @@ function per_key.begin(G, group, plan, spans, now, retry)
     redis.call('ZADD', G .. ':buckets', unpack(words))
   end
   if terms.most_of_key and retry then per_key.write(G, flying) end
-  redis.call('ZREM', G .. ':kept', unpack(freed))
+  if freed[1] then redis.call('ZREM', G .. ':kept', unpack(freed)) end
 end
 
 -- Calls back with spans of so few offsets that commands can name them all.
@@ -197,7 +201,7 @@ end
 -- may be due already, because nobody has read since.
 function per_key.promote(G, group, flying, now)
   local most = group.limits.most_of_key
-  if not most or redis.call('EXISTS', G .. ':kept') == 0 then return end
+  if not most then return end
   local offsets = {}
   for tag, deadlines in pairs(flying) do
     local room = most
@@ -233,14 +237,14 @@ function per_key.land(G, group, spans, ended, now)
   if not list[1] then return end
   local texts = redis.call('HMGET', G .. ':keys', unpack(list))
   for i, tag in ipairs(list) do flying[tag] = per_key.in_flight(texts[i], now) end
-  local kept = {}
+  local kept, keeps = {}, per_key.keeps(G)
   for offset, tag in pairs(tags) do
     flying[tag][digits(offset)] = nil
-    kept[#kept + 1] = per_key.kept_member(tag, offset)
+    if keeps then kept[#kept + 1] = per_key.kept_member(tag, offset) end
   end
   per_key.write(G, flying)
   if ended then
-    redis.call('ZREM', G .. ':kept', unpack(kept))
+    if keeps then redis.call('ZREM', G .. ':kept', unpack(kept)) end
     -- Of dead letters the tags stay known: they may be redriven.
     if not group.burying_now then
       for _, span in ipairs(spans) do
@@ -248,7 +252,7 @@ function per_key.land(G, group, spans, ended, now)
       end
     end
   end
-  per_key.promote(G, group, flying, now)
+  if keeps then per_key.promote(G, group, flying, now) end
 end
 
 -- Notes the tags of messages, as a reader sends them, offset, tag, offset, tag, ... from a place on: those
