@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headwater import instrument
+from headwater.metrics.exposition import Page
+from headwater.metrics.operations import OperationMetrics
 from headwater.store import embedded, supervisor
 from headwater.store.embedded import EmbeddedServer
 from tests.support.embedded import (
@@ -56,6 +59,19 @@ def test_kill_of_the_server_loses_nothing_that_was_acknowledged(directory: Path)
             kept = {n for n, value in enumerate(values, 1) if value == str(n).encode()}
             assert acknowledged in kept
             assert len(kept) >= acknowledged - 3  # each round may leave one unwritten key behind
+
+
+def test_a_restart_is_counted_by_whoever_restarts(directory: Path) -> None:
+    metrics = OperationMetrics()
+    with EmbeddedServer.open(directory) as server, instrument.installed(metrics):
+        server.ensure_running()
+        page = Page()
+        metrics.add_to(page)
+        assert "embedded_restarts" not in page.text(), "it was running"
+        kill_server(directory)
+        server.ensure_running()
+        metrics.add_to(page)
+        assert "\nheadwater_embedded_restarts_total 1\n" in page.text()
 
 
 def test_many_threads_and_processes_restart_a_killed_server_once(directory: Path) -> None:

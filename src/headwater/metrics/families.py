@@ -109,6 +109,12 @@ _TABLE: Final = (
     Family("farm_instance_up", "gauge", ("cluster", "instance"), "1 when the instance serves."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),
+    Family(
+        "embedded_restarts_total",
+        "counter",
+        (),
+        "Times that a process of this server has restarted an embedded store that died.",
+    ),
     Family("sample_age_seconds", "gauge", ("store",), "Age of what is said of the store."),
     Family("scrape_duration_seconds", "gauge", (), "Time that the last sample took."),
     Family("series_dropped", "gauge", (), "Series left out because there were too many."),

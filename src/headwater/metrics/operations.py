@@ -44,6 +44,7 @@ FARM_COUNTS: Final = {
     "farm.repair_write_failure": "farm_repair_failures_total",
     "farm.select_repair_needed": "farm_divergent_total",
 }
+_COUNTED: Final = {**FARM_COUNTS, "store.restart": "embedded_restarts_total"}
 
 _OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 _UNKNOWN: Final = _OUTCOMES.index("unknown")
@@ -65,7 +66,7 @@ def operation_names() -> tuple[str, ...]:
 
 
 def _places() -> int:
-    further = len(REASONS) + len(STATUSES) + 1 + len(LEVELS) + len(FARM_COUNTS)
+    further = len(REASONS) + len(STATUSES) + 1 + len(LEVELS) + len(_COUNTED)
     return len(operation_names()) * _ROW + further
 
 
@@ -98,7 +99,7 @@ class OperationMetrics:
         first += len(STATUSES) + 1
         self._levels = {name: first + at for at, name in enumerate(LEVELS)}
         first += len(LEVELS)
-        self._farms = {name: first + at for at, name in enumerate(FARM_COUNTS)}
+        self._counted = {name: first + at for at, name in enumerate(_COUNTED)}
         # Nothing is open yet; whoever had this place before may have died with much open.
         for place in self._levels.values():
             self._own[place] = 0
@@ -123,11 +124,11 @@ class OperationMetrics:
                 own[row + _ROW - 1] += event.bytes
 
     def count(self, name: str, object: str, n: int = 1) -> None:
-        """Count a retry by its reason, and what farms repair; other counts are not shown."""
+        """Count a retry by its reason, what farms repair, and restarts; no other count is shown."""
         if name == "store.retry":
             place = self._reasons.get(object, self._reasons[OTHER])
-        elif name in self._farms:
-            place = self._farms[name]
+        elif name in self._counted:
+            place = self._counted[name]
         else:
             return
         with self._lock:
@@ -158,9 +159,9 @@ class OperationMetrics:
                 page.add(label_text(code=code), http_requests_total=totals[place])
         for level, place in self._levels.items():
             page.add("", **{level: totals[place]})
-        for counted, place in self._farms.items():
+        for counted, place in self._counted.items():
             if totals[place]:
-                page.add("", **{FARM_COUNTS[counted]: totals[place]})
+                page.add("", **{_COUNTED[counted]: totals[place]})
 
 
 def _add_operation(page: Page, name: str, row: list[int]) -> None:

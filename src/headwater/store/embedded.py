@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from headwater import instrument
 from headwater.errors import EmbeddedServerFailed
 from headwater.store import supervisor
 from headwater.store.data_files import note_data
@@ -105,7 +106,8 @@ class EmbeddedServer:
         with explained(self.directory):
             self.check_hold()
             self.socket_path = socket_path(self.directory)
-            bring_up(self.directory, self.socket_path)
+            if launches := bring_up(self.directory, self.socket_path):
+                instrument.count("store.restart", str(self.directory), launches)
 
     def close(self) -> None:
         """Give up the hold; the server ends when nobody else has one. May be called again."""

@@ -114,8 +114,10 @@ class _Patience:
         self._step = min(self._step * 1.5, 0.05)
 
 
-def bring_up(directory: Path, address: str) -> None:
+def bring_up(directory: Path, address: str) -> int:
     """Return when the server answers and is supervised; launch whatever is missing.
+
+    Returns how often this process has launched the server for that.
 
     The caller has a hold, so no supervisor ends the server meanwhile. The start lock spares useless
     launches; that there are never two servers is assured by the server's own lock.
@@ -140,7 +142,7 @@ def bring_up(directory: Path, address: str) -> None:
             supervise(directory)
         elif state is ServerState.READY:
             note_data(directory)
-            return
+            return launches
         elif state is ServerState.LOADING:
             patience.renew()
         patience.rest(state.value)
