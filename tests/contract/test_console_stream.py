@@ -247,6 +247,23 @@ def test_a_live_tail_says_what_it_skips(api: ApiServer, hw: Headwater, name: str
     assert events(api.port, f"{path}?from=5000", 1)[0].startswith("id: 5000\n")
 
 
+def test_hostile_places_are_refused_and_not_followed(
+    api: ApiServer, browser: ApiClient, hw: Headwater, name: str
+) -> None:
+    hw.stream(name).write("t", b"1")
+    hw.stream("hw.replays").write("x", b"no note")
+    for asked in ({"at": "9" * 5000}, {"at": "+" + "9" * 5000}, {"where": "a" + " " * 3000}):
+        status = browser.get(f"/console/streams/{name}?{urlencode(asked)}").status
+        assert status == (200 if "where" in asked else 400)
+    assert browser.get(f"/console/streams/{name}?{urlencode({'where': '=' * 3000})}").status == 400
+    assert "Replay a range" in shown(browser, f"/streams/{name}/replay")
+    path = f"/console/streams/{name}/tail/events?from={'9' * 15}"
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+    connection.request("GET", path, headers={"Last-Event-ID": "9" * 5000})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
 def test_a_stream_is_deleted_with_all_that_is_counted(
     browser: ApiClient, hw: Headwater, name: str
 ) -> None:

@@ -26,7 +26,7 @@ from headwater.store.call import Clock, Operation
 # What is read at once: so many offsets, or fewer when messages are large.
 _PART_OFFSETS: Final = 10_000
 _PART_BYTES: Final = 8 * 1024 * 1024
-_CONDITION: Final = re.compile(r"\s*([^=<>!\s]+)\s*(?:(!=|=|<|>)\s*(.*?))?\s*", re.DOTALL)
+_CONDITION: Final = re.compile(r"([^=<>!\s]+)\s*(?:(!=|=|<|>)\s*(.*))?", re.DOTALL)
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _MISSING: Final = object()
 
@@ -86,7 +86,7 @@ def _same(found: Any, wanted: Any) -> bool:
 
 def read_condition(text: str) -> FieldCondition:
     """Return a condition on a field as it is typed; raises InvalidInput."""
-    match = _CONDITION.fullmatch(text)
+    match = _CONDITION.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(_wrong(text))
     spelled, sign, typed = match.groups()

@@ -10,6 +10,7 @@ request: the target knows how far it is, so that nothing is written twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from hashlib import sha256
@@ -130,11 +131,14 @@ class Replays:
         info = await stream.info()
         first = max(info.last - _KEPT[name] + 1, info.first)
         found = await stream.read(first, _KEPT[name]) if info.length else []
-        return [
-            msgspec.structs.replace(ReplayView.from_json(one.value), noted_ms=one.time_ms)
-            for one in found
-            if one is not None
-        ]
+        notes = []
+        for one in found:
+            # Somebody else may have written to the stream, too.
+            with contextlib.suppress(ValueError):
+                if one is not None:
+                    note = ReplayView.from_json(one.value)
+                    notes.append(msgspec.structs.replace(note, noted_ms=one.time_ms))
+        return notes
 
     async def start(self, who: str, asked: ReplayRequest) -> ReplayView:
         """Begin a replay, or go on with it; raises Refused, 409, for one that runs already."""

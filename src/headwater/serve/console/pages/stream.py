@@ -26,6 +26,8 @@ _SEARCH_MESSAGES: Final = 200_000
 _SEARCH_MS: Final = 300
 _FOUND: Final = 50
 _TAG: Final = "tag:"
+# No offset has more digits.
+_DIGITS: Final = 16
 
 
 async def opened(call: PageCall) -> StreamInfo:
@@ -94,9 +96,9 @@ async def _place(call: PageCall, info: StreamInfo) -> tuple[int, Searched[Any] |
         return newest, None
     if word == "first":
         return info.first, None
-    if word.isdecimal():
+    if word.isdecimal() and len(word) <= _DIGITS:
         return _within(info, int(word)), None
-    if word[0] in "+-−" and word[1:].isdecimal():
+    if word[0] in "+-−" and word[1:].isdecimal() and len(word) <= _DIGITS:
         steps = int(word[1:]) if word[0] == "+" else -int(word[1:])
         return _within(info, (call.number("base") or newest) + steps), None
     if given.startswith(_TAG):

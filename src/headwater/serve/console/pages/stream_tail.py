@@ -22,6 +22,8 @@ from headwater.serve.http.messages import StreamedReply
 # A browser is sent so many messages at once at most, and so many times a second.
 _SHOWN: Final = 100
 _PAUSE_S: Final = 0.5
+# No offset has more digits.
+_DIGITS: Final = 16
 _NO_STORE: Final = b"Cache-Control: no-store\r\n"
 
 
@@ -29,8 +31,9 @@ async def follow_stream(call: PageCall) -> StreamedReply:
     """Send messages as they are written, and what was left out, as server-sent events."""
     info = await opened(call)
     seen = (call.request.headers or {}).get(b"last-event-id", b"")
-    at = int(seen) + 1 if seen.isdigit() else call.number("from", info.last + 1) or 1
-    pieces = _events(call, max(at, 1))
+    known = seen.isdigit() and len(seen) <= _DIGITS
+    at = int(seen) + 1 if known else call.number("from", info.last + 1) or 1
+    pieces = _events(call, max(min(at, info.last + 1), 1))
     return StreamedReply(200, pieces, "text/event-stream", _NO_STORE, endless=True)
 
 
