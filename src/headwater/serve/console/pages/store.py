@@ -9,12 +9,16 @@ import msgspec
 
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.render import query
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
 from headwater.views import overview
 
 _NOTES: Final = 100
+# So many are looked at for those that match, and by which of their fields.
+_SEARCHED: Final = 2000
+_AUDITED: Final = ("who", "what", "path", "outcome")
 
 
 async def show_lists(call: PageCall) -> Context:
@@ -30,9 +34,11 @@ async def show_audit(call: PageCall) -> Context:
     stream = call.hw.stream(AUDIT)
     info = await stream.info()
     end = min(call.number("before", info.last + 1) or info.last + 1, info.last + 1)
-    start = max(end - _NOTES, info.first)
+    searched = _SEARCHED if any(call.query.get(name) for name in _AUDITED) else _NOTES
+    start = max(end - searched, info.first)
     read = await stream.read(start, end - start) if end > start else []
     notes = []
+    wanted = {name: call.query.get(name, "").strip().lower() for name in _AUDITED}
     for offset, message in enumerate(read, start):
         if message is None:
             continue
@@ -40,8 +46,11 @@ async def show_audit(call: PageCall) -> Context:
             note = msgspec.json.decode(message.value)
         except msgspec.DecodeError:
             continue
-        notes.append({"offset": offset, "time_ms": message.time_ms, **note})
-    return {"notes": notes[::-1], "older": start if start > info.first else None}
+        if all(word in str(note.get(name, "")).lower() for name, word in wanted.items()):
+            notes.append({"offset": offset, "time_ms": message.time_ms, **note})
+    kept = {name: word for name, word in wanted.items() if word}
+    older = query(**kept, before=start) if start > info.first else None
+    return {"notes": notes[::-1], "older": older, "looked": len(read), "filtered": bool(kept)}
 
 
 async def show_processes(call: PageCall) -> Context:

@@ -33,6 +33,7 @@ from headwater.serve.console.pages.stream import (
 )
 from headwater.serve.console.pages.stream_tail import follow_stream
 from headwater.serve.console.pages.streams import show_streams
+from headwater.serve.console.pages.timelines import show_timelines
 from headwater.serve.console.pages.topics import show_topic, show_topics
 
 # What scripts of the pages ask for, as JSON.
@@ -47,6 +48,7 @@ NAVIGATION: Final = (
     ("Streams", "/streams", "s"),
     ("Queues", "/queues", "q"),
     ("Dirty lists", "/lists", "l"),
+    ("Timelines", "/timelines", "m"),
     ("Outbox", "/outbox", "b"),
     ("Spark", "/spark", "p"),
     ("Processes", "/processes", "w"),
@@ -74,6 +76,7 @@ PAGES: Final = (
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
+    ConsolePage("/timelines", show_timelines, "timelines.html", "Timelines"),
     ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
     ConsolePage("/spark", show_spark, "spark.html", "Spark"),
     ConsolePage("/processes", show_processes, "processes.html", "Processes"),

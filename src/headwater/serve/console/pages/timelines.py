@@ -1,0 +1,84 @@
+"""Timelines: the instances of a farm, and the copies of a key side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater.errors import StoreError
+from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.http.messages import Refused
+from headwater.serve.tokens import Scope
+from headwater.timeline.farm.full_repair import read_whole
+from headwater.timeline.law import State, merge
+from headwater.timeline.records import encode
+
+if TYPE_CHECKING:
+    from headwater.timeline.farm.aio_farm import AsyncFarm
+
+_SHOWN: Final = 200
+
+
+class CopiedMember(NamedTuple):
+    """A member of a timeline: what each cluster knows of it, and what is true.
+
+    ``lacking`` are the clusters, from 1 on, to which a repair would write the true state.
+    """
+
+    member: bytes
+    truth: State
+    copies: list[State | None]
+    lacking: list[int]
+
+
+class KeyCopies(NamedTuple):
+    """The copies of a key; ``unread`` are clusters that could not be read, with why."""
+
+    key: str
+    members: list[CopiedMember]
+    clusters: int
+    total: int
+    differing: int
+    unread: dict[int, str]
+
+
+async def show_timelines(call: PageCall) -> Context:
+    """Show the instances of the farm, and the copies of a key that is asked for."""
+    if not call.grant.everywhere(Scope.READ):
+        raise Refused(403, "this concerns the whole farm; sign in with a token for all names (*)")
+    farm = call.served.farm
+    key = call.query.get("key", "")
+    if farm is None:
+        return {"instances": None, "copies": None, "key": key}
+    copies = await _copies(farm, key) if key else None
+    return {"instances": await farm.status(), "copies": copies, "key": key}
+
+
+async def _copies(farm: AsyncFarm, key: str) -> KeyCopies:
+    """Read a key on all clusters, as a repair does; changes nothing."""
+    name = encode(key, "key")
+    read = await asyncio.gather(*(read_whole(cluster, [name]) for cluster in farm.clusters))
+    found = [replica[name] for replica in read]
+    unread = {
+        place: f"{type(one).__name__}: {one}"
+        for place, one in enumerate(found, 1)
+        if isinstance(one, StoreError)
+    }
+    states = [{} if isinstance(one, StoreError) else one.states for one in found]
+    truth = merge(states)
+    members = [
+        CopiedMember(
+            member,
+            true,
+            [one.get(member) for one in states],
+            [
+                place
+                for place, one in enumerate(states, 1)
+                if place not in unread and one.get(member) != true
+            ],
+        )
+        for member, true in truth.items()
+    ]
+    members.sort(key=lambda one: (not one.lacking, -one.truth.score))
+    differing = sum(bool(one.lacking) for one in members)
+    return KeyCopies(key, members[:_SHOWN], len(states), len(members), differing, unread)
