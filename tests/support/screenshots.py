@@ -40,7 +40,7 @@ _TALL = {"overview": 1120}
 # Which pages are shown in the dark, too, and which on a phone.
 DARK = ("overview", "stream", "group")
 NARROW = ("overview", "stream", "dead")
-_COLOURS = 96
+_COLOURS = 128
 _HEAD = """# The console, page by page
 
 Written by `make screenshots`: every page of [the console](../how-to/console.md), its address, and
@@ -51,11 +51,12 @@ a picture of it. A word in braces stands for a name, or for an offset.
 def picture(page: Page, path: Path, *, whole: bool) -> None:
     """Write a picture of a page, with few enough colours to be small."""
     shot = Image.open(io.BytesIO(page.screenshot(full_page=whole))).convert("RGB")
-    # The colours that are there most often, as they are: averages would tint the page.
+    # The colours that are there most often, as they are: averages would tint the page. A grey is
+    # the edge of a letter, and there are many; a few pixels of green may be a light.
     counted: Any = shot.getcolors(shot.width * shot.height)
-    most = sorted(counted, reverse=True)[:_COLOURS]
+    weighed = sorted(counted, key=lambda one: -one[0] * (8 + max(one[1]) - min(one[1])))
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, colour in most for part in colour])
+    palette.putpalette([part for _, colour in weighed[:_COLOURS] for part in colour])
     few = shot.quantize(palette=palette, dither=Image.Dither.NONE)
     path.parent.mkdir(parents=True, exist_ok=True)
     few.save(path, optimize=True)

@@ -43,6 +43,7 @@ class Showcase:
             "group": "mail",
             "queue": "emails",
             "job": "tidy-up",
+            "topic": "clicks",
         }
 
     def __enter__(self) -> Self:
@@ -104,6 +105,10 @@ class Showcase:
             stream = hw.stream(name)
             stream.write_many([self._ride(n) for n in range(900)])
             stream.group("ledger", member="ledger-1").read(850)
+
+        clicks = hw.topic("clicks", 4)
+        clicks.write_many([self._ride(n) for n in range(2000)])
+        clicks.group("ads", member="ads-1").read(700, ack_ms=600_000)
 
     def _fill_queues(self) -> None:
         emails = self._hw.queue("emails")
