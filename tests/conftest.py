@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 
 import headwater
 from headwater.outbox import Outbox
@@ -26,6 +27,10 @@ from tests.support.postgres import Postgres, postgres_folder
 from tests.support.stores import Stores
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("headwater", deadline=None)
+settings.load_profile("headwater")
 
 STORES = ["embedded", "plain", "redis", pytest.param("cluster", marks=pytest.mark.cluster)]
 CLIENTS = [
