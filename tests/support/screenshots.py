@@ -44,7 +44,8 @@ _COLOURS = 128
 _HEAD = """# The console, page by page
 
 Written by `make screenshots`: every page of [the console](../how-to/console.md), its address, and
-a picture of it. A word in braces stands for a name, or for an offset.
+a picture of it. A word in braces stands for a name, or for an offset. The store in the
+pictures is an example, and so are the figures of its charts.
 """
 
 
