@@ -34,7 +34,7 @@ SHORT = (
 @pytest.mark.parametrize(
     ("what", "rows", "fsync"),
     [
-        ("log", 16, {"off", "always"}),
+        ("log", 19, {"off", "always"}),
         ("outbox", 12, {"on"}),
         ("ick", 8, {"off", "always"}),
         ("queue", 10, {"off"}),
