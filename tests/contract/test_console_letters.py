@@ -106,6 +106,19 @@ def test_a_job_moves_what_fits_in_groups_and_queues_together(
     assert dead.left == (2, 1)
 
 
+def test_notes_of_a_job_are_small_and_foreign_ones_are_passed_over(
+    browser: ApiClient, hw: Headwater, dead: Dead
+) -> None:
+    place = {"stream": dead.name, "group": "mail"}
+    asked = {"action": "redrive", "places": [place | {"offsets": [1, 2]}], "delay_ms": 600_000}
+    begun = browser.post(JOBS, asked).body
+    assert (begun["places"], begun["total"]) == ([place], 2)
+    hw.stream("hw.letters").write("someone", b"{not a note")
+    assert job_of(browser, begun["job"])["state"] == "waiting"
+    assert browser.get("/console/dead").status == 200
+    browser.post("/v1/letters/stop", {"job": begun["job"]})
+
+
 def test_a_job_at_a_rate_is_stopped_and_leaves_the_rest(browser: ApiClient, dead: Dead) -> None:
     asked = {"action": "redrive", "places": dead.places, "rate_per_s": 1}
     job = browser.post(JOBS, asked).body["job"]

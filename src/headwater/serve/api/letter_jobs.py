@@ -13,6 +13,7 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -64,6 +65,10 @@ class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
         """The place as it is shown."""
         return self.queue or f"{self.stream} / {self.group}"
 
+    def without_letters(self) -> LetterPlace:
+        """Return the place alone, as notes of a job have it: these are written every second."""
+        return LetterPlace(self.stream, self.group, self.queue)
+
     def check(self) -> None:
         """Check that it names one place; raises InvalidInput."""
         grouped = bool(self.stream and self.group) and self.queue is None and self.ids is None
@@ -95,7 +100,8 @@ class StopJobBody(msgspec.Struct, forbid_unknown_fields=True):
 class LetterJobView(View, frozen=True, kw_only=True):
     """A job: how far it is, and how it ended.
 
-    ``total`` is how many dead letters lay in its places when it was asked for. ``gone`` are letters
+    ``places`` are shown without the letters that were named there; ``total`` is how many those
+    were, or how many dead letters lay in its places when it was asked for. ``gone`` are letters
     that had to stay: the stream no longer holds their messages. ``begins_ms`` is when it begins.
     """
 
@@ -147,11 +153,10 @@ class LetterJobs:
         first = max(info.last - _SHOWN + 1, info.first)
         found = await notes.read(first, info.last - first + 1) if info.last >= first else []
         jobs: dict[str, LetterJobView] = {}
-        for message in found:
-            if message is not None:
-                note = LetterJobView.from_json(message.value)
-                if note.state != "stopping" or note.job in jobs:
-                    jobs[note.job] = msgspec.structs.replace(note, noted_ms=message.time_ms)
+        for message in filter(None, found):
+            note = _note_in(message.value)
+            if note and (note.state != "stopping" or note.job in jobs):
+                jobs[note.job] = msgspec.structs.replace(note, noted_ms=message.time_ms)
         now_ms = await self._now_ms() if jobs else 0
         return [_or_lost(job, now_ms) for job in reversed(jobs.values())]
 
@@ -169,7 +174,7 @@ class LetterJobs:
             state="waiting" if body.delay_ms else "running",
             action=body.action,
             who=who,
-            places=body.places,
+            places=[place.without_letters() for place in body.places],
             matching=body.matching,
             rate_per_s=body.rate_per_s,
             begins_ms=await self._now_ms() + body.delay_ms,
@@ -256,6 +261,13 @@ class LetterJobs:
             await asyncio.wait(list(self._tasks.values()))
 
 
+def _note_in(value: bytes) -> LetterJobView | None:
+    """Return a note of a job; None for what somebody else has written."""
+    with suppress(ValueError):
+        return LetterJobView.from_json(value)
+    return None
+
+
 def _or_lost(job: LetterJobView, now_ms: int) -> LetterJobView:
     if job.over or now_ms - job.noted_ms <= GONE_MS:
         return job
@@ -304,8 +316,7 @@ async def _job_now(call: ApiCall) -> LetterJobsView:
 
 async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     """Stop a job on dead letters: one that waits does nothing, one that runs leaves the rest."""
-    jobs = call.served.letter_jobs
-    found = [job for job in await jobs.known() if job.job == call.body.job]
+    jobs, found = call.served.letter_jobs, (await _job_now(call)).jobs
     if not found or not _allowed(call.grant, Scope.READ, found[0]):
         raise Refused(404, "there is no such job; GET /v1/letters/jobs lists them")
     for place in found[0].places:
