@@ -196,9 +196,11 @@ class Replays:
             )
         )
         while not (await asyncio.wait([replay], timeout=_NOTE_S))[0]:
-            if newest:
-                await self._note(_as_far(note, newest[0], "running"), RUNNING)
-            await self._look_for_stop(note.replay, since)
+            # A store that is away ends the replay itself, whose error is noted.
+            with contextlib.suppress(HeadwaterError):
+                if newest:
+                    await self._note(_as_far(note, newest[0], "running"), RUNNING)
+                await self._look_for_stop(note.replay, since)
         error = replay.exception()
         if error is None:
             done = replay.result()
