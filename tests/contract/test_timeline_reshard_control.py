@@ -147,6 +147,24 @@ def test_a_dry_run_estimates_and_changes_nothing(eight: list[Replica]) -> None:
     assert not eight[0].client.exists("hw:{timelines}")
 
 
+def test_an_estimate_sees_timelines_wherever_its_sample_begins(
+    eight: list[Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, end, client = farm_of(eight, "0"), 2**32 - 1, eight[0].client
+    with Farm.open(before) as farm:
+        farm.insert([(key, 1.0, "m") for key in KEYS])
+    # Nothing is left where a scan from the end looks.
+    gone = client.scan(end, count=1000)[1]
+    if gone:
+        client.delete(*gone)
+    left = len(KEYS) - len(gone)
+    assert left > 0
+    assert client.scan(end, count=1000)[1] == []
+    monkeypatch.setattr(random.Random, "getrandbits", lambda _self, _bits: end)
+    estimate: Estimate = reshard(before, farm_of(eight, "1"), lambda r: r.estimate())
+    assert (estimate.copied, estimate.share) == (left, 1.0)
+
+
 def test_the_command_moves_and_tells(eight: list[Replica]) -> None:
     before, after = farm_of(eight, "0"), farm_of(eight, "1")
     with Farm.open(before) as farm:

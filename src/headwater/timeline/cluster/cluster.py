@@ -8,6 +8,7 @@ keys that it has.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -133,6 +134,20 @@ class Cluster:
         words = ("SCAN", cursor, "COUNT", count, "TYPE", kind)
         found, names = await self.pool.instances[place].command(*words)
         return int(found), [name for name in names if name[-1:] in (b"+", b"-")]
+
+    async def random_keys(self, place: int, count: int, chance: random.Random) -> list[bytes]:
+        """Return up to ``count`` keys of one instance, from a random place of it on.
+
+        A scan that began near the end goes on at the start. Raises StoreError.
+        """
+        found: dict[bytes, None] = {}
+        cursor = chance.getrandbits(32)
+        for _ in range(4):
+            cursor, sets = await self.scan(place, cursor, count)
+            found.update(dict.fromkeys(name[:-1] for name in sets))
+            if len(found) >= count:
+                break
+        return list(found)[:count]
 
     async def generation(self, place: int) -> str:
         """Return the id of an instance's process: cursors of scans are valid for it alone.

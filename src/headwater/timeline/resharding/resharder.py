@@ -226,8 +226,7 @@ class Resharder:
         chance = random.Random()
         found: dict[bytes, None] = {}
         for place in range(len(clusters[0].pool.instances)):
-            _, sets = await clusters[0].scan(place, chance.getrandbits(32), _SAMPLED)
-            found.update(dict.fromkeys(name[:-1] for name in sets))
+            found.update(dict.fromkeys(await clusters[0].random_keys(place, _SAMPLED, chance)))
         return list(found)
 
 
