@@ -258,4 +258,7 @@ def test_calls_follow_a_slot_that_has_moved(cluster: Cluster, dial: Dial, name: 
         move.finish()
         before = move.refusals("MOVED")
         assert {each.last for each in extents(hw, names)} == {1}
-        assert move.refusals("MOVED") == before + 4, "each of the slot was redirected, once"
+        # Now and then one of the others lies in the slot by chance.
+        moved = sum(slot_of(each) == slot_of(name) for each in names)
+        assert moved >= 4
+        assert move.refusals("MOVED") == before + moved, "each of the slot was redirected, once"
