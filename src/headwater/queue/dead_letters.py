@@ -10,7 +10,7 @@ from headwater.failures import ALL_LETTERS, LetterFilter
 from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle
 from headwater.queue.failing import with_causes
 from headwater.queue.handles import QueueHandle
-from headwater.queue.inspecting import PAGE_MESSAGES, Spot, page, read_stats
+from headwater.queue.inspecting import PAGE_MESSAGES, Spot, chosen, page, places_by_id, read_stats
 from headwater.queue.limits import MAX_LETTERS, check_count
 from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.types import QueueItem
@@ -190,24 +190,9 @@ def _messages_gone(_: Call, reply: Reply) -> int:
 
 def _places_of(queue: QueueHandle, letters: Iterable[OneQueueLetter]) -> Operation[list[str]]:
     """Return where letters lie; ids are looked up among all of them."""
-    if isinstance(letters, str):
-        raise InvalidInput("give several letters, as a list")
-    places: list[str] = []
-    ids: set[str] = set()
-    for letter in letters:
-        if isinstance(letter, QueueItem) and letter.state == "dead":
-            places.append(letter.place)
-        elif isinstance(letter, str) and letter.isascii() and letter.isdigit():
-            ids.add(letter)
-        elif isinstance(letter, str) and "." in letter:
-            places.append(letter)
-        else:
-            raise InvalidInput("give letters as dead() returned them, their places or their ids")
+    cure = "give several letters as dead() returned them, their places or their ids"
+    places, ids = chosen(letters, cure, "dead")
     if ids:
         yield from keep(queue)
-    rest = [Spot("dead", 0)] if ids else []
-    while rest and ids:
-        items, rest = yield from page(queue, rest)
-        places += [item.place for item in items if item.id in ids]
-        ids -= {item.id for item in items}
+        places += yield from places_by_id(queue, ids, [Spot("dead", 0)], "dead")
     return places

@@ -273,3 +273,39 @@ def _item(
         place,
         Headers.stored(message.headers) if message.headers else NO_HEADERS,
     )
+
+
+def chosen(
+    messages: Iterable[QueueItem | str], cure: str, state: str | None = None
+) -> tuple[list[str], set[str]]:
+    """Return the places and the ids by which messages are named.
+
+    Raises InvalidInput, which tells the ``cure``, for anything else, or a message in another state.
+    """
+    if isinstance(messages, str):
+        raise InvalidInput(cure)
+    places: list[str] = []
+    ids: set[str] = set()
+    for message in messages:
+        if isinstance(message, QueueItem) and state in (None, message.state):
+            places.append(message.place)
+        elif isinstance(message, str) and message.isascii() and message.isdigit():
+            ids.add(message)
+        elif isinstance(message, str) and "." in message:
+            places.append(message)
+        else:
+            raise InvalidInput(cure)
+    return places, ids
+
+
+def places_by_id(
+    queue: QueueHandle, ids: set[str], rest: list[Spot], state: str
+) -> Operation[list[str]]:
+    """Return where messages with these ids lie, looked up page by page from some spots on."""
+    places: list[str] = []
+    left = set(ids)
+    while rest and left:
+        items, rest = yield from page(queue, rest)
+        places += [item.place for item in items if item.id in left and item.state == state]
+        left -= {item.id for item in items}
+    return places

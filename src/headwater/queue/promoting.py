@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headwater.errors import InvalidInput
 from headwater.queue.acks import BUNDLES_PER_CALL, by_bundle, messages_settled
 from headwater.queue.handles import QueueHandle
-from headwater.queue.inspecting import page, spots_of
+from headwater.queue.inspecting import chosen, places_by_id, spots_of
 from headwater.queue.replies import SettleReply
 from headwater.queue.types import QueueItem
 from headwater.store.call import Argument, Call, Operation
@@ -27,22 +26,9 @@ def promote(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operatio
 
 def places_of(queue: QueueHandle, messages: Iterable[QueueItem | str]) -> Operation[list[str]]:
     """Return where delayed messages lie; ids are looked up among all of them."""
-    if isinstance(messages, str):
-        raise InvalidInput("give several messages, as a list")
-    places: list[str] = []
-    ids: set[str] = set()
-    for message in messages:
-        if isinstance(message, QueueItem):
-            places.append(message.place)
-        elif isinstance(message, str) and message.isascii() and message.isdigit():
-            ids.add(message)
-        elif isinstance(message, str) and "." in message:
-            places.append(message)
-        else:
-            raise InvalidInput("give messages as peek() returned them, their places or their ids")
-    rest = (yield from spots_of(queue, ["delayed"])) if ids else []
-    while rest and ids:
-        items, rest = yield from page(queue, rest)
-        places += [item.place for item in items if item.id in ids and item.state == "delayed"]
-        ids -= {item.id for item in items}
+    cure = "give several messages as peek() returned them, their places or their ids"
+    places, ids = chosen(messages, cure)
+    if ids:
+        rest = yield from spots_of(queue, ["delayed"])
+        places += yield from places_by_id(queue, ids, rest, "delayed")
     return places
