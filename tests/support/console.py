@@ -66,7 +66,9 @@ class Filled:
             total=1,
         )
         hw.stream(JOBS).write(mark, waiting.to_json())
-        hw.ick_channel(f"search-{mark}{EVIL}", shards=2).add({EVIL: 1})
+        self.channel = hw.ick_channel(f"search-{mark}{EVIL}", shards=2, consumer=f"bob{EVIL}")
+        self.channel.add({EVIL: 1, "plain": 2})
+        self.channel.reserve(1)
         query = NotedQuery(name=EVIL, epoch=1, next={self.stream.name: 2500}, checkpoint=EVIL)
         hw.store.run(note(f"query-{mark}", "write", self.stream.name, query))
         hw.store.run(note(f"query-{mark}", "read", self.stream.name, query))
@@ -97,6 +99,7 @@ class Filled:
             "stream": self.stream.name,
             "group": self.group.name,
             "queue": self.queue.name,
+            "channel": self.channel.name,
             "job": self.job,
             "topic": topic.name,
             "offset": "551",

@@ -42,6 +42,7 @@ class Showcase:
             "offset": "22613",
             "group": "mail",
             "queue": "emails",
+            "channel": "search",
             "job": "tidy-up",
             "topic": "clicks",
         }
@@ -50,9 +51,12 @@ class Showcase:
         self._fill_stream()
         self._fill_queues()
         self._fill_outbox()
-        channel = self._hw.ick_channel("search", shards=4)
-        channel.add({f"ride-{n}": n for n in range(1200)})
+        channel = self._hw.ick_channel("search", shards=4, consumer="indexer-1")
+        for start in (0, 200, 500, 900):
+            channel.add({f"ride-{n}": n for n in range(start, 1200)})
         channel.reserve(50)
+        self._hw.ick_channel("search", consumer="indexer-2").reserve(80)
+        self._hw.ick_channel("thumbnails", shards=2).add({"ride-7": 1}, not_before=2**41)
         runner = TimedRunner(self._hw)
         runner.every("5m", name="tidy-up")(lambda: None)
         runner.cron("0 3 * * *", tz="Europe/Lisbon", name="nightly-totals")(lambda: None)

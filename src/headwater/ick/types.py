@@ -79,7 +79,11 @@ class Lease(NamedTuple):
 
 
 class ShardStats(NamedTuple):
-    """How a shard stands: how many members are where, and how long the oldest has waited."""
+    """How a shard stands: how many members are where, and how long the oldest has waited.
+
+    ``added`` is how many members were given to adds since the shard began, ``entered`` how many of
+    them did not wait already; the others were folded into what waited.
+    """
 
     shard: int
     ready: int
@@ -88,6 +92,8 @@ class ShardStats(NamedTuple):
     waited_ms: int
     lease: Lease | None
     closed: bool
+    added: int
+    entered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,24 @@ class ChannelStats:
     def waited_ms(self) -> int:
         """How long the longest waiting member has waited."""
         return max((shard.waited_ms for shard in self._all()), default=0)
+
+    @property
+    def added(self) -> int:
+        """How many members were given to adds since the shards began; a repeat counts again."""
+        return sum(shard.added for shard in self._all())
+
+    @property
+    def entered(self) -> int:
+        """How many of those did not wait already."""
+        return sum(shard.entered for shard in self._all())
+
+    @property
+    def folding(self) -> float | None:
+        """How many adds one piece of work stands for: ``added / entered``; None before the first.
+
+        A channel that changes its number of shards begins to count anew.
+        """
+        return self.added / self.entered if self.entered else None
 
     def _all(self) -> tuple[ShardStats, ...]:
         return self.shards + self.left_behind

@@ -79,6 +79,8 @@ _TABLE: Final = (
     Family("ick_dirty", "gauge", _ICK, "Members of a channel of dirty lists that wait."),
     Family("ick_reserved", "gauge", _ICK, "Members that are reserved and not committed."),
     Family("ick_oldest_seconds", "gauge", _ICK, "How long the oldest ready member has waited."),
+    Family("ick_added_total", "counter", _ICK, "Members that were given to adds."),
+    Family("ick_folded_total", "counter", _ICK, "Those of them that waited already."),
     Family("outbox_rows", "gauge", _OUTBOX, "Rows that are staged and not streamed yet."),
     Family("outbox_oldest_seconds", "gauge", _OUTBOX, "Wait of the oldest staged row."),
     Family("outbox_batches_total", "counter", _OUTBOX, "Batches that were claimed."),

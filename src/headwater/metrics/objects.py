@@ -89,6 +89,8 @@ def add_channel(page: Page, store: str, stats: ChannelStats) -> None:
         ick_dirty=stats.ready + stats.later,
         ick_reserved=stats.reserved,
         ick_oldest_seconds=stats.waited_ms / 1000,
+        ick_added_total=stats.added,
+        ick_folded_total=stats.added - stats.entered,
     )
 
 

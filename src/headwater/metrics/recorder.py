@@ -98,7 +98,7 @@ def counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
         yield ("queue", queue.name), queue.pushed, queue.acked, point
     for channel in sample.channels:
         point = Point(0, 0, channel.ready, channel.waited_ms / 1000, channel.reserved, 0)
-        yield ("channel", channel.name), 0, 0, point
+        yield ("channel", channel.name), channel.added, 0, point
 
 
 def _rated(point: Point, last: Counter | None, now: Counter) -> Point:

@@ -143,6 +143,8 @@ class ShardView(View, frozen=True, kw_only=True):
     waited_ms: int
     lease: LeaseView | None
     closed: bool
+    added: int
+    entered: int
 
     @classmethod
     def of(cls, shard: ShardStats) -> ShardView:
@@ -152,7 +154,7 @@ class ShardView(View, frozen=True, kw_only=True):
 
 
 class ChannelView(View, frozen=True, kw_only=True):
-    """How a channel stands, in one row."""
+    """How a channel stands, in one row; ``folding`` is how many adds one entry stands for."""
 
     channel: str
     shards: int
@@ -160,6 +162,9 @@ class ChannelView(View, frozen=True, kw_only=True):
     later: int
     reserved: int
     waited_ms: int
+    added: int
+    entered: int
+    folding: float | None
 
     @classmethod
     def of(cls, stats: ChannelStats) -> ChannelView:
@@ -175,6 +180,9 @@ class ChannelShardsView(View, frozen=True, kw_only=True):
     later: int
     reserved: int
     waited_ms: int
+    added: int
+    entered: int
+    folding: float | None
     shards: list[ShardView]
     left_behind: list[ShardView]
 

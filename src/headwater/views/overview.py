@@ -191,7 +191,11 @@ def queues_together(names: Sequence[str]) -> Operation[list[QueueStats]]:
 
 def all_channels() -> Operation[list[ChannelStats]]:
     """Return how every channel of dirty lists stands."""
-    names = yield from list_channels()
+    return (yield from some_channels((yield from list_channels())))
+
+
+def some_channels(names: Iterable[str]) -> Operation[list[ChannelStats]]:
+    """Return how the named channels stand, those of them that are there."""
     handles = [ChannelHandle(name, None, _NOBODY, LEASE_MS, set()) for name in names]
     found = yield from channels.stats_of_many(handles)
     return [facts for facts in found if facts is not None]

@@ -27,6 +27,7 @@ def list_channels(store: StoreUrl = None, as_json: AsJson = False) -> None:
             "later": lambda facts: facts.later,
             "reserved": lambda facts: facts.reserved,
             "waited_ms": lambda facts: facts.waited_ms,
+            "folding": lambda facts: None if facts.folding is None else round(facts.folding, 2),
         },
         as_json,
         nothing="no channels: a channel comes into being with its first use",
@@ -69,11 +70,16 @@ def stats(name: ChannelName, store: StoreUrl = None, as_json: AsJson = False) ->
             shard.later,
             shard.reserved,
             shard.waited_ms,
+            shard.added,
+            shard.entered,
             shard.lease.consumer if shard.lease else None,
+            shard.lease.token if shard.lease else None,
+            shard.lease.left_ms if shard.lease else None,
         )
         for shard in (*facts.shards, *facts.left_behind)
     ]
-    output.show_table(["shard", "ready", "later", "reserved", "waited_ms", "consumer"], rows)
+    words = ["shard", "ready", "later", "reserved", "waited_ms", "added", "entered"]
+    output.show_table([*words, "consumer", "token", "left_ms"], rows)
 
 
 def shards(

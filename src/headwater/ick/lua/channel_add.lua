@@ -8,11 +8,19 @@
          error HW_CLOSED when the layout has changed: ask for it again
   Cost   O(members · log size)
 ]]
+-- What is counted changes nothing else: an add is done, also where it cannot be counted.
+local function add_counted(S, args, not_before, now)
+  local reply = add_rows(S, args, 2, not_before, now)
+  redis.pcall('HINCRBY', S, 'added', (#args - 1) / 2)
+  if reply[1] > 0 then redis.pcall('HINCRBY', S, 'entered', reply[1]) end
+  return reply
+end
+
 redis.register_function('hw_channel_add', function(keys, args)
   local not_before, now = tonumber(args[1]), server_ms()
   if is_closed(keys[1]) then return channel_closed() end
   if not_before and not_before <= now then not_before = nil end
-  return on_shard(keys[1], add_rows, args, 2, not_before, now)
+  return on_shard(keys[1], add_counted, args, not_before, now)
 end)
 
 --[[

@@ -3,19 +3,21 @@
   KEYS   1 the shard
   Reply  { name, value, ... }: ready, later, reserved (how many members are where), token, holder,
          until (the lease), now, since (ms in which the longest waiting member became dirty, or 0),
-         closed (1 when it is)
+         closed (1 when it is), added (members that were given to adds), entered (those that did not wait)
 ]]
 redis.register_function{
   function_name = 'hw_channel_shard',
   callback = function(keys)
     local S = keys[1]
     local shard = load_shard(S)
+    local counts = redis.call('HMGET', S, 'added', 'entered')
     local oldest = redis.call('ZRANGE', S .. ':since', 0, 0, 'WITHSCORES')[2]
     return {
       'ready', redis.call('ZCARD', S .. ':ready'), 'later', redis.call('ZCARD', S .. ':later'),
       'reserved', redis.call('ZCARD', S .. ':held'), 'token', shard.token, 'holder', shard.holder,
       'until', shard.till, 'now', server_ms(), 'since', tonumber(oldest or 0),
       'closed', shard.closed and 1 or 0,
+      'added', tonumber(counts[1] or 0), 'entered', tonumber(counts[2] or 0),
     }
   end,
   flags = { 'no-writes' },
@@ -128,7 +130,7 @@ redis.register_function{
     redis.call('HSET', S, 'closed', 1)
     redis.call('PEXPIRE', S, MARK_MS)
     redis.call('UNLINK', S .. ':ready', S .. ':since', S .. ':later', S .. ':wish', S .. ':held', S .. ':made')
-    redis.call('HDEL', S, 'token', 'holder', 'until', 'generation', 'turn', 'done')
+    redis.call('HDEL', S, 'token', 'holder', 'until', 'generation', 'turn', 'done', 'added', 'entered')
     return size
   end,
   flags = { 'allow-oom' },

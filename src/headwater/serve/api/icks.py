@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from headwater.errors import InvalidInput, UnknownIck
-from headwater.ick.types import Batch
+from headwater.ick.types import Batch, Listed
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.fields import AckMs, ListQuery, Milliseconds
 from headwater.serve.api.routes import Route
@@ -24,6 +26,8 @@ from headwater.views.icks import (
     IckCommittedView,
     IckDeletedView,
     IckView,
+    LayoutView,
+    ListedView,
     ReleasedView,
     ScoredView,
 )
@@ -97,6 +101,24 @@ class ChannelReserveBody(msgspec.Struct, forbid_unknown_fields=True):
     shards: Annotated[int, Meta(ge=1, le=1024)] | None = None
 
 
+class ShardsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How many shards a channel has from now on."""
+
+    shards: Annotated[int, Meta(ge=1, le=1024)]
+
+
+class MembersQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """How many members."""
+
+    count: Annotated[int, Meta(ge=1, le=10_000)] = 100
+
+
+class ListedMembersView(View, frozen=True, kw_only=True):
+    """Some members of a dirty list and where they are, in no order."""
+
+    members: list[ListedView]
+
+
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     """A batch as it was reserved; with ``members``, only these of it."""
 
@@ -133,6 +155,26 @@ async def get_ick(call: ApiCall) -> msgspec.Struct:
     if stats is None:
         raise UnknownIck(call.name)
     return IckView.of(stats)
+
+
+async def list_ick_members(call: ApiCall) -> ListedMembersView:
+    """Show members of an Ick, their scores and the set they are in, in no order."""
+    if await call.hw.ick(call.name).stats() is None:
+        raise UnknownIck(call.name)
+    return await _listed(call.hw.ick(call.name).scan(), call.query.count)
+
+
+async def _listed(found: AsyncIterator[Listed], count: int) -> ListedMembersView:
+    async with aclosing(_first(found, count)) as some:
+        return ListedMembersView(members=[ListedView.of(one) async for one in some])
+
+
+async def _first(found: AsyncIterator[Listed], count: int) -> AsyncGenerator[Listed]:
+    async for one in found:
+        yield one
+        count -= 1
+        if not count:
+            return
 
 
 async def add_to_ick(call: ApiCall) -> msgspec.Struct:
@@ -181,6 +223,24 @@ async def get_channel(call: ApiCall) -> ChannelShardsView:
     if stats is None:
         raise UnknownIck(call.name)
     return ChannelShardsView.of(stats)
+
+
+async def list_channel_members(call: ApiCall) -> ListedMembersView:
+    """Show members of a channel, where they are and in which shard, in no order."""
+    if await call.hw.ick_channel(call.name).stats() is None:
+        raise UnknownIck(call.name)
+    return await _listed(call.hw.ick_channel(call.name).scan(), call.query.count)
+
+
+async def reshard_channel(call: ApiCall) -> msgspec.Struct:
+    """Change the number of shards of a channel while it is in use.
+
+    Waits for nobody: consumers and the housekeeper do what cannot be done yet.
+    """
+    channel = call.hw.ick_channel(call.name)
+    if await channel.stats() is None:
+        raise UnknownIck(call.name)
+    return LayoutView.of(await channel.reshard(call.body.shards), channel=call.name)
 
 
 async def add_to_channel(call: ApiCall) -> msgspec.Struct:
@@ -245,6 +305,14 @@ def _change(path: str, run: Any, body: Any, answer: Any) -> Route:
 
 ICK_ROUTES: Final = (
     Route("GET", _ICK, get_ick, Scope.READ, answer=IckView),
+    Route(
+        "GET",
+        f"{_ICK}/members",
+        list_ick_members,
+        Scope.READ,
+        query=MembersQuery,
+        answer=ListedMembersView,
+    ),
     _change(f"{_ICK}/add", add_to_ick, AddBody, IckAddedView),
     _change(f"{_ICK}/reserve", reserve_of_ick, ReserveBody, ReservedMembersView),
     _change(f"{_ICK}/commit", commit_of_ick, CommitBody, IckCommittedView),
@@ -252,6 +320,23 @@ ICK_ROUTES: Final = (
     Route("DELETE", _ICK, delete_ick, Scope.ADMIN, answer=IckDeletedView, look=get_ick),
     Route("GET", "/v1/channels", list_channels, Scope.READ, query=ListQuery, answer=ChannelsView),
     Route("GET", _CHANNEL, get_channel, Scope.READ, answer=ChannelShardsView),
+    Route(
+        "GET",
+        f"{_CHANNEL}/members",
+        list_channel_members,
+        Scope.READ,
+        query=MembersQuery,
+        answer=ListedMembersView,
+    ),
+    Route(
+        "PUT",
+        f"{_CHANNEL}/layout",
+        reshard_channel,
+        Scope.ADMIN,
+        body=ShardsBody,
+        answer=LayoutView,
+        look=get_channel,
+    ),
     _change(f"{_CHANNEL}/add", add_to_channel, AddBody, ChannelAddedView),
     _change(f"{_CHANNEL}/reserve", reserve_of_channel, ChannelReserveBody, BatchView),
     _change(f"{_CHANNEL}/commit", commit_of_channel, BatchBody, ChannelCommittedView),

@@ -9,7 +9,7 @@ from headwater.errors import InvalidInput
 from headwater.metrics.history import OUTBOX, RESOLUTIONS, STORE, Point, Series, SpacedPoints
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.charts import Chart, ChartLine
-from headwater.serve.console.links import group_link, queue_link
+from headwater.serve.console.links import channel_link, group_link, queue_link
 
 # By the second, by ten seconds, by the minute: how it is spelled, and what time that covers.
 STEPS: Final = ((1, "1 s", "5 minutes"), (10, "10 s", "an hour"), (60, "1 min", "a day"))
@@ -90,6 +90,22 @@ async def queue_charts(call: PageCall, queue: str) -> list[Chart]:
     return await _object_charts(call, ("queue", queue), queue_link(queue))
 
 
+async def channel_charts(call: PageCall, channel: str) -> list[Chart]:
+    """Return what waits in a channel of dirty lists over time, and for how long."""
+    charts = await _object_charts(call, ("channel", channel), channel_link(channel))
+    words = {
+        "lag": ("Members that wait", ("waiting", "reserved")),
+        "age": ("Longest wait", ("waiting",)),
+        "rates": ("Adds a second", ("added",)),
+    }
+    drawn = []
+    for one in charts:
+        title, labels = words[one.name]
+        lines = [line._replace(label=label) for line, label in zip(one.lines, labels, strict=False)]
+        drawn.append(one._replace(title=title, lines=lines))
+    return drawn
+
+
 async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:
     step_s = step_of(call)
     found = await call.served.history.points([series], step_s)
@@ -100,7 +116,7 @@ async def _object_charts(call: PageCall, series: Series, page: str) -> list[Char
         return Chart(name, title, unit, found.times, drawn, source, every_s)
 
     rates: dict[str, Callable[[Point], float]] = {"out": lambda one: one.out_per_s}
-    if series[0] == "queue":
+    if series[0] in ("queue", "channel"):
         rates = {"in": lambda one: one.in_per_s, **rates}
     return [
         chart(

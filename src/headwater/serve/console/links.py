@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 
 def part(name: str) -> str:
@@ -23,3 +23,13 @@ def group_link(stream: str, group: str) -> str:
 def queue_link(queue: str) -> str:
     """Return the page of a queue."""
     return f"/queues/{part(queue)}"
+
+
+def channel_link(channel: str) -> str:
+    """Return the page of a channel of dirty lists."""
+    return f"/lists/{part(channel)}"
+
+
+def ick_link(key: str) -> str:
+    """Return the page of an Ick."""
+    return f"/ick?{urlencode({'key': key})}"

@@ -39,7 +39,7 @@ def environment() -> Environment:
     made.filters.update(
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
     )
-    made.filters.update(shell=shlex.quote)
+    made.filters.update(shell=shlex.quote, score=score)
     made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
@@ -54,6 +54,11 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def score(value: float) -> str:
+    """Spell a score as it is, a whole number without a point."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
 def size(value: float) -> str:

@@ -6,7 +6,8 @@
     M           hash   format, epoch, shards; while a layout is left behind: old_epoch, old_shards, and
                        phase: 'closing' or 'moving'. phase is 'deleting' when the channel is to go
     S           hash   format, token, holder, until: the lease; done: the token that ended with nothing
-                       left; generation; turn: places handed out, modulo FAIR; closed
+                       left; generation; turn: places handed out, modulo FAIR; closed; added: members that
+                       were given to adds; entered: those of them that did not wait
     S:ready     zset   member -> score: dirty, and may be handed out
     S:since     zset   member -> the ms in which it became so
     S:later     zset   member -> the ms before which it must not be handed out

@@ -12,6 +12,7 @@ from headwater.serve.console.actions.groups import (
     settle_pending,
 )
 from headwater.serve.console.actions.letters import move_letters, stop_letters
+from headwater.serve.console.actions.lists import delete_channel, delete_ick, reshard
 from headwater.serve.console.actions.queues import one_message, purge, push, queue_state
 from headwater.serve.console.actions.replays import replay, stop_replay
 from headwater.serve.console.actions.streams import delete, evict, retain, write
@@ -30,6 +31,9 @@ ACTIONS: Final[dict[str, Prepare]] = {
     "queue-state": queue_state,
     "letters": move_letters,
     "letters-stop": stop_letters,
+    "reshard": reshard,
+    "delete-channel": delete_channel,
+    "delete-ick": delete_ick,
     "purge": purge,
     "push": push,
     "promote": one_message(

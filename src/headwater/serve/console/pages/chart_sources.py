@@ -5,6 +5,7 @@ from __future__ import annotations
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import charts_json
 from headwater.serve.console.history_charts import (
+    channel_charts,
     group_charts,
     queue_charts,
     store_charts,
@@ -30,3 +31,9 @@ async def renew_queue(call: PageCall) -> Context:
     """Return the charts of a queue."""
     call.check(call.name)
     return charts_json(await queue_charts(call, call.name))
+
+
+async def renew_channel(call: PageCall) -> Context:
+    """Return the charts of a channel of dirty lists."""
+    call.check(call.name)
+    return charts_json(await channel_charts(call, call.name))

@@ -1,4 +1,4 @@
-"""The store as a whole: dirty lists, the audit, and what the doctor finds."""
+"""The store as a whole: the audit, processes, and what the doctor finds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,11 @@ from headwater.serve.console.render import query
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
-from headwater.views import overview
 
 _NOTES: Final = 100
 # So many are looked at for those that match, and by which of their fields.
 _SEARCHED: Final = 2000
 _AUDITED: Final = ("who", "what", "path", "outcome")
-
-
-async def show_lists(call: PageCall) -> Context:
-    """Show the channels of dirty lists."""
-    found = await call.hw.store.run(overview.all_channels())
-    shown = set(call.visible([one.name for one in found]))
-    return {"channels": [one for one in found if one.name in shown]}
 
 
 async def show_audit(call: PageCall) -> Context:

@@ -6,12 +6,14 @@ from typing import Final
 
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage
 from headwater.serve.console.pages.chart_sources import (
+    renew_channel,
     renew_group,
     renew_queue,
     renew_store,
 )
 from headwater.serve.console.pages.groups import show_group
 from headwater.serve.console.pages.letters import show_dead
+from headwater.serve.console.pages.lists import show_channel, show_ick, show_lists
 from headwater.serve.console.pages.messages import show_message
 from headwater.serve.console.pages.overview import show_overview
 from headwater.serve.console.pages.pipelines import (
@@ -21,7 +23,7 @@ from headwater.serve.console.pages.pipelines import (
     show_timed_job,
 )
 from headwater.serve.console.pages.queues import show_queue, show_queues
-from headwater.serve.console.pages.store import show_audit, show_lists, show_processes, show_store
+from headwater.serve.console.pages.store import show_audit, show_processes, show_store
 from headwater.serve.console.pages.stream import (
     show_stream,
     show_stream_groups,
@@ -41,6 +43,7 @@ SOURCES: Final = (
     ConsolePage("/charts", renew_store, "", ""),
     ConsolePage("/streams/{stream}/groups/{group}/charts", renew_group, "", ""),
     ConsolePage("/queues/{queue}/charts", renew_queue, "", ""),
+    ConsolePage("/lists/{channel}/charts", renew_channel, "", ""),
 )
 # A word, a path, and the key that goes there after g.
 NAVIGATION: Final = (
@@ -76,6 +79,8 @@ PAGES: Final = (
     ConsolePage("/queues", show_queues, "queues.html", "Queues"),
     ConsolePage("/queues/{queue}", show_queue, "queue.html", "Queues"),
     ConsolePage("/lists", show_lists, "lists.html", "Dirty lists"),
+    ConsolePage("/lists/{channel}", show_channel, "channel.html", "Dirty lists"),
+    ConsolePage("/ick", show_ick, "ick.html", "Dirty lists"),
     ConsolePage("/timelines", show_timelines, "timelines.html", "Timelines"),
     ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
     ConsolePage("/spark", show_spark, "spark.html", "Spark"),
