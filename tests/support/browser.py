@@ -54,7 +54,7 @@ class Tab:
     def __init__(self, browser: Browser, address: str, **options: Any) -> None:
         self.address = address
         self.faults: list[str] = []
-        self._context = browser.new_context(**{"viewport": WIDE, **options})
+        self._context = browser.new_context(**{"viewport": WIDE, "locale": "en-GB", **options})
         self.page: Page = self._context.new_page()
         self.page.on("console", lambda said: self._note(said.type == "error", said.text))
         self.page.on("pageerror", lambda error: self._note(True, str(error)))

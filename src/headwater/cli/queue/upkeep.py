@@ -75,10 +75,14 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
 
 
 def _waited(facts: QueueStats) -> str | None:
-    half, most = facts.waited_up_to_ms(0.5), facts.waited_up_to_ms(0.99)
-    if half is None or most is None:
-        return None if not sum(facts.waits) else "more than a day"
-    return f"half up to {half / 1000:g} s, 99 of 100 up to {most / 1000:g} s"
+    if not sum(facts.waits):
+        return None
+    spans = [("half", 0.5), ("95%", 0.95), ("99%", 0.99)]
+    bounds = [(words, facts.waited_up_to_ms(share)) for words, share in spans]
+    return ", ".join(
+        f"{words} over a day" if bound is None else f"{words} up to {bound / 1000:g} s"
+        for words, bound in bounds
+    )
 
 
 def _settings(settings: QueueSettings) -> list[tuple[str, object]]:

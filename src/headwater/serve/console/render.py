@@ -39,7 +39,7 @@ def environment() -> Environment:
     made.filters.update(
         exact=exact_time, policy=policy, span=span, json=as_json, hex=hex_dump, python=repr
     )
-    made.filters.update(shell=shlex.quote, score=score)
+    made.filters.update(shell=shlex.quote, score=score, bound=bound)
     made.globals.update(query=query, asset=asset_path, bar_x=list.index)
     return made
 
@@ -81,6 +81,16 @@ def age(ms: float | None) -> str:
         if seconds >= 2 * length or unit == "s":
             return f"{seconds / length:.0f} {unit}"
     raise AssertionError
+
+
+def bound(ms: int | None) -> str:
+    """Spell the upper end of a span of waits; None is beyond the largest, a day."""
+    if ms is None:
+        return "over 1 d"
+    for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if ms >= length:
+            return f"up to {ms / length:g} {unit}"
+    return f"up to {ms} ms"
 
 
 def moment(ms: int | None) -> Markup:

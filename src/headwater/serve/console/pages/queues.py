@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from headwater.errors import InvalidInput
-from headwater.queue.types import State
+from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats, State
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.history_charts import queue_charts
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.views import overview
 
-_SHOWN: Final = 50
+_SHOWN: Final = 25
+
+
+class WaitSpan(NamedTuple):
+    """Messages that waited up to a bound; None stands for longer than the largest."""
+
+    bound_ms: int | None
+    messages: int
+    share: float
+
+
+def wait_spans(stats: QueueStats) -> list[WaitSpan]:
+    """Return how long messages waited, from the first span that has any to the last."""
+    total = sum(stats.waits)
+    if not total:
+        return []
+    spans = [
+        WaitSpan(bound, count, count / total)
+        for bound, count in zip((*WAIT_BOUNDS_MS, None), stats.waits, strict=True)
+    ]
+    known = [place for place, one in enumerate(spans) if one.messages]
+    return spans[known[0] : known[-1] + 1]
 
 
 async def show_queues(call: PageCall) -> Context:
@@ -36,7 +57,12 @@ async def show_queue(call: PageCall) -> Context:
         items = await queue.dead(_SHOWN)
     else:
         items = await queue.peek(_SHOWN, state=cast(State, state))
+    held = await queue.peek(1, state="unacked") if stats.unacked else []
+    later = await queue.peek(1, state="delayed") if stats.delayed else []
     return {
+        "next_deadline_ms": held[0].due_ms if held else None,
+        "next_due_ms": later[0].due_ms if later else None,
+        "spans": wait_spans(stats),
         "stats": stats,
         "state": state,
         "items": items,
