@@ -312,7 +312,7 @@ def test_upkeep_and_looks_are_repeated(failing: FailingServer) -> None:
         for sample in (1, 100):
             failing.hw.store.run(stream_profile(stream.name, 700, 10_000, sample))
         failing.hw.store.run(retention.preview(handle.key, Retention(max_bytes=0, max_age_ms=0)))
-        failing.hw.store.run(overview.streams_and_groups([stream.name]))
+        failing.hw.store.run(overview.look_together([stream.name]))
         failing.hw.store.run(retention.tidy(handle.key, 0, 0))
         failing.hw.store.run(staging.finish_left(handle, 0))
         return failing.hw.store.run(housekeeping.keep(handle))

@@ -29,12 +29,13 @@ from headwater.log.ruler import group_ruler
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.history import STORE, Point
 from headwater.metrics.recorder import HistoryRecorder, RateBook, check_history
+from headwater.metrics.store_facts import StoreFacts
 from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.console.pages.alarms import alarms_of
 from headwater.serve.console.pages.lagging import lagging
 from headwater.serve.console.ruler import OutsideReader, draw, window_of
 from headwater.store.many import together
-from headwater.views.overview import streams_and_groups_apart
+from headwater.views.overview import look_apart
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,6 +79,7 @@ class TopScreen:
             self._hw: AsyncHeadwater = hw
             self._watch = StoreWatch(hw)
             self._past = CachedHistory(hw)
+            self._facts = StoreFacts(self._watch, self._url)
             opened.push_async_callback(self._watch.close)
             if not live:
                 await self._watch.sample_now()
@@ -163,13 +165,14 @@ class TopScreen:
             sparks,
             self._chosen if chosen else None,
             self._watch.clock() - sample.at,
+            await self._facts.past_checks(),
         )
         return overview_picture(picture, console.height if chosen else 1000)
 
     async def _ruler(self, stream: str) -> RenderableType:
 
         run = self._hw.store.run
-        _, (info,), groups = await run(streams_and_groups_apart([stream]))
+        _, (info,), groups, _ = await run(look_apart([stream]))
         window = window_of(info, None, None)
         handles = [
             GroupHandle(StreamHandle(stream, set()), row.group.name, "top")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headwater.serve.console.pages.alarms import Alarm
     from headwater.serve.console.pages.lagging import Lagging
     from headwater.serve.console.ruler import RulerPicture, Segment
+    from headwater.store.past_checks import PastChecks
 
 # A segment of the ruler as a character and its colour; where several share a cell, the later wins.
 MARKS: Final = {
@@ -52,6 +53,7 @@ class TopPicture(NamedTuple):
     sparks: dict[tuple[str, ...], str]
     chosen: int | None = None
     age_s: float = 0.0
+    checks: PastChecks | None = None
 
 
 def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
@@ -80,6 +82,10 @@ def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
         )
         words.no_wrap, words.overflow = True, "ellipsis"
         parts.append(words)
+    if top.checks is not None and top.checks.verify is not None:
+        at = output.time_text(top.checks.verify.at_ms)
+        line = Text(f"verify {at}: {top.checks.verify}", "dim", no_wrap=True, overflow="ellipsis")
+        parts.append(line)
     if len(top.alarms) > _ALARMS:
         parts.append(Text(f"and {len(top.alarms) - _ALARMS:,} more to look at", "dim"))
     parts.append(Text())

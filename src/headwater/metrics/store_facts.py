@@ -10,12 +10,14 @@ from typing import Final, NamedTuple
 from headwater.errors import HeadwaterError
 from headwater.metrics.sweeps import StoreWatch
 from headwater.store.doctor import DoctorReport, examine
+from headwater.store.past_checks import PastChecks, past_checks
 from headwater.store.presence import SeenProcess, all_processes
 
 # What is this young is returned as it is.
 _FRESH_S: Final = 10.0
 _EXAMINED_S: Final = 60.0
-_SEEN_S: Final = 4.0
+_SEEN_S: Final = 5.0
+_CHECKED_S: Final = 30.0
 _FIELD: Final = re.compile(rb"^(\w+):(.*?)\r?$", re.MULTILINE)
 _SLOW_CALLS: Final = "32"
 
@@ -52,6 +54,7 @@ class StoreFacts:
         self._url = store_url
         self._servers: tuple[float, ServerFacts | None] = (-float("inf"), None)
         self._processes: tuple[float, list[SeenProcess]] = (-float("inf"), [])
+        self._checks: tuple[float, PastChecks] = (-float("inf"), PastChecks(None, None))
         self._examined_at = -float("inf")
         self._report: DoctorReport | None = None
         self._examining: asyncio.Task[None] | None = None
@@ -73,6 +76,14 @@ class StoreFacts:
         if self._watch.clock() - asked_at > _SEEN_S:
             found = await self._watch.hw.store.run(all_processes())
             self._processes = (self._watch.clock(), found)
+        return found
+
+    async def past_checks(self) -> PastChecks:
+        """Return the last verify and the last scrub that are noted in the store."""
+        asked_at, found = self._checks
+        if self._watch.clock() - asked_at > _CHECKED_S:
+            found = await self._watch.hw.store.run(past_checks())
+            self._checks = (self._watch.clock(), found)
         return found
 
     def report(self) -> DoctorReport | None:

@@ -150,28 +150,22 @@ class StoreWatch:
     async def _look_at_objects(self, sample: StoreSample, *, gently: bool) -> None:
         streams, queues = await self._known_names(gently=gently)
         at_once = 1 if gently else _SIDE_BY_SIDE
-        for slices in _sliced(_sliced(streams, _SLICE), at_once):
-            asked = [self._ask(self._streams(names), gently=gently) for names in slices]
+        for pairs in _sliced(_paired(streams, queues), at_once):
+            asked = [self._ask(self._look(*pair), gently=gently) for pair in pairs]
             for found in await asyncio.gather(*asked):
                 sample.streams += found.streams
                 sample.groups += found.groups
+                sample.queues += found.queues
                 sample.now_ms = found.now_ms
-        for names in _sliced(queues, _SLICE):
-            sample.queues += await self._ask(self._queues(names), gently=gently)
         sample.channels = await self._known_channels(gently=gently)
         # Where objects lie apart, or there is none, no reply says what time it is.
         sample.now_ms = sample.now_ms or await self._now_ms()
         sample.groups = self._lag_clock.measured(sample.now_ms, sample.streams, sample.groups)
 
-    def _streams(self, names: list[str]) -> Operation[overview.StreamsAndGroups]:
+    def _look(self, streams: list[str], queues: list[str]) -> Operation[overview.StoreLook]:
         if self.hw.store.kind == "cluster":
-            return overview.streams_and_groups_apart(names)
-        return overview.streams_and_groups(names)
-
-    def _queues(self, names: list[str]) -> Operation[list[QueueStats]]:
-        if self.hw.store.kind == "cluster":
-            return overview.some_queues(names)
-        return overview.queues_together(names)
+            return overview.look_apart(streams, queues)
+        return overview.look_together(streams, queues)
 
     async def _known_names(self, *, gently: bool) -> tuple[list[str], list[str]]:
         listed_at, streams, queues = self._names
@@ -191,7 +185,7 @@ class StoreWatch:
     @property
     def _seldom_s(self) -> float:
         """How old names may be: who asks once in a while gets them as they are."""
-        return min(_SELDOM_S, 4 * min(self._asked, default=_SELDOM_S))
+        return min(_SELDOM_S, 10 * min(self._asked, default=_SELDOM_S))
 
     async def _ask(self, operation: Operation[T], *, gently: bool) -> T:
         """Ask for some objects, and then let the store serve others."""
@@ -227,6 +221,13 @@ class StoreWatch:
     async def _now_ms(self) -> int:
         seconds, microseconds = (await self.command("TIME"))[0]
         return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+def _paired(streams: list[str], queues: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield names for one call after the other: queues go with streams as long as there are."""
+    empty: list[str] = []
+    parts = (_sliced(streams, _SLICE), _sliced(queues, _SLICE))
+    return itertools.zip_longest(*parts, fillvalue=empty)
 
 
 def _sliced(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,6 @@ from headwater.store.library import (
     release_of,
 )
 from headwater.store.record import KEY
-from headwater.store.scrubbing import SCRUBBED
 from headwater.store.steps import GREETING
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
@@ -317,24 +315,6 @@ def _cluster(server: CheckedServer) -> Iterator[Finding]:
         yield Finding("cluster", f"{facts['cluster_size']} primaries serve all slots", "ok")
 
 
-def _scrubbed(server: CheckedServer) -> Iterator[Finding]:
-    """Report what the last scrub of the whole store found; one server of a cluster has its note."""
-    try:
-        reply = server.ask("HGETALL", SCRUBBED)
-    except redis.ResponseError:
-        return
-    note = dict(zip(reply[::2], reply[1::2], strict=True))
-    if b"time" not in note:
-        yield Finding("scrub", "never", "ok", "headwater scrub reads all of it, now and then")
-        return
-    when = dt.datetime.fromtimestamp(int(note[b"time"]) / 1000, dt.UTC).isoformat()[:19] + "Z"
-    if defects := int(note.get(b"defects", 0)):
-        cure = "headwater scrub shows them, headwater repair"
-        yield Finding("scrub", f"{when}: {defects} defects", "warn", cure)
-    else:
-        yield Finding("scrub", f"{when}: sound", "ok")
-
-
 CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _server,
     _cluster,
@@ -345,5 +325,4 @@ CHECKS: tuple[Callable[[CheckedServer], Iterator[Finding]], ...] = (
     _format,
     _rights,
     _latency,
-    _scrubbed,
 )

@@ -18,6 +18,7 @@ from headwater.store.checks import CHECKS, CheckedServer, Finding, Verdict, expl
 from headwater.store.connections import ServerConnections, StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
+from headwater.store.past_checks import find_past_checks
 from headwater.store.url import resolve
 
 
@@ -103,6 +104,6 @@ def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _examine_server(server: CheckedServer) -> Iterator[Finding]:
     server.learn()
-    for check in CHECKS:
+    for check in (*CHECKS, find_past_checks):
         for finding in check(server):
             yield finding._replace(server=server.name)

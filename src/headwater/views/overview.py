@@ -45,12 +45,13 @@ class StreamGroup(NamedTuple):
     group: GroupInfo
 
 
-class StreamsAndGroups(NamedTuple):
-    """Where streams and their groups stand, and the server's time, 0 when it is not known."""
+class StoreLook(NamedTuple):
+    """Where streams, their groups and queues stand, and the server's time, 0 when not known."""
 
     now_ms: int
     streams: list[StreamInfo]
     groups: list[StreamGroup]
+    queues: list[QueueStats]
 
 
 class TopicStreams(NamedTuple):
@@ -114,36 +115,42 @@ def _group(handle: GroupHandle) -> Operation[GroupInfo | None]:
         return None  # removed since the stream was asked
 
 
-def streams_and_groups(names: Sequence[str]) -> Operation[StreamsAndGroups]:
-    """Return where the named streams and all their groups stand, by one call if there are few.
+def look_together(streams: Sequence[str], queues: Sequence[str] = ()) -> Operation[StoreLook]:
+    """Return where streams, all their groups and queues stand, by one call if they are few.
 
-    Not for a cluster, where streams lie apart.
+    Not for a cluster, where they lie apart.
     """
-    first, *others = (StreamHandle(name, set()).key for name in names)
-    args = (_GROUPS_AT_ONCE,)
-    reply = yield Call("hw_stream_looks", first, args, read_only=True, also=tuple(others))
-    now_ms, *found = reply
-    streams, seen = [], []
-    for name, (facts, *groups) in zip(names, found, strict=True):
-        streams.append(record(StreamInfo, facts, name=name))
+    if not streams and not queues:
+        return StoreLook(0, [], [], [])
+    handles = [QueueHandle(name, set(), _NOBODY) for name in queues]
+    keys = [StreamHandle(name, set()).key for name in streams] + [one.key for one in handles]
+    args = (len(streams), _GROUPS_AT_ONCE)
+    reply = yield Call("hw_store_looks", keys[0], args, read_only=True, also=tuple(keys[1:]))
+    now_ms, found, stats = reply
+    infos, seen = [], []
+    for name, (facts, *groups) in zip(streams, found, strict=True):
+        infos.append(record(StreamInfo, facts, name=name))
         for group, state in rows(groups, 2):
             info = record(GroupInfo, state, name=group.decode())
             seen.append(StreamGroup(name, info))
     known = {(row.stream, row.group.name) for row in seen}
     left = [
         replace(one, groups=rest)
-        for one in streams
+        for one in infos
         if (rest := tuple(name for name in one.groups if (one.name, name) not in known))
     ]
     if left:
         seen = sorted(seen + (yield from groups_of(left)), key=lambda row: (row[0], row[1].name))
-    return StreamsAndGroups(now_ms, streams, seen)
+    pairs = zip(handles, map(stats_of, stats), strict=True)
+    counted = yield from together(inspecting.stats_out_of(*one) for one in pairs)
+    return StoreLook(now_ms, infos, seen, list(counted))
 
 
-def streams_and_groups_apart(names: Sequence[str]) -> Operation[StreamsAndGroups]:
-    """Return where the named streams and all their groups stand, by a call for each."""
-    streams = yield from some_streams(names)
-    return StreamsAndGroups(0, streams, (yield from groups_of(streams)))
+def look_apart(streams: Sequence[str], queues: Sequence[str] = ()) -> Operation[StoreLook]:
+    """Return where streams, all their groups and queues stand, by a call for each."""
+    infos = yield from some_streams(streams)
+    groups = yield from groups_of(infos)
+    return StoreLook(0, infos, groups, (yield from some_queues(queues)))
 
 
 def all_topics() -> Operation[list[TopicStreams]]:
@@ -175,18 +182,6 @@ def some_queues(names: Iterable[str]) -> Operation[list[QueueStats]]:
     """Return how some queues stand."""
     handles = [QueueHandle(name, set(), _NOBODY) for name in names]
     return (yield from together(map(inspecting.stats, handles)))
-
-
-def queues_together(names: Sequence[str]) -> Operation[list[QueueStats]]:
-    """Return how some queues stand, by one call unless something in them is due.
-
-    Not for a cluster, where queues lie apart.
-    """
-    handles = [QueueHandle(name, set(), _NOBODY) for name in names]
-    first, *others = (handle.key for handle in handles)
-    found = yield Call("hw_queue_looks", first, read_only=True, also=tuple(others))
-    facts = zip(handles, map(stats_of, found), strict=True)
-    return (yield from together(inspecting.stats_out_of(*one) for one in facts))
 
 
 def all_channels() -> Operation[list[ChannelStats]]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import socket
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headwater.cli import output
-from headwater.cli.options import interruptible
+from headwater.cli.options import connected, interruptible
+
+if TYPE_CHECKING:
+    from headwater.cli.verify.drive import KillPlan, VerifyReport
 
 SHOWN = 20
 
@@ -30,11 +34,20 @@ def verify(
         int | None,
         typer.Option(help="Decides what is killed when. Default: a new seed, which is printed."),
     ] = None,
+    note_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Note the result in this store, for doctor, top and the console.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Kill the server, writers and members with kill -9, and check that nothing was lost.
 
-    It works on an embedded store in a temporary directory. The exit code is 0 only if every
-    acknowledged message is in the log once, at its offset, and every group was served by the rules.
+    It works on an embedded store in a temporary directory, never on one of yours. The exit code is
+    0 only if every acknowledged message is in the log once, at its offset, and every group was
+    served by the rules.
     """
     from headwater.cli.verify.drive import KillPlan, run_plan
     from headwater.store import embedded
@@ -55,6 +68,8 @@ def verify(
         else:
             embedded.discard(directory / "store")
             shutil.rmtree(directory, ignore_errors=True)
+    if note_in is not None:
+        _note(plan, report, note_in)
     killed = ", ".join(f"{count} {kind}" for kind, count in sorted(report.killed.items()))
     output.say(f"killed    {killed or 'nothing'}")
     output.say(f"writes    {report.written} acknowledged, {report.unknown} with unknown outcome")
@@ -69,3 +84,22 @@ def verify(
         )
         raise typer.Exit(1)
     output.say("nothing lost, nothing twice, nothing out of order", "green")
+
+
+def _note(plan: KillPlan, report: VerifyReport, store: str) -> None:
+    """Note how a verify ended in a store of the user."""
+    from headwater.release import __version__
+    from headwater.store.past_checks import VerifyNote, note_verify
+
+    with connected(store) as hw:
+        note = VerifyNote(
+            plan.seed,
+            plan.seconds,
+            report.killed,
+            report.messages,
+            len(report.anomalies),
+            __version__,
+            socket.gethostname(),
+        )
+        hw.store.run(note_verify(note))
+        output.say(f"noted in {hw.store.where}")

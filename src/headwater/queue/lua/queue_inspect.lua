@@ -171,21 +171,6 @@ redis.register_function{
 }
 
 --[[
-  hw_queue_looks: how several queues stand, in one call; not for a cluster, where they lie apart.
-  KEYS   1.. the queues
-  Reply  what hw_queue_stats replies, of each
-]]
-redis.register_function{
-  function_name = 'hw_queue_looks',
-  callback = function(keys)
-    local reply = {}
-    for i, key in ipairs(keys) do reply[i] = looks.queue(key) end
-    return reply
-  end,
-  flags = { 'no-writes' },
-}
-
---[[
   hw_queue_due: count the messages of a set whose time has come, a step at a time.
   KEYS   1 the queue
   ARGV   1 priority   2 set: 'unacked', 'retry' or 'delayed'   3 server's ms up to which

@@ -13,6 +13,7 @@ from headwater.serve.tokens import Grant, Scope
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
     from headwater.metrics.cached_history import CachedHistory
+    from headwater.metrics.first_seen import FirstSeen
     from headwater.metrics.operations import OperationMetrics
     from headwater.metrics.sampler import Sampler
     from headwater.metrics.store_facts import StoreFacts
@@ -50,6 +51,7 @@ class Served:
     scrubs: Scrubs
     letter_jobs: LetterJobs
     replays: Replays
+    first_seen: FirstSeen
     farm: AsyncFarm | None = None
     database: ServedDatabase | None = None
 

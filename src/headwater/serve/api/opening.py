@@ -14,6 +14,7 @@ from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
 from headwater.metrics.cached_history import CachedHistory
 from headwater.metrics.exposition import Page
+from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.objects import add_instances
 from headwater.metrics.operations import OperationMetrics
 from headwater.metrics.recorder import HistoryRecorder, check_history
@@ -166,6 +167,7 @@ async def _answering(
             scrubs,
             letter_jobs,
             replays,
+            FirstSeen(hw, writes=not settings.read_only),
             farm,
             database,
         ),

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.log.types import GroupInfo, StreamInfo
+from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.store_facts import ServerFacts
 from headwater.metrics.sweeps import StoreSample
 from headwater.queue.types import QueueStats
-from headwater.serve.console.links import group_link, queue_link, stream_link
+from headwater.serve.console.links import group_link, part, queue_link, stream_link
+from headwater.serve.console.render import query
 from headwater.store.doctor import DoctorReport
 from headwater.store.presence import SeenProcess
 
@@ -23,10 +25,21 @@ _UNREAD_MS: Final = 60_000
 _FULL: Final = 0.85
 
 
+class AlarmButton(NamedTuple):
+    """An action of the console: its words, its name, its fields, and the object it changes."""
+
+    words: str
+    do: str
+    fields: dict[str, str]
+    name: str
+
+
 class Alarm(NamedTuple):
     """Something that somebody should look at (``look``) or do something about (``act``).
 
-    ``since_ms`` is when it began, None where nobody knows; ``promise`` is what it touches.
+    ``since_ms`` is when it began; where nothing in the store says that, it is when it was first
+    seen (``first_seen``). ``promise`` is what it touches. ``button`` is an action that helps.
+    ``key`` names the matter, however its numbers change.
     """
 
     level: str
@@ -35,6 +48,9 @@ class Alarm(NamedTuple):
     link: str
     promise: str
     since_ms: int | None = None
+    key: str = ""
+    button: AlarmButton | None = None
+    first_seen: bool = False
 
 
 def alarms_of(
@@ -57,8 +73,26 @@ def alarms_of(
     return sorted(found, key=lambda one: (one.level, one.since_ms or sample.now_ms, one.text))
 
 
+async def dated(
+    found: Sequence[Alarm], seen: FirstSeen, now_ms: int, *, complete: bool
+) -> list[Alarm]:
+    """Return alarms with the time at which each was first seen, where nothing says when it began.
+
+    Whoever sees a part of the store only has not ``complete`` alarms, and notes nothing.
+    """
+    undated = {one.key for one in found if one.since_ms is None}
+    times = await seen.times(undated, now_ms) if complete else seen.known(undated)
+    return [
+        one._replace(since_ms=times[one.key], first_seen=True)
+        if one.since_ms is None and one.key in times
+        else one
+        for one in found
+    ]
+
+
 def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
     who, where = f"{facts.name} of {stream}", group_link(stream, facts.name)
+    place = f"g:{part(stream)}/{part(facts.name)}"
     if facts.missed:
         yield Alarm(
             "act",
@@ -66,14 +100,17 @@ def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
             "give the stream a longer retention, or the group more members",
             where,
             "every message reaches every group",
+            key=f"missed {stream} {facts.name}",
         )
     if facts.dead:
         yield Alarm(
             "look",
             f"{who} has {facts.dead:,} dead letters",
             "look at their errors, then redrive or discard them",
-            where,
+            f"/dead?{query(place=place)}",
             "every message is handled",
+            key=f"dead {stream} {facts.name}",
+            button=_redrive(place, stream),
         )
     if facts.abandoned:
         yield Alarm(
@@ -83,6 +120,7 @@ def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
             where,
             "every message reaches every group",
             facts.seen_ms,
+            button=AlarmButton("Remove", "remove", {"stream": stream, "group": facts.name}, stream),
         )
     elif facts.lag and facts.new_since_ms and now_ms - facts.new_since_ms > _UNREAD_MS:
         silent = now_ms - facts.seen_ms > _UNREAD_MS
@@ -109,18 +147,41 @@ def _of_stream(stream: StreamInfo, now_ms: int) -> Iterator[Alarm]:
 
 
 def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
-    link = queue_link(queue.name)
+    link, place = queue_link(queue.name), f"q:{part(queue.name)}"
     if queue.damaged:
-        text = f"{queue.name} has {queue.damaged:,} damaged messages"
-        yield Alarm("act", text, "run headwater scrub", link, "nothing acknowledged is lost")
+        yield Alarm(
+            "act",
+            f"{queue.name} has {queue.damaged:,} damaged messages",
+            "run headwater scrub",
+            link,
+            "nothing acknowledged is lost",
+            key=f"damaged {queue.name}",
+        )
     if queue.dead:
-        text = f"{queue.name} has {queue.dead:,} dead letters"
-        cure = "look at their errors, then redrive or discard them"
-        yield Alarm("look", text, cure, f"{link}?state=dead", "every message is handled")
+        yield Alarm(
+            "look",
+            f"{queue.name} has {queue.dead:,} dead letters",
+            "look at their errors, then redrive or discard them",
+            f"/dead?{query(place=place)}",
+            "every message is handled",
+            key=f"dead {queue.name}",
+            button=_redrive(place, queue.name),
+        )
     if queue.paused:
-        cure = "resume it when its consumers may work again"
-        promise = "messages are handled in time"
-        yield Alarm("look", f"{queue.name} is paused", cure, link, promise)
+        yield Alarm(
+            "look",
+            f"{queue.name} is paused",
+            "resume it when its consumers may work again",
+            link,
+            "messages are handled in time",
+            key=f"paused {queue.name}",
+            button=AlarmButton("Resume", "queue-state", {"queue": queue.name}, queue.name),
+        )
+
+
+def _redrive(place: str, name: str) -> AlarmButton:
+    fields = {"action": "redrive", "which": "all", "place": place}
+    return AlarmButton("Redrive all", "letters", fields, name)
 
 
 def _of_outbox(status: Status | None, now_ms: int) -> Iterator[Alarm]:
@@ -147,14 +208,15 @@ def _of_process(process: SeenProcess) -> Iterator[Alarm]:
             "messages are handled in time",
             process.seen_ms,
         )
-    for part in note.parts:
-        if part.why and part.status != "running":
+    for one in note.parts:
+        if one.why and one.status != "running":
             yield Alarm(
                 "act",
-                f"{part.name} of {who} died: {part.why}",
+                f"{one.name} of {who} died: {one.why}",
                 "see its log; it is started again by itself, later each time",
                 "/processes",
                 "messages are handled in time",
+                key=f"died {one.name} {note.host} {note.pid}",
             )
 
 
@@ -166,6 +228,7 @@ def _of_store(facts: ServerFacts | None, report: DoctorReport | None) -> Iterato
             "see what the doctor found",
             "/store",
             "what is acknowledged stays",
+            key="doctor",
         )
     if facts and facts.most_memory and facts.memory > _FULL * facts.most_memory:
         share = facts.memory / facts.most_memory
@@ -175,4 +238,5 @@ def _of_store(facts: ServerFacts | None, report: DoctorReport | None) -> Iterato
             "give it more, or streams a shorter retention",
             "/store",
             "writes are accepted",
+            key="memory",
         )

@@ -14,7 +14,7 @@ from headwater.metrics.history import Series, SpacedPoints
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.charts import spark
 from headwater.serve.console.history_charts import STEPS, step_of, store_charts
-from headwater.serve.console.pages.alarms import alarms_of
+from headwater.serve.console.pages.alarms import Alarm, alarms_of, dated
 from headwater.serve.console.pages.lagging import Lagging, lagging, worst_of
 from headwater.serve.console.pages.sampled import sampled
 from headwater.serve.tokens import Scope
@@ -45,8 +45,10 @@ async def show_overview(call: PageCall) -> Context:
     charts = [] if call.query.get("part") == "now" else await store_charts(call, worst_of(rows))
     outbox = await _outbox(call) if whole else None
     sparks = await _sparks(call, rows[:_SPARKS])
+    found = alarms_of(sample, facts, report, outbox, processes)
+    alarms = await dated(found, call.served.first_seen, sample.now_ms, complete=whole)
     return {
-        "alarms": alarms_of(sample, facts, report, outbox, processes),
+        "alarms": [_allowed(call, one) for one in alarms],
         "messages": sum(stream.last for stream in sample.streams),
         "bytes": sum(stream.bytes for stream in sample.streams),
         "pending": sum(row.point.pending for row in rows if row.kind in ("group", "queue")),
@@ -61,9 +63,18 @@ async def show_overview(call: PageCall) -> Context:
         "facts": facts,
         "report": report,
         "processes": processes,
+        "checks": await call.served.facts.past_checks() if whole else None,
         "kept": await call.served.history.kept() if whole else None,
         "sampled_s": call.served.watch.clock() - sample.at,
     }
+
+
+def _allowed(call: PageCall, alarm: Alarm) -> Alarm:
+    """Return an alarm without the button that the client may not press."""
+    button = alarm.button
+    if button is None or call.may(Scope.ADMIN, button.name):
+        return alarm
+    return alarm._replace(button=None)
 
 
 async def _sparks(call: PageCall, rows: list[Lagging]) -> dict[Series, str]:
