@@ -9,9 +9,9 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 
-from headwater import HeadwaterError, UnreadableNode
+from headwater import HeadwaterError, InvalidInput, UnreadableNode
 from headwater.log import node
-from headwater.log.limits import NODE_BYTES, NODE_MESSAGES
+from headwater.log.limits import MAX_TAG_BYTES, NODE_BYTES, NODE_MESSAGES
 from tests.support.old_nodes import contents, path_of, version_of
 
 
@@ -111,3 +111,22 @@ def test_a_batch_is_split_into_parts_of_the_size_of_a_node(rows: int, size: int)
     for part in parts:
         assert part.num_rows <= NODE_MESSAGES
         assert part.num_rows == 1 or part.nbytes <= NODE_BYTES + 20 * part.num_rows
+
+
+def test_a_tag_that_is_too_long_is_found_wherever_it_lies() -> None:
+    chance = random.Random(11)
+    refused = 0
+    for _ in range(300):
+        rows = chance.randint(1, 400)
+        usual = chance.choice((0, 5, 300, 3000))
+        tags = ["t" * chance.randint(0, usual) for _ in range(rows)]
+        tags[chance.randrange(rows)] = "t" * (MAX_TAG_BYTES + chance.choice((0, 1)))
+        begin = chance.randrange(rows)
+        batch = node.batch_of(tags, [b""] * rows).slice(begin)
+        if max(map(len, tags[begin:])) <= MAX_TAG_BYTES:
+            node.check_batch(batch)
+            continue
+        refused += 1
+        with pytest.raises(InvalidInput, match="a tag may have 4096 bytes, not 4097"):
+            node.check_batch(batch)
+    assert 30 < refused < 270

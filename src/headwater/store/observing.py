@@ -72,10 +72,11 @@ def size_of(value: Any) -> int:
     size = 0
     if isinstance(value, list | tuple):
         for one in value:
-            # Most are bytes and numbers: for these no function is called.
-            if type(one) is bytes:
+            # Most are bytes, numbers and empty words: for these no function is called.
+            kind = type(one)
+            if kind is bytes:
                 size += len(one)
-            elif type(one) is not int:
+            elif kind is not int and one:
                 size += size_of(one)
     return size
 

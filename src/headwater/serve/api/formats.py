@@ -7,7 +7,8 @@ after its buffers were checked, so that a few bytes never become many.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,10 +21,15 @@ from headwater.log.runs import SCHEMA
 from headwater.text_or_base64 import Encoding, from_text
 
 _COLUMNS: Final = ("tag", "value", "time", "headers")
-# Behind the last message: no further metadata follows.
-_END_OF_STREAM: Final = struct.pack("<II", 0xFFFFFFFF, 0)
-# What most clients send.
-_USUAL: Final = pa.schema([("tag", pa.string()), ("value", pa.binary())])
+# Before each message: a mark, and the size of its flatbuffer.
+_PREFIX: Final = struct.Struct("<II")
+_CONTINUES: Final = 0xFFFFFFFF
+# Behind the last message: no further one follows.
+_END_OF_STREAM: Final = _PREFIX.pack(_CONTINUES, 0)
+# What a message is of, by its flatbuffer.
+_RECORD_BATCH: Final = 3
+# Schemas of up to this size are remembered.
+_SHORT_BYTES: Final = 1024
 
 
 class NewMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -84,17 +90,15 @@ def entries_of_lines(body: bytes | bytearray) -> list[Any]:
 def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
     """Read a body that is an Arrow IPC stream; raises InvalidInput."""
     try:
-        reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
-        schema = pa.ipc.read_schema(reader.read_next_message())
-        if schema != _USUAL:
-            _check_schema(schema)
+        whole = pa.py_buffer(body)
+        messages = _messages(body)
+        metadata, _, _ = next(messages)
+        schema = _known_schema(metadata) if len(metadata) <= _SHORT_BYTES else _schema_of(metadata)
         batches = []
         rows = 0
-        for message in reader:
-            if message.type != "record batch":
-                raise InvalidInput(f"an Arrow body has record batches only, not {message.type}")
-            check_uncompressed(message.metadata.to_pybytes())
-            batch = pa.ipc.read_record_batch(message, schema)
+        for metadata, start, size in messages:
+            check_uncompressed(metadata)
+            batch = pa.ipc.read_record_batch(whole.slice(start, size), schema)
             batch.validate(full=True)
             rows += batch.num_rows
             if rows > MAX_BATCH_MESSAGES:
@@ -107,6 +111,41 @@ def table_of_arrow(body: bytes | bytearray) -> pa.RecordBatch | pa.Table:
         raise
     except (pa.ArrowException, ValueError, StopIteration, EOFError, OSError, struct.error) as error:
         raise InvalidInput(f"the body is not an Arrow IPC stream: {error}") from None
+
+
+def _messages(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the flatbuffer of each message of a stream, where the message begins, and its size.
+
+    Arrow has a reader of messages, which takes as long as to read the batch itself. Only where
+    messages begin and end is found here; what they say is still read and checked by Arrow.
+    """
+    at = 0
+    while at < len(body):
+        mark, length = _PREFIX.unpack_from(body, at)
+        if mark != _CONTINUES:
+            raise ValueError("a message does not begin as one does")
+        if not length:
+            return
+        begins = at + _PREFIX.size
+        metadata = bytes(body[begins : begins + length])
+        place = _field(metadata, struct.unpack_from("<I", metadata)[0], 3)
+        follows = struct.unpack_from("<q", metadata, place)[0] if place is not None else 0
+        size = _PREFIX.size + length + follows
+        if follows < 0 or at + size > len(body):
+            raise ValueError("it ends within a message")
+        yield metadata, at, size
+        at += size
+
+
+def _schema_of(metadata: bytes) -> pa.Schema:
+    prefix = _PREFIX.pack(_CONTINUES, len(metadata))
+    schema = pa.ipc.read_schema(pa.py_buffer(prefix + metadata))
+    _check_schema(schema)
+    return schema
+
+
+# Most clients send few schemas, again and again.
+_known_schema: Final = lru_cache(maxsize=64)(_schema_of)
 
 
 def _check_schema(schema: pa.Schema) -> None:
@@ -135,11 +174,15 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def check_uncompressed(metadata: bytes) -> None:
-    """Raise InvalidInput when the flatbuffer of a message says that its buffers are compressed.
+    """Raise InvalidInput unless the flatbuffer of a message is of a batch without compression.
 
-    Field 2 of the message is its record batch, and field 3 of that says how it is compressed.
+    Field 1 of the message is what it is of, field 2 that, and field 3 of a record batch says how
+    its buffers are compressed.
     """
     (root,) = struct.unpack_from("<I", metadata, 0)
+    kind = _field(metadata, root, 1)
+    if kind is None or struct.unpack_from("<B", metadata, kind) != (_RECORD_BATCH,):
+        raise InvalidInput("an Arrow body has record batches only, no dictionaries or tensors")
     header = _field(metadata, root, 2)
     if header is None:
         raise InvalidInput("the body is not an Arrow IPC stream: a message has no header")

@@ -27,6 +27,8 @@ from headwater.serve.http.messages import Admitted, Refused, Reply, Request, Str
 from headwater.serve.tokens import Grant, Scope
 
 Answer: TypeAlias = Callable[[Reply | StreamedReply], None]
+Finish: TypeAlias = "Callable[[Answered | None, BaseException | None], None]"
+_Work: TypeAlias = "Coroutine[Any, Any, Answered]"
 Guard: TypeAlias = Callable[[dict[bytes, bytes] | None, Cors | None], None]
 
 _ID: Final = re.compile(rb"[\w.:-]{1,64}", re.ASCII)
@@ -149,11 +151,11 @@ class ApiService:
         if not isinstance(work, Coroutine):
             # A future that many requests of this moment share the work for.
             future = asyncio.ensure_future(work)
-            future.add_done_callback(partial(self._done, call, finish))
+            future.add_done_callback(partial(_shared_done, call, finish))
             return None
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(self._run(call, work, finish))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._done, call, finish))
+        task.add_done_callback(partial(self._ended, work, finish))
         if not call.route.waits:
             return None
         self._waiting.add(task)
@@ -187,20 +189,24 @@ class ApiService:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"the body is not what this request takes: {error}") from None
 
-    def _done(
-        self,
-        call: ApiCall,
-        finish: Callable[[Answered | None, BaseException | None], None],
-        work: asyncio.Future[Answered],
-    ) -> None:
-        self._tasks.discard(cast("asyncio.Task[Any]", work))
-        self._waiting.discard(cast("asyncio.Task[Any]", work))
-        if work.cancelled():
-            finish(None, Refused(503, "the server stops; retry with another connection"))
-        elif (error := work.exception()) is not None:
+    async def _run(self, call: ApiCall, work: _Work, finish: Finish) -> None:
+        """Answer within the task: a callback of it would wait for another round of the loop."""
+        try:
+            answered = _etagged(call, await work)
+        except Exception as error:  # noqa: BLE001  whatever it is, the client waits for an answer
             finish(None, error)
         else:
-            finish(_etagged(call, work.result()), None)
+            finish(answered, None)
+
+    def _ended(self, work: _Work, finish: Finish, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._waiting.discard(task)
+        if task.cancelled():
+            # It may have been so before it began.
+            work.close()
+            finish(None, _stops())
+        else:
+            task.result()
 
     def _finish(
         self,
@@ -252,6 +258,20 @@ class ApiService:
 
 
 _NOBODY: Final = Grant("nobody", {})
+
+
+def _shared_done(call: ApiCall, finish: Finish, work: asyncio.Future[Answered]) -> None:
+    """Answer a request whose work many requests share."""
+    if work.cancelled():
+        finish(None, _stops())
+    elif (error := work.exception()) is not None:
+        finish(None, error)
+    else:
+        finish(_etagged(call, work.result()), None)
+
+
+def _stops() -> Refused:
+    return Refused(503, "the server stops; retry with another connection")
 
 
 def _etagged(call: ApiCall, answered: Answered) -> Answered:
