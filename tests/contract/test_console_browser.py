@@ -115,6 +115,19 @@ def test_what_looks_for_smuggled_code_would_find_it(chromium: Browser, address: 
     tab.close()
 
 
+def test_charts_can_be_drawn_in_a_browser_whose_language_is_not_a_language_tag(
+    chromium: Browser, address: str
+) -> None:
+    tab = Tab(chromium, address)
+    tab.page.add_init_script(
+        "Object.defineProperty(navigator, 'language', {value: 'en-US@posix', configurable: true})"
+    )
+    tab.open("/console")
+    assert tab.page.evaluate("typeof uPlot") == "function"
+    assert tab.faults == []
+    tab.close()
+
+
 def test_keys_search_go_load_again_and_list_themselves(tab: Tab) -> None:
     keyboard = tab.page.keyboard
     tab.open("/console")

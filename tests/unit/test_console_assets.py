@@ -8,7 +8,7 @@ import tomllib
 from importlib.resources import files
 
 STATIC = files("headwater.serve.console").joinpath("static")
-OWN = {"console.css", "console.js", "charts.js", "stream.js", "mark.svg"}
+OWN = {"console.css", "console.js", "charts.js", "language.js", "stream.js", "mark.svg"}
 
 
 def test_vendored_files_have_their_digests() -> None:
