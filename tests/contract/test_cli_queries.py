@@ -9,6 +9,7 @@ import headwater
 from headwater.spark.queries.notes import NotedQuery, Part, note
 from tests.support.commands import StreamCommands, run
 from tests.support.entries import entries
+from tests.support.stagings import table
 
 
 def test_queries_are_shown_with_what_waits_for_them_and_forgotten(
@@ -33,7 +34,13 @@ def test_queries_are_shown_with_what_waits_for_them_and_forgotten(
     noted("write", NotedQuery(name, 3, checkpoint=here.as_uri()))
     row = shown()
     assert (row["name"], row["state"], row["epoch"]) == (name, "running", 3)
-    assert (row["lag"], row["writes"]) == (9, [stream.name])
+    assert (row["lag"], row["writes"], row["staged_bytes"]) == (9, [stream.name], 0)
+    staging = f"spark-{query}-0-attempt"
+    stream.stage(table(entries(5)), staging)
+    stream.stage(table(entries(5)), "of-somebody-else")
+    assert 0 < shown()["staged_bytes"] < 10_000
+    stream.unstage(staging)
+    assert shown()["staged_bytes"] == 0
     noted("beat", NotedQuery(next={stream.name: 8}))
     row = shown()
     (position,) = row["reads"]

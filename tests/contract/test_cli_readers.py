@@ -25,8 +25,9 @@ def test_readers_are_listed_moved_and_forgotten(hw_stream: StreamCommands) -> No
         ("consumer:totals", 9, 2),
         (reader, 4, 7),
     ]
+    assert all(0 <= row["lag_ms"] < 60_000 for row in rows)
     everywhere = run(url, "reader", "list").out.splitlines()
-    assert [stream.name, reader, "4", "7"] in [line.split() for line in everywhere]
+    assert [stream.name, reader, "4", "7"] in [line.split()[:4] for line in everywhere]
     assert (
         run(url, "reader", "seek", stream.name, reader, "last").out == f"{reader} needs 11 next\n"
     )

@@ -26,11 +26,13 @@ from headwater.serve.listening import ListenAddress
 from headwater.serve.processes import ServerProcess
 from headwater.serve.resp.limits import RespLimits
 from headwater.serve.tokens import Scope, Tokens
+from headwater.spark.queries.notes import NotedQuery, Part, note
 from tests.support.api import ApiClient, ApiServer
 from tests.support.entries import entries
 from tests.support.resp import RawClient
 from tests.support.servers import Server, until
 from tests.support.serving import ServerThread
+from tests.support.stagings import table
 
 TIMES = "operation_duration_seconds_count"
 Samples: TypeAlias = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -82,6 +84,14 @@ def test_a_page_says_how_every_object_stands(store_url: str, name: str) -> None:
             await queue.push_many([b"1", b"2", b"3"])
             await queue.pop(ack_ms=60_000)
             await hw.ick_channel(name, shards=2).add({"a": 1.0, "b": 2.0})
+            await hw.ick_channel(name).add({"a": 1.0, "b": 3.0})
+            await stream.stage(table(entries(5)), f"spark-id-{name}-0-x")
+            notes: dict[Part, NotedQuery] = {
+                "read": NotedQuery("nightly", 4, {stream.name: 9}),
+                "write": NotedQuery("nightly", 3),
+            }
+            for part, facts in notes.items():
+                await hw.store.run(note(f"id-{name}", part, stream.name, facts))
             return read_page(await sampler.page())
 
     found = asyncio.run(scrape())
@@ -94,10 +104,19 @@ def test_a_page_says_how_every_object_stands(store_url: str, name: str) -> None:
     assert of(found, "group_pending_messages", **group) == 3
     assert of(found, "group_pending_ranges", **group) == 2
     assert of(found, "group_members", **group) == 1
-    assert of(found, "reader_lag_messages", stream=stream, reader="elsewhere") == 3
+    reader = {"stream": stream, "reader": "elsewhere"}
+    assert of(found, "reader_lag_messages", **reader) == 3
+    assert 0 <= of(found, "reader_lag_seconds", **reader) < 60
     assert of(found, "queue_messages", queue=name, state="unacked") == 1
     assert of(found, "queue_messages", queue=name, state="ready") == 2
     assert of(found, "ick_dirty", ick=name) == 2
+    assert of(found, "ick_folded_total", ick=name) == 2
+    query = {"query": f"id-{name}", "query_name": "nightly"}
+    assert of(found, "spark_lag_messages", **query) == 2
+    assert 0 <= of(found, "spark_lag_seconds", **query) < 60
+    assert of(found, "spark_epoch", **query) == 4
+    assert of(found, "spark_staged_bytes", **query) > 0
+    assert of(found, "spark_running", **query) == 1
     assert of(found, "operation_messages_total", op="stream.write") == 10
     assert of(found, TIMES, op="queue.push", outcome="ok") == 1
     assert of(found, "series_complete") == 1
@@ -194,6 +213,7 @@ def test_processes_of_a_server_answer_with_the_sum_of_all() -> None:
 
 def test_no_label_grows_with_the_data() -> None:
     objects = {"store", "stream", "group", "reader", "queue", "ick", "database"}
+    objects |= {"query", "query_name"}
     few = {"tier", "state", "op", "outcome", "why", "mode", "version", "code", "part"}
     few |= {"cluster", "instance"}
     for family in FAMILIES.values():

@@ -7,8 +7,10 @@ import pytest
 from headwater import Headwater, Published, StagingGone, StaleSequence, Stream
 from headwater.log import housekeeping, staging
 from headwater.log.handles import StreamHandle
+from headwater.log.keys import stream_key
 from headwater.store.call import Operation
 from tests.support.entries import entries
+from tests.support.servers import until
 from tests.support.stagings import all_of, left_behind, table
 from tests.support.watch import let_pass
 
@@ -115,3 +117,40 @@ def test_a_write_with_a_later_sequence_stays_the_newest(client: Headwater, strea
     assert stream.write_many(entries(1), producer="p", sequence=6) == at
     with pytest.raises(StaleSequence):
         stream.publish(producer="p", sequence=4)
+
+
+def staged(client: Headwater, stream: Stream, prefix: str = "") -> int:
+    return client.store.run(staging.staged_bytes(StreamHandle(stream.name, set()), prefix))
+
+
+def listed(client: Headwater, stream: Stream) -> int:
+    (count,) = client.store.command("ZCARD", f"{stream_key(stream.name)}:stagings")
+    return int(count)
+
+
+@pytest.mark.usefixtures("nodes_of_two")
+def test_what_is_staged_is_counted_in_bytes_until_it_is_published(
+    client: Headwater, stream: Stream
+) -> None:
+    assert staged(client, stream) == 0
+    half_published(client, stream)
+    left = staged(client, stream)
+    stream.stage(table(entries(700)), "q-1")
+    one = staged(client, stream, "q-")
+    assert (one > 0, staged(client, stream)) == (True, left + one)
+    stream.stage(table(entries(700)), "q-1")
+    assert staged(client, stream, "q-") == one, "a repeat stages nothing"
+    # A step of a publish takes its part away, and the last one the rest.
+    assert 0 < left < 2 * one
+    stream.publish(producer="p", sequence=1)
+    assert staged(client, stream) == one
+    stream.unstage("q-1")
+    assert (staged(client, stream), listed(client, stream)) == (0, 0)
+
+
+def test_what_expires_is_not_counted(client: Headwater, stream: Stream) -> None:
+    stream.stage(table(entries(10)), "gone", keep_ms=1)
+    until(lambda: staged(client, stream) == 0)
+    stream.stage(table(entries(10)), "there", keep_ms=DAY_MS)
+    assert staged(client, stream) == staged(client, stream, "there") > 0
+    assert listed(client, stream) == 1, "the name of what has expired is forgotten"

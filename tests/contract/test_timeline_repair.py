@@ -67,4 +67,5 @@ def test_repairs_can_be_left_out_or_limited(open_: OpenFarm, three: list[Replica
         assert len(three[1].states(b"k")) == left
         assert tally.counts["repair_discarded"] == 10 - left
         assert tally.counts["select_repair_needed"] == 10
+        assert tally.counts["select_divergent_keys"] >= 1
         assert tally.counts["repair_write_success"] == 2 * left

@@ -30,6 +30,7 @@ STREAM = StreamInfo(
     slowest_idle_ms=None,
     abandoned=0,
     tail_bytes=0,
+    reader_lag_ms={},
 )
 GROUP = GroupInfo(
     name="g",

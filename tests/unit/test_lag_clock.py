@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headwater.metrics.lag_clock import LagClock
@@ -11,7 +13,7 @@ from tests.support.samples import group, stream
 
 def since(clock: LagClock, now_ms: int, last: int, next_: int, said_ms: int | None) -> int | None:
     facts = group(next_, 0, last + 1 - next_, said_ms, None)
-    (row,) = clock.measured(now_ms, [stream(last)], [StreamGroup("s", facts)])
+    _, (row,) = clock.measured(now_ms, [stream(last)], [StreamGroup("s", facts)])
     return row.group.new_since_ms
 
 
@@ -22,6 +24,21 @@ def test_a_message_that_is_sealed_is_as_old_as_before() -> None:
     assert since(clock, 9000, 500, 11, 8990) == 8990
     assert since(clock, 20_000, 500, 1, 8990) == 1000
     assert since(clock, 21_000, 500, 11, 8990) == 8990
+
+
+def age(clock: LagClock, now_ms: int, last: int, needed: int, said_ms: int) -> int:
+    info = replace(stream(last, sql=needed), reader_lag_ms={"sql": said_ms})
+    (found,), _ = clock.measured(now_ms, [info], [])
+    return found.reader_lag_ms["sql"]
+
+
+def test_the_lag_of_a_reader_is_measured_as_that_of_a_group() -> None:
+    clock = LagClock()
+    assert age(clock, 1000, 10, 1, 10) == 10
+    # The node that the message is in has a newest message of 8990.
+    assert age(clock, 20_000, 500, 1, 11_010) == 19_000
+    assert age(clock, 20_000, 500, 11, 11_010) == 11_010
+    assert age(clock, 21_000, 500, 501, 0) == 0
 
 
 def test_a_message_with_an_older_time_is_as_old_as_it_says() -> None:

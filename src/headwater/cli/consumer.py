@@ -38,21 +38,24 @@ OneStream = Annotated[
 @app.command("list")
 def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show every consumer of a database: the offset that it needs next, and its lag."""
+    from headwater.log.lags import lag_at
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
+    from headwater.store.many import together
 
     with open_engine(db) as engine:
         found = Outbox(engine).status().checkpoints
     with connected(store) as hw:
-        rows = [(one, _lag(hw, one.stream, one.next_offset)) for one in found]
+        lags = hw.store.run(together(lag_at(one.stream, one.next_offset) for one in found))
     output.show_list(
-        rows,
-        lambda row: views.outboxes.ConsumerView.of(row[0], lag=row[1]),
+        list(zip(found, lags, strict=True)),
+        lambda row: views.outboxes.ConsumerView.of(*row),
         {
             "consumer": lambda row: row[0].consumer,
             "stream": lambda row: row[0].stream,
             "next": lambda row: row[0].next_offset,
-            "lag": lambda row: row[1],
+            "lag": lambda row: row[1].lag,
+            "behind": lambda row: output.age_text(row[1].lag_ms),
             "idle for": lambda row: output.age_text(row[0].idle_ms),
         },
         as_json,
@@ -160,7 +163,3 @@ def _known_consumer(
 
     with open_engine(db) as engine, connected(store) as hw:
         yield known_consumer(Outbox(engine), hw, name, stream, similar), hw
-
-
-def _lag(hw: Headwater, stream: str, position: int) -> int:
-    return views.streams.lag_of(hw.stream(stream).info(), position)

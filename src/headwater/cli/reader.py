@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater.log.stream import Stream
-    from headwater.views.streams import ReaderView
+    from headwater.views.readers import ReaderView
 
 app = typer.Typer(
     no_args_is_help=True, help="See whom retention waits for: SQL consumers, queries of Spark, you."
@@ -49,7 +49,7 @@ def list_readers(
     with connected(store) as hw:
         streams = [known(hw, name).info()] if name else hw.store.run(views.overview.all_streams())
     found = [
-        views.streams.ReaderView.of(stream, reader)
+        views.readers.ReaderView.of(stream, reader)
         for stream in streams
         for reader in sorted(stream.readers)
     ]
@@ -57,6 +57,7 @@ def list_readers(
         "reader": lambda row: row.reader,
         "next": lambda row: row.next,
         "lag": lambda row: row.lag,
+        "behind": lambda row: output.age_text(row.lag_ms),
     }
     output.show_list(
         found,
@@ -88,7 +89,7 @@ def seek(
     with known_stream(store, name) as stream:
         _require(stream, reader)
         offset = stream.seek_reader(reader, position)
-    done = views.streams.ReaderSoughtView(stream=name, reader=reader, next=offset)
+    done = views.readers.ReaderSoughtView(stream=name, reader=reader, next=offset)
     output.answer(done, f"{reader} needs {offset} next", as_json)
 
 
@@ -100,7 +101,7 @@ def forget(
     with known_stream(store, name) as stream:
         _require(stream, reader)
         stream.forget_reader(reader)
-    done = views.streams.ReaderForgottenView(reader=reader, streams=[name])
+    done = views.readers.ReaderForgottenView(reader=reader, streams=[name])
     output.answer(done, f"forgot {reader}", as_json)
 
 
@@ -115,7 +116,7 @@ def remove(reader: ReaderName, store: StoreUrl = None, as_json: AsJson = False) 
             raise UnknownReader(reader, similar=similar(reader, others))
         for name in held:
             hw.stream(name).forget_reader(reader)
-    done = views.streams.ReaderForgottenView(reader=reader, streams=held)
+    done = views.readers.ReaderForgottenView(reader=reader, streams=held)
     output.answer(done, f"forgot {reader} on {', '.join(held)}", as_json)
 
 

@@ -182,7 +182,10 @@ class TopScreen:
             together(group_ruler(one, window.first, window.last, _CELLS) for one in handles)
         )
         found = [(row.group, ruler) for row, ruler in zip(groups, rulers, strict=False) if ruler]
-        readers = [OutsideReader("reader", name, at) for name, at in sorted(info.readers.items())]
+        readers = [
+            OutsideReader("reader", name, at, lag_ms=info.reader_lag_ms[name])
+            for name, at in sorted(info.readers.items())
+        ]
         now_ms = self._sample.now_ms if self._sample is not None else 0
         picture = draw(info, window, found, readers[:_ROWS], now_ms)
         return ruler_picture(stream, picture, output.console().width)

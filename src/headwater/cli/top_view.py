@@ -174,6 +174,8 @@ def ruler_picture(name: str, picture: RulerPicture, width: int) -> RenderableTyp
     table.add_row("readable", strip_text(picture.focus, cells), focus)
     for row in picture.rows:
         words = f"lag {row.lag:,}"
+        if row.lag and row.lag_ms:
+            words += f" · {_age(row.lag_ms / 1000)} behind"
         if row.info is not None and row.info.pending:
             words += f" · pending {row.info.pending:,}"
         if row.info is not None and row.info.dead:

@@ -61,6 +61,15 @@ def unstage(stream: StreamHandle, stagings: Sequence[str]) -> Operation[int]:
     return reply
 
 
+def staged_bytes(stream: StreamHandle, prefix: str = "") -> Operation[int]:
+    """Return how many bytes are staged and not published, under names that begin so.
+
+    Of more than 1000 stagings, those are counted that expire last.
+    """
+    found: int = yield Call("hw_stream_staged", stream.key, (prefix,), read_only=True)
+    return found
+
+
 def publish(
     stream: StreamHandle, stagings: Sequence[str], producer: str, sequence: int
 ) -> Operation[Published]:

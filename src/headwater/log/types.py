@@ -268,9 +268,9 @@ class StreamInfo:
     ``length`` counts messages: it is smaller than the span when compaction left holes.
     ``last_time_ms`` is the time of the newest message: of its writer, if that brought times, and
     not necessarily of the last write. ``slowest`` is the group or registered reader that needs the
-    lowest offset, ``slowest_next``: before it retention stops. It was seen last
-    ``slowest_idle_ms`` ago. ``abandoned`` groups were silent for so long that they are not waited
-    for. Of ``bytes``, ``tail_bytes`` are of messages that are not sealed yet.
+    lowest offset, ``slowest_next``: before it retention stops; it was seen ``slowest_idle_ms`` ago.
+    ``abandoned`` groups were silent for so long that they are not waited for. Of ``bytes``,
+    ``tail_bytes`` are not sealed yet. ``reader_lag_ms``: how old is what each reader needs next.
     """
 
     name: str
@@ -291,6 +291,7 @@ class StreamInfo:
     slowest_idle_ms: int | None
     abandoned: int
     tail_bytes: int
+    reader_lag_ms: dict[str, int]
 
     @property
     def exists(self) -> bool:
@@ -316,11 +317,10 @@ class GroupInfo:
     Somebody read last at ``seen_ms``; an ``abandoned`` group was silent for so long that retention
     does not wait for it until it reads again. ``new_since_ms`` is the time of the oldest message
     that was not handed out yet, ``pending_since_ms`` that of the oldest pending one, None when
-    there is none; of a message that is sealed, the time of the newest in its node. What is pending
-    lies in ``pending_ranges``; ``due`` messages of it wait to be redelivered, counted in 128 ranges
-    at most. ``redelivered`` counts since the group began. A ``paused`` group hands out nothing, an
-    ``ordered`` one keeps the order of each tag. ``in_flight`` counts what members have, None when
-    ``limits`` do not limit it.
+    there is none; of what is sealed, the time of the newest in its node. What is pending lies in
+    ``pending_ranges``; ``due`` messages of it wait to be redelivered, as 128 ranges tell at most.
+    ``redelivered`` counts since the group began. A ``paused`` group hands out nothing. In an
+    ``ordered`` one tags keep their order. ``in_flight`` is with members; None without such limits.
     """
 
     name: str

@@ -34,6 +34,7 @@ _QUEUE: Final = ("store", "queue")
 _ICK: Final = ("store", "ick")
 _OUTBOX: Final = ("database",)
 _PART: Final = ("part",)
+_QUERY: Final = ("store", "query", "query_name")
 
 _TABLE: Final = (
     Family("stream_messages_total", "counter", _STREAM, "Messages written since the stream began."),
@@ -61,6 +62,12 @@ _TABLE: Final = (
         (*_STREAM, "reader"),
         "Messages that a SQL consumer, a Spark query or another registered reader has not read.",
     ),
+    Family("reader_lag_seconds", "gauge", (*_STREAM, "reader"), "Age of the oldest of them."),
+    Family("spark_lag_messages", "gauge", _QUERY, "Messages that a query of Spark has not read."),
+    Family("spark_lag_seconds", "gauge", _QUERY, "Age of the oldest of them."),
+    Family("spark_epoch", "gauge", _QUERY, "The newest micro-batch that a query has begun."),
+    Family("spark_staged_bytes", "gauge", _QUERY, "Bytes that a query staged, not published yet."),
+    Family("spark_running", "gauge", _QUERY, "1 while a query runs, 0 when it ended or is silent."),
     Family("queue_messages", "gauge", (*_QUEUE, "state"), "Messages of a queue by state."),
     Family("queue_oldest_seconds", "gauge", (*_QUEUE, "state"), "Wait of the oldest message."),
     Family(
@@ -107,7 +114,7 @@ _TABLE: Final = (
     Family("resp_blocked", "gauge", (), "Clients of Redis that wait in a blocking command."),
     Family("farm_repairs_total", "counter", (), "Elements of timelines that were repaired."),
     Family("farm_repair_failures_total", "counter", (), "Repairs of elements that failed."),
-    Family("farm_divergent_total", "counter", (), "Elements on which a read saw copies differ."),
+    Family("farm_divergent_keys_total", "counter", (), "Keys of which a read saw copies differ."),
     Family("farm_instance_up", "gauge", ("cluster", "instance"), "1 when the instance serves."),
     Family("store_up", "gauge", ("store",), "1 when the store answered the last sample."),
     Family("store_fsync", "gauge", ("store", "mode"), "1 for the fsync mode of the store."),

@@ -1,4 +1,4 @@
-"""Since when the messages of groups wait, measured: by when the stream had reached their offsets.
+"""Since when messages wait for groups and readers, by when the stream had reached their offsets.
 
 The store knows the time of a message that is sealed only as that of the newest in its node. Whoever
 samples a stream has seen when each offset was there, and so knows better, as far back as it has
@@ -28,11 +28,14 @@ class LagClock:
 
     def measured(
         self, now_ms: int, streams: list[StreamInfo], groups: list[StreamGroup]
-    ) -> list[StreamGroup]:
-        """Note where streams are, and return groups with the times since which messages wait."""
+    ) -> tuple[list[StreamInfo], list[StreamGroup]]:
+        """Note where streams are; return them and groups with how long messages have waited."""
         read = {row.stream for row in groups}
-        self._seen = {one.name: self._noted(now_ms, one) for one in streams if one.name in read}
-        return [row._replace(group=self._measured(row)) for row in groups]
+        self._seen = {
+            one.name: self._noted(now_ms, one) for one in streams if one.readers or one.name in read
+        }
+        measured = [self._of_readers(now_ms, one) if one.readers else one for one in streams]
+        return measured, [row._replace(group=self._of_group(row)) for row in groups]
 
     def _noted(self, now_ms: int, info: StreamInfo) -> tuple[list[int], list[int]]:
         lasts, times = self._seen.get(info.name, ([], []))
@@ -45,7 +48,21 @@ class LagClock:
             lasts, times = _thinned(now_ms, lasts, times)
         return lasts, times
 
-    def _measured(self, row: StreamGroup) -> GroupInfo:
+    def _of_readers(self, now_ms: int, info: StreamInfo) -> StreamInfo:
+        ages = {
+            reader: self._age_ms(now_ms, info, reader, said_ms)
+            for reader, said_ms in info.reader_lag_ms.items()
+        }
+        return replace(info, reader_lag_ms=ages)
+
+    def _age_ms(self, now_ms: int, info: StreamInfo, reader: str, said_ms: int) -> int:
+        needed = max(info.readers[reader], info.first)
+        if needed > info.last:
+            return 0
+        since_ms = self._since(info.name, needed, now_ms - said_ms)
+        return said_ms if since_ms is None else max(now_ms - since_ms, said_ms)
+
+    def _of_group(self, row: StreamGroup) -> GroupInfo:
         facts = row.group
         new = self._since(row.stream, facts.next, facts.new_since_ms)
         pending = self._since(row.stream, facts.ack_offset, facts.pending_since_ms)

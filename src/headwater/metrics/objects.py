@@ -9,7 +9,9 @@ from headwater.ick.types import ChannelStats
 from headwater.log.types import GroupInfo, StreamInfo
 from headwater.metrics.exposition import Page, label_text, with_label
 from headwater.queue.types import WAIT_BOUNDS_MS, QueueStats
+from headwater.spark.queries.status import QueryStatus
 from headwater.timeline.records import InstanceStatus
+from headwater.views.readers import lag_of
 
 if TYPE_CHECKING:
     # The extra `sql` brings what it needs, and a server does without.
@@ -33,8 +35,11 @@ def add_stream(page: Page, store: str, info: StreamInfo) -> None:
     for tier, size in (("sealed", info.bytes - info.tail_bytes), ("tail", info.tail_bytes)):
         page.add(with_label(labels, "tier", tier), stream_bytes=size)
     for reader, needed in info.readers.items():
-        lag = max(info.last + 1 - max(needed, info.first), 0)
-        page.add(with_label(labels, "reader", reader), reader_lag_messages=lag)
+        page.add(
+            with_label(labels, "reader", reader),
+            reader_lag_messages=lag_of(info, needed),
+            reader_lag_seconds=info.reader_lag_ms[reader] / 1000,
+        )
 
 
 def add_group(page: Page, store: str, stream: str, info: GroupInfo, now_ms: int) -> None:
@@ -91,6 +96,18 @@ def add_channel(page: Page, store: str, stats: ChannelStats) -> None:
         ick_oldest_seconds=stats.waited_ms / 1000,
         ick_added_total=stats.added,
         ick_folded_total=stats.added - stats.entered,
+    )
+
+
+def add_query(page: Page, store: str, status: QueryStatus) -> None:
+    """Add the metrics of a streaming query of Spark."""
+    page.add(
+        label_text(store=store, query=status.query, query_name=status.name),
+        spark_lag_messages=status.lag,
+        spark_lag_seconds=status.lag_ms / 1000,
+        spark_epoch=status.epoch,
+        spark_staged_bytes=status.staged_bytes,
+        spark_running=int(status.state == "running"),
     )
 
 

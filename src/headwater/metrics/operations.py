@@ -42,7 +42,7 @@ LEVELS: Final = ("http_connections", "sse_tails", "resp_connections", "resp_bloc
 FARM_COUNTS: Final = {
     "farm.repair_write_success": "farm_repairs_total",
     "farm.repair_write_failure": "farm_repair_failures_total",
-    "farm.select_repair_needed": "farm_divergent_total",
+    "farm.select_divergent_keys": "farm_divergent_keys_total",
 }
 _COUNTED: Final = {**FARM_COUNTS, "store.restart": "embedded_restarts_total"}
 

@@ -28,6 +28,7 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.metrics.sweeps import StoreSample, StoreWatch
+from headwater.views.readers import lag_of
 
 log = logging.getLogger("headwater.metrics")
 
@@ -86,12 +87,16 @@ def counted(sample: StoreSample) -> Iterator[tuple[Series, int, int, Point]]:
     for stream in sample.streams:
         yield ("stream", stream.name), stream.last, 0, Point()
         for reader, needed in stream.readers.items():
-            lag = max(stream.last + 1 - max(needed, stream.first), 0)
-            yield ("reader", stream.name, reader), 0, needed, Point(lag=lag)
+            lag, lag_s = lag_of(stream, needed), stream.reader_lag_ms[reader] / 1000
+            yield ("reader", stream.name, reader), 0, needed, Point(lag=lag, lag_s=lag_s)
     for name, group in sample.groups:
         waits, held = _age_s(group.new_since_ms, now_ms), _age_s(group.pending_since_ms, now_ms)
         point = Point(0, 0, group.lag, waits, group.pending, held)
         yield ("group", name, group.name), 0, group.next - 1 - group.pending, point
+    for query in sample.queries:
+        if query.is_live:
+            point = Point(lag=query.lag, lag_s=query.lag_ms / 1000)
+            yield ("query", query.query), 0, sum(one.next for one in query.reads), point
     for queue in sample.queues:
         oldest = (queue.oldest_ms or 0) / 1000
         point = Point(0, 0, queue.ready, oldest, queue.unacked, 0)

@@ -105,6 +105,8 @@ class Sampler:
             objects.add_queue(page, store, queue)
         for channel in sample.channels:
             objects.add_channel(page, store, channel)
+        for query in sample.queries:
+            objects.add_query(page, store, query)
 
     def _own_page(self) -> bytes:
         """Return what is known without the store, as it is now."""

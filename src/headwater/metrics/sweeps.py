@@ -23,6 +23,7 @@ from headwater.ick.types import ChannelStats
 from headwater.log.types import StreamInfo
 from headwater.metrics.lag_clock import LagClock
 from headwater.queue.types import QueueStats
+from headwater.spark.queries.status import QueryStatus, query_statuses
 from headwater.store.call import Operation
 from headwater.store.checks import explained
 from headwater.views import overview
@@ -40,7 +41,8 @@ _GAP_S: Final = 0.25
 _PAUSE: Final = 5.0
 # While somebody waits: so many calls side by side, to decode some while others come.
 _SIDE_BY_SIDE: Final = 4
-# Names, and channels, which cost a call for each shard, are asked for so often.
+# Names, channels, which cost a call for each shard, and queries of Spark, which cost some for each
+# stream, are asked for so often.
 _SELDOM_S: Final = 10.0
 # A store that has not answered by then is down, although its client still tries.
 _PATIENCE_S: Final = 5.0
@@ -60,6 +62,7 @@ class StoreSample:
     groups: list[overview.StreamGroup] = field(default_factory=list)
     queues: list[QueueStats] = field(default_factory=list)
     channels: list[ChannelStats] = field(default_factory=list)
+    queries: list[QueryStatus] = field(default_factory=list)
     missing: Exception | None = None
     at: float = -float("inf")
     took_s: float = 0.0
@@ -80,6 +83,7 @@ class StoreWatch:
         self._sampled = asyncio.Event()
         self._names: tuple[float, list[str], list[str]] = (-float("inf"), [], [])
         self._channels: tuple[float, list[ChannelStats]] = (-float("inf"), [])
+        self._queries: tuple[float, list[QueryStatus]] = (-float("inf"), [])
 
     async def newest(self, every_s: float) -> StoreSample:
         """Return the newest sample, whole or not; it is renewed every so many seconds from now."""
@@ -158,9 +162,12 @@ class StoreWatch:
                 sample.queues += found.queues
                 sample.now_ms = found.now_ms
         sample.channels = await self._known_channels(gently=gently)
+        sample.queries = await self._known_queries(gently=gently)
         # Where objects lie apart, or there is none, no reply says what time it is.
         sample.now_ms = sample.now_ms or await self._now_ms()
-        sample.groups = self._lag_clock.measured(sample.now_ms, sample.streams, sample.groups)
+        sample.streams, sample.groups = self._lag_clock.measured(
+            sample.now_ms, sample.streams, sample.groups
+        )
 
     def _look(self, streams: list[str], queues: list[str]) -> Operation[overview.StoreLook]:
         if self.hw.store.kind == "cluster":
@@ -181,6 +188,13 @@ class StoreWatch:
             channels = await self._ask(overview.all_channels(), gently=gently)
             self._channels = (self.clock(), channels)
         return channels
+
+    async def _known_queries(self, *, gently: bool) -> list[QueryStatus]:
+        seen_at, queries = self._queries
+        if not gently or self.clock() - seen_at > self._seldom_s:
+            queries = await self._ask(query_statuses(), gently=gently)
+            self._queries = (self.clock(), queries)
+        return queries
 
     @property
     def _seldom_s(self) -> float:

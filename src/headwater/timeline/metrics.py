@@ -46,6 +46,7 @@ COUNTERS: Final = (
     "select_send_all_promotion",
     "select_retrieved",  # n elements that clusters returned
     "select_returned",  # n elements that callers got
+    "select_divergent_keys",  # n keys of which clusters hold different elements
     "select_repair_needed",  # n elements on which clusters differ
     "repair_call",
     "repair_request",  # n elements

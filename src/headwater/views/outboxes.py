@@ -9,7 +9,7 @@ from headwater.outbox.status import Checkpoint, Status
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 OutboxView = mirror("OutboxView", Status)
-ConsumerView = mirror("ConsumerView", Checkpoint, last={"lag": int})
+ConsumerView = mirror("ConsumerView", Checkpoint, last={"lag": int, "lag_ms": int})
 
 
 class ConsumerSoughtView(View, frozen=True, kw_only=True):

@@ -9,7 +9,10 @@ ReadPositionView = mirror("ReadPositionView", ReadPosition)
 
 
 class QueryView(View, frozen=True, kw_only=True):
-    """Where a query stands; ``lag`` counts messages, ``lag_ms`` is the age of the oldest."""
+    """Where a query stands; ``lag`` counts messages, ``lag_ms`` is the age of the oldest.
+
+    ``staged_bytes`` are those that it has staged for streams and topics, and not published yet.
+    """
 
     query: str
     name: str
@@ -20,6 +23,7 @@ class QueryView(View, frozen=True, kw_only=True):
     writes: list[str]
     lag: int
     lag_ms: int
+    staged_bytes: int
     seen_ms: int
 
     @classmethod

@@ -271,42 +271,6 @@ class GroupRemovedView(View, frozen=True, kw_only=True):
     removed: bool = True
 
 
-class ReaderView(View, frozen=True, kw_only=True):
-    """A reader outside the log: the offset that it needs next, and how many are from there on."""
-
-    stream: str
-    reader: str
-    next: int
-    lag: int
-
-    @classmethod
-    def of(cls, stream: StreamInfo, reader: str) -> ReaderView:
-        """Return the view of a registered reader of a stream."""
-        position = stream.readers[reader]
-        lag = lag_of(stream, position)
-        return cls(stream=stream.name, reader=reader, next=position, lag=lag)
-
-
-def lag_of(stream: StreamInfo, position: int) -> int:
-    """Return how many messages a stream holds from a position on."""
-    return max(stream.last + 1 - max(position, stream.first), 0)
-
-
-class ReaderSoughtView(View, frozen=True, kw_only=True):
-    """The offset that a reader needs next, after a seek."""
-
-    stream: str
-    reader: str
-    next: int
-
-
-class ReaderForgottenView(View, frozen=True, kw_only=True):
-    """A reader that retention of some streams no longer waits for."""
-
-    reader: str
-    streams: list[str]
-
-
 class EvictedView(View, frozen=True, kw_only=True):
     """How many messages were evicted, and the first offset that is left."""
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show the streaming queries that read or write a store, and what waits for them.
 
-    Lag is in messages, and the age of the oldest of them. A query is noted with its first
-    micro-batch, and seen every ten seconds while it runs.
+    Lag is in messages, and the age of the oldest of them. Staged are bytes for streams and topics
+    that are not published yet. A query is noted with its first micro-batch, and seen every ten
+    seconds while it runs.
     """
     from headwater.spark.queries.status import query_statuses
 
@@ -34,6 +35,7 @@ def status(store: StoreUrl = None, as_json: AsJson = False) -> None:
         "lag": lambda row: row.lag,
         "age s": lambda row: f"{row.lag_ms / 1000:.1f}",
         "writes": lambda row: ", ".join(row.writes),
+        "staged": lambda row: row.staged_bytes,
         "seen s": lambda row: f"{row.seen_ms / 1000:.1f}",
         "checkpoint": lambda row: row.checkpoint,
     }

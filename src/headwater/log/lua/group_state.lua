@@ -51,19 +51,6 @@ redis.register_function{
 ]]
 local COUNTED_RANGES = 128
 
--- Returns the time of the first message from an offset on; of one that is sealed, of the newest up to
--- the end of its node. Returns '' when there is none.
-local function time_at(K, stream, offset)
-  offset = math.max(offset, stream.first)
-  if offset > stream.last then return '' end
-  if offset > stream.sealed then
-    local entry = redis.call('XRANGE', K .. ':tail', '0-' .. digits(offset), '+', 'COUNT', 1)[1]
-    return entry and time_of(entry_field(entry, 't') or '') or ''
-  end
-  local member = redis.call('ZRANGE', K .. ':index', digits(offset), '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
-  return member and parse_node(member).newest or ''
-end
-
 -- Returns how many messages are due again, and how many ranges are pending.
 local function count_due(G, now)
   local due = redis.call('ZRANGE', G .. ':due', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, COUNTED_RANGES)
@@ -99,8 +86,8 @@ function looks.group(K, name)
     'created_ms', tonumber(f[4]),
     'seen_ms', group_seen(G),
     'abandoned', group.abandoned and 1 or 0,
-    'new_since_ms', time_at(K, stream, group.next),
-    'pending_since_ms', group.pending > 0 and time_at(K, stream, oldest) or '',
+    'new_since_ms', looks.time_at(K, stream, group.next),
+    'pending_since_ms', group.pending > 0 and looks.time_at(K, stream, oldest) or '',
     'pending_ranges', ranges,
     'due', due,
     'redelivered', tonumber(f[6] or 0),

@@ -6,7 +6,9 @@
          auto_compact (1 when housekeepers are to compact it), readers { reader, offset it needs, ... },
          groups { group, ... } (the first 1000), slowest (the reader or group that needs the lowest
          offset) or '', slowest_next (that offset) or '', slowest_idle_ms (since it was seen last) or '',
-         abandoned (how many groups retention waits for no longer), tail_bytes (of bytes, what is not sealed)
+         abandoned (how many groups retention waits for no longer), tail_bytes (of bytes, what is not sealed),
+         reader_lag_ms { reader, age of the oldest message that it needs or 0, ... } (of one that is sealed,
+         of the newest up to the end of its node)
 ]]
 local LISTED_GROUPS = 1000
 
@@ -25,11 +27,22 @@ local function look_for_slowest(K)
   return who, position, seen
 end
 
+-- How long messages have waited for each reader, from the names and positions of all.
+local function reader_lags(K, stream, readers)
+  local lags, now = {}, readers[1] and server_ms()
+  for i = 1, #readers, 2 do
+    local since = tonumber(looks.time_at(K, stream, tonumber(readers[i + 1])))
+    lags[i], lags[i + 1] = readers[i], since and math.max(now - since, 0) or 0
+  end
+  return lags
+end
+
 function looks.stream(K)
   local stream, time = load_stream(K, 'time')
   local f = redis.call('HMGET', K, 'bytes', 'holes', 'compact')
   local slowest, slowest_next, slowest_seen = look_for_slowest(K)
   local unsealed = tail_bytes(K, stream)
+  local readers = redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES')
   return {
     'first', stream.first,
     'last', stream.last,
@@ -41,19 +54,36 @@ function looks.stream(K)
     'last_time_ms', tonumber(time or 0),
     'retention', retention_words(K),
     'auto_compact', (f[3] or '') == '' and 0 or 1,
-    'readers', redis.call('ZRANGE', K .. ':readers', 0, -1, 'WITHSCORES'),
+    'readers', readers,
     'groups', redis.call('ZRANGE', K .. ':groups', 0, LISTED_GROUPS - 1),
     'slowest', slowest or '',
     'slowest_next', slowest_next or '',
     'slowest_idle_ms', slowest_seen and math.max(server_ms() - slowest_seen, 0) or '',
     'abandoned', redis.call('ZCOUNT', K .. ':positions', '+inf', '+inf'),
     'tail_bytes', unsealed,
+    'reader_lag_ms', reader_lags(K, stream, readers),
   }
 end
 
 redis.register_function{
   function_name = 'hw_stream_info',
   callback = function(keys) return looks.stream(keys[1]) end,
+  flags = { 'no-writes' },
+}
+
+--[[
+  hw_stream_lag: what is in a stream from a position on.
+  KEYS   1 the stream
+  ARGV   1 offset
+  Reply  { the offset, or the first offset if that is higher; the last offset; server's ms }
+]]
+redis.register_function{
+  function_name = 'hw_stream_lag',
+  callback = function(keys, args)
+    local K, position = keys[1], tonumber(args[1])
+    local stream = load_stream(K)
+    return { math.max(position, stream.first), stream.last, server_ms() }
+  end,
   flags = { 'no-writes' },
 }
 

@@ -67,6 +67,7 @@ local function hold_stagings(K, producer, open)
       drop_publish(K, producer)
       return name
     end
+    stagings.keep(K, name)
     redis.call('HSET', S, 'begun', 1)
     redis.call('PERSIST', S)
   end
@@ -77,7 +78,7 @@ end
 local function drop_moved(K, producer, open)
   local P = publish_key(K, producer)
   for _ = open.left + 1, redis.call('LLEN', P) do
-    redis.call('UNLINK', staged_key(K, redis.call('LINDEX', P, 0)))
+    stagings.drop(K, redis.call('LINDEX', P, 0))
     redis.call('LPOP', P)
   end
 end
@@ -90,8 +91,9 @@ local function free_moved(K, producer, open, moved)
     fields[n + 1], fields[n + 2] = 'f' .. digits(at), digits(at)
   end
   if not fields[1] then return end
-  local name = redis.call('LINDEX', publish_key(K, producer), 0)
-  redis.call('HDEL', staged_key(K, name), unpack(fields))
+  local S = staged_key(K, redis.call('LINDEX', publish_key(K, producer), 0))
+  redis.call('HINCRBY', S, 'bytes', digits(0 - open.taken))
+  redis.call('HDEL', S, unpack(fields))
 end
 
 -- Returns the nodes of the next step, and whether they are the last ones; moves the state behind them.
@@ -99,6 +101,8 @@ end
 -- caller seals those.
 local function next_nodes(K, producer, open, stream)
   local nodes, bytes, clean = {}, 0, stream.sealed == stream.last
+  -- Bytes that this step takes of the staging that is in front.
+  open.taken = 0
   for place = 0, open.left - 1 do
     local S = staged_key(K, redis.call('LINDEX', publish_key(K, producer), place))
     local n = tonumber(redis.call('HGET', S, 'n') or 0)
@@ -113,9 +117,9 @@ local function next_nodes(K, producer, open, stream)
         count = tonumber(count), time = tonumber(time), newest = tonumber(newest), fit = fit == '1',
         blob = found[2],
       }
-      open.index, bytes = open.index + 1, bytes + #found[2]
+      open.index, bytes, open.taken = open.index + 1, bytes + #found[2], open.taken + #found[2]
     end
-    open.index, open.left = 0, open.left - 1
+    open.index, open.left, open.taken = 0, open.left - 1, 0
   end
   return nodes, true
 end

@@ -25,18 +25,23 @@ redis.register_function('hw_stream_stage', function(keys, args)
       break
     end
   end
+  stagings.list(K, name, keep_ms)
   -- What is staged must never be without an end, whatever fails after it.
   if n == 0 then redis.call('HSET', S, 'n', 0) end
   redis.call('PEXPIRE', S, keep_ms)
-  local at = place
+  local at, bytes = place, 0
   for i = 4, #args, 5 do
     if at >= n then
       local words = table.concat({ args[i], args[i + 1], args[i + 2], args[i + 3] }, ':')
       redis.call('HSET', S, digits(at), args[i + 4], 'f' .. digits(at), words)
+      bytes = bytes + #args[i + 4]
     end
     at = at + 1
   end
-  if at > n then redis.call('HSET', S, 'n', digits(at)) end
+  if at > n then
+    redis.call('HSET', S, 'n', digits(at))
+    redis.call('HINCRBY', S, 'bytes', digits(bytes))
+  end
   return at
 end)
 
@@ -54,4 +59,19 @@ redis.register_function{
     return dropped
   end,
   flags = { 'allow-oom' },
+}
+
+--[[
+  hw_stream_staged: how much is staged and not published.
+  KEYS   1 the stream
+  ARGV   1 how the names of the stagings begin, '' for all
+  Reply  bytes of their nodes, of the 1000 stagings that last longest
+]]
+redis.register_function{
+  function_name = 'hw_stream_staged',
+  callback = function(keys, args)
+    local K, prefix = keys[1], args[1]
+    return stagings.bytes(K, prefix)
+  end,
+  flags = { 'no-writes' },
 }

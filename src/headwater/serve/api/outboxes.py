@@ -8,12 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from headwater.errors import InvalidInput, UnknownConsumer
+from headwater.log.lags import lag_at
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
 from headwater.serve.api.fields import Count, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
+from headwater.store.many import together
 from headwater.views.outboxes import (
     ConsumerForgottenView,
     ConsumerLetterView,
@@ -22,9 +24,7 @@ from headwater.views.outboxes import (
     ConsumerView,
     OutboxView,
 )
-from headwater.views.overview import some_streams
 from headwater.views.record import View
-from headwater.views.streams import lag_of
 
 
 class ConsumerLettersQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,13 +99,11 @@ async def get_consumer(call: ApiCall) -> ConsumersView:
 
 
 async def _shown(call: ApiCall, checkpoints: list[Any]) -> ConsumersView:
-    names = list(dict.fromkeys(one.stream for one in checkpoints))
-    streams = dict(zip(names, await call.hw.store.run(some_streams(names)), strict=True))
+    lags = await call.hw.store.run(
+        together(lag_at(one.stream, one.next_offset) for one in checkpoints)
+    )
     return ConsumersView(
-        consumers=[
-            ConsumerView.of(one, lag=lag_of(streams[one.stream], one.next_offset))
-            for one in checkpoints
-        ]
+        consumers=[ConsumerView.of(one, lag) for one, lag in zip(checkpoints, lags, strict=True)]
     )
 
 

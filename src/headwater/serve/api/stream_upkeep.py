@@ -16,12 +16,10 @@ from headwater.serve.api.routes import Route
 from headwater.serve.api.streams import get_stream
 from headwater.serve.tokens import Scope
 from headwater.views.overview import some_streams
+from headwater.views.readers import ReaderForgottenView, ReaderSoughtView, ReaderView
 from headwater.views.record import View
 from headwater.views.streams import (
     EvictedView,
-    ReaderForgottenView,
-    ReaderSoughtView,
-    ReaderView,
     RetainedView,
     StreamDeletedView,
 )

@@ -10,6 +10,7 @@ from headwater.serve.api.icks import ICK_ROUTES
 from headwater.serve.api.letter_jobs import LETTER_JOB_ROUTES
 from headwater.serve.api.limits import LIMIT_ROUTES
 from headwater.serve.api.outboxes import OUTBOX_ROUTES
+from headwater.serve.api.queries import QUERY_ROUTES
 from headwater.serve.api.queue_letters import QUEUE_LETTER_ROUTES
 from headwater.serve.api.queues import QUEUE_ROUTES
 from headwater.serve.api.replays import REPLAY_ROUTES
@@ -40,4 +41,5 @@ ROUTES: Final = (
     *TIMED_JOB_ROUTES,
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,
+    *QUERY_ROUTES,
 )

@@ -55,16 +55,23 @@ class Segment(NamedTuple):
 
 
 class OutsideReader(NamedTuple):
-    """Who reads a stream from outside the log, and the offset that it needs next."""
+    """Who reads a stream from outside the log, and the offset that it needs next.
+
+    ``lag_ms`` is the age of the oldest message that waits for it.
+    """
 
     kind: str
     name: str
     next: int
     note: str = ""
+    lag_ms: int = 0
 
 
 class RulerRow(NamedTuple):
-    """What became of the offsets for one reader; ``note`` is what else is known of it."""
+    """What became of the offsets for one reader; ``note`` is what else is known of it.
+
+    ``lag_ms`` is the age of the oldest message that waits for a reader outside the log.
+    """
 
     kind: str
     name: str
@@ -72,6 +79,7 @@ class RulerRow(NamedTuple):
     lag: int
     info: GroupInfo | None = None
     note: str = ""
+    lag_ms: int = 0
 
 
 class RulerPicture(NamedTuple):
@@ -154,7 +162,7 @@ def _group_row(
 def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> RulerRow:
     lag = max(info.last + 1 - max(reader.next, info.first), 0)
     segments = _passed(reader.next, info, window)
-    return RulerRow(reader.kind, reader.name, segments, lag, None, reader.note)
+    return RulerRow(reader.kind, reader.name, segments, lag, None, reader.note, reader.lag_ms)
 
 
 def _passed(following: int, info: StreamInfo, window: Stretch) -> list[Segment]:

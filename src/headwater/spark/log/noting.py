@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from pyspark import TaskContext
 
 from headwater.errors import HeadwaterError
@@ -53,6 +54,19 @@ def note_query(target: StreamOrTopic, query: str, part: Part, facts: NotedQuery)
         target.hw.store.run(note(query, part, target.name, facts), patience_s=0.0)
     except HeadwaterError as error:
         logger.warning("query %s is not noted in the store: %s", query, error)
+
+
+def note_first_epoch(target: StreamOrTopic, query: str, facts: NotedQuery) -> None:
+    """Note a query that writes while its first epoch runs; its first task does, others do not.
+
+    So it is known before the first commit, however long that takes. No epoch is done by then.
+    """
+    context = TaskContext.get()
+    if context is None or context.partitionId():
+        return
+    if context.getLocalProperty("streaming.sql.batchId") == "0":
+        first = msgspec.structs.replace(facts, epoch=-1)
+        note_query(target, query.removeprefix("spark-"), "write", first)
 
 
 @dataclass

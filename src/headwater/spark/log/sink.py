@@ -45,7 +45,7 @@ from headwater.spark.engine.write_identity import (
 )
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.encoding import encode_values, encoded_schema
-from headwater.spark.log.noting import note_query
+from headwater.spark.log.noting import note_first_epoch, note_query
 from headwater.spark.log.staging import (
     LogSink,
     new_staging,
@@ -119,10 +119,13 @@ def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> 
     """Plan the writes of a streaming query."""
     refuse_producer(given)
     columns, schema = _encoding(given, schema)
+    sink = sink_of(given, schema, overwrite)
     about = NotedQuery(
-        given.text("queryName") or "", 0, {}, "", given.text("checkpointLocation") or ""
+        given.text("queryName") or "",
+        checkpoint=given.text("checkpointLocation") or "",
+        partitions=sink.partitions,
     )
-    return LogStreamWriter(sink_of(given, schema, overwrite), columns, about)
+    return LogStreamWriter(sink, columns, about)
 
 
 def _encoding(given: SourceOptions, schema: StructType) -> tuple[ValueColumns | None, StructType]:
@@ -188,7 +191,9 @@ class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, self._rows(iterator), new_staging(), query_of_task())
+        query = query_of_task()
+        note_first_epoch(self._sink.target, query, self._about)
+        return stage_rows(self._sink, self._rows(iterator), new_staging(query), query)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

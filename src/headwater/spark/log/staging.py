@@ -82,11 +82,14 @@ class _Collected:
         return whole
 
 
-def new_staging() -> str:
-    """Return a name for what one attempt of one task stages; no other attempt ever has it."""
+def new_staging(query: str | None = None) -> str:
+    """Return a name for what one attempt of one task stages; no other attempt ever has it.
+
+    It begins with the producer of a streaming query, so that what a query has staged is known.
+    """
     context = TaskContext.get()
     task = context.partitionId() if context else 0
-    return f"spark-{task}-{secrets.token_hex(12)}"
+    return f"{query or 'spark'}-{task}-{secrets.token_hex(12)}"
 
 
 def stage_rows(

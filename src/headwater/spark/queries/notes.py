@@ -26,6 +26,7 @@ class NotedQuery(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one process has noted of a query.
 
     ``next`` is the offset needed next of each stream, ``end`` the same once the epoch is done.
+    ``partitions`` are those of a topic that is written to, 0 for a stream.
     """
 
     name: str = ""
@@ -35,6 +36,7 @@ class NotedQuery(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoint: str = ""
     ended: bool = False
     end: dict[str, int] = {}
+    partitions: int = 0
 
 
 class QueryNote(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from headwater.errors import InvalidInput
-from headwater.log import reading
-from headwater.log.extents import extent
 from headwater.log.handles import StreamHandle
+from headwater.log.lags import lag_at
+from headwater.log.staging import staged_bytes
 from headwater.spark.queries.notes import QueryNote, all_notes, forget
 from headwater.store.call import Operation
 from headwater.store.many import together
@@ -38,6 +38,7 @@ class QueryStatus(NamedTuple):
     was stopped, and *checkpoint gone* when its checkpoint is no more, as far as that can be seen
     from here. ``checkpoint`` is known of queries that write to a stream or topic,
     and of those that read in a session that our rules are in force in; else it is empty.
+    ``staged_bytes`` lie beside the streams and topics that it writes to, and are not published yet.
     """
 
     query: str
@@ -49,7 +50,13 @@ class QueryStatus(NamedTuple):
     writes: tuple[str, ...]
     lag: int
     lag_ms: int
+    staged_bytes: int
     seen_ms: int
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it runs, or may go on: it was not stopped, and its checkpoint is there."""
+        return self.state in ("running", "silent")
 
 
 def query_statuses() -> Operation[list[QueryStatus]]:
@@ -86,31 +93,41 @@ def _status(query: str, notes: list[QueryNote], now_ms: int) -> Operation[QueryS
         done = fact.end if fact.epoch <= written else fact.next
         for stream, next_ in (fact.next | done).items():
             reached[stream] = max(next_, reached.get(stream, 0))
-    reads = yield from together(_position(*one, now_ms) for one in sorted(reached.items()))
+    reads = yield from together(_position(*one) for one in sorted(reached.items()))
+    staged = yield from together(_staged(query, one) for one in _written_streams(notes))
     seen_ms = now_ms - max(one.noted_ms for one in notes)
     checkpoint = _first(fact.checkpoint for fact in facts)
     return QueryStatus(
         query=query,
         name=_first(fact.name for fact in facts),
         state=_state(notes, checkpoint, seen_ms),
-        epoch=max(fact.epoch for fact in facts),
+        # What a task notes before the first epoch is done has none yet.
+        epoch=max(0, *(fact.epoch for fact in facts)),
         checkpoint=checkpoint,
         reads=tuple(reads),
         writes=tuple(one.target for one in notes if one.part == "write"),
         lag=sum(one.lag for one in reads),
         lag_ms=max((one.lag_ms for one in reads), default=0),
+        staged_bytes=sum(staged),
         seen_ms=seen_ms,
     )
 
 
-def _position(stream: str, next_: int, now_ms: int) -> Operation[ReadPosition]:
-    found = yield from extent(stream)
-    begin = max(next_, found.first)
-    if begin > found.last:
-        return ReadPosition(stream, next_, 0, 0)
-    oldest = yield from reading.read_from(StreamHandle(stream, set()), begin, 1, None)
-    age_ms = max((now_ms - one.time_ms for one in oldest.messages), default=0)
-    return ReadPosition(stream, next_, found.last + 1 - begin, max(age_ms, 0))
+def _position(stream: str, next_: int) -> Operation[ReadPosition]:
+    return ReadPosition(stream, next_, *(yield from lag_at(stream, next_)))
+
+
+def _written_streams(notes: Iterable[QueryNote]) -> Iterator[str]:
+    for one in notes:
+        if one.part == "write" and one.facts.partitions:
+            yield from (f"{one.target}/{place}" for place in range(one.facts.partitions))
+        elif one.part == "write":
+            yield one.target
+
+
+def _staged(query: str, stream: str) -> Operation[int]:
+    # As the tasks of a query name what they stage, see spark/log/staging.py.
+    return (yield from staged_bytes(StreamHandle(stream, set()), f"spark-{query}-"))
 
 
 def _state(notes: Iterable[QueryNote], checkpoint: str, seen_ms: int) -> QueryState:

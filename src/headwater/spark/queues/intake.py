@@ -78,7 +78,7 @@ def stage(
 ) -> StagedRows:
     """Stage the rows of a task beside the intake."""
     rows = (to_messages(batch) for batch in batches if batch.num_rows)
-    return stage_rows(_intake_of(address, producer), rows, new_staging(), query)
+    return stage_rows(_intake_of(address, producer), rows, new_staging(query), query)
 
 
 def to_messages(batch: pa.RecordBatch) -> pa.RecordBatch:

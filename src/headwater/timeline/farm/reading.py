@@ -154,6 +154,7 @@ class Reader:
 
     def _ask_for_repairs(self, disputed: dict[bytes, list[bytes]]) -> None:
         if disputed:
+            self._reports.count("farm.select_divergent_keys", len(disputed))
             self._reports.count("farm.select_repair_needed", sum(map(len, disputed.values())))
             self._repairer.request(disputed)
 

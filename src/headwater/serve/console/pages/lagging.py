@@ -1,4 +1,4 @@
-"""Everything that lags, the worst first: groups, readers, queues and dirty lists in one table."""
+"""Everything that lags, the worst first: groups, readers, queries, queues, dirty lists."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ def _rows(sample: StoreSample) -> Iterator[Lagging]:
             series = ("reader", info.name, reader)
             link = stream_link(info.name)
             yield Lagging(series, "reader", reader, info.name, link, points[series])
+    for query in sample.queries:
+        if query.is_live:
+            series, name = ("query", query.query), query.name or query.query
+            yield Lagging(series, "Spark", name, "", "/spark", points[series])
     for queue in sample.queues:
         series, link = ("queue", queue.name), queue_link(queue.name)
         point = points[series]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from headwater.log.lags import lag_at
 from headwater.outbox.status import Status
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
+from headwater.store.many import together
 from headwater.timed.operating import history, list_infos
-from headwater.views import overview
-from headwater.views.streams import lag_of
 
 
 async def show_outbox(call: PageCall) -> Context:
@@ -19,10 +19,10 @@ async def show_outbox(call: PageCall) -> Context:
     if database is None:
         return {"status": None, "consumers": []}
     status: Status = await database.status()
-    names = list(dict.fromkeys(one.stream for one in status.checkpoints))
-    streams = dict(zip(names, await call.hw.store.run(overview.some_streams(names)), strict=True))
-    consumers = [(one, lag_of(streams[one.stream], one.next_offset)) for one in status.checkpoints]
-    consumers.sort(key=lambda row: -row[1])
+    lags = await call.hw.store.run(
+        together(lag_at(one.stream, one.next_offset) for one in status.checkpoints)
+    )
+    consumers = sorted(zip(status.checkpoints, lags, strict=True), key=lambda row: -row[1].lag)
     return {"status": status, "consumers": consumers}
 
 

@@ -28,4 +28,6 @@ async def sampled(call: PageCall) -> StoreSample:
         groups=[row for row in sample.groups if visible(row.stream)],
         queues=[one for one in sample.queues if visible(one.name)],
         channels=[one for one in sample.channels if visible(one.name)],
+        # As their page: a query concerns the whole store.
+        queries=[],
     )

@@ -7,9 +7,11 @@ from typing import Final, NamedTuple
 
 from headwater.errors import HeadwaterError
 from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.log.lags import lag_at
 from headwater.log.profile import StreamProfile, TimeBar, histogram, stream_profile
 from headwater.log.ruler import GroupRuler, group_ruler
 from headwater.log.types import GroupInfo, StreamInfo
+from headwater.outbox.status import Checkpoint
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.ruler import OutsideReader, RulerPicture, Stretch, draw, window_of
 from headwater.spark.queries.status import QueryStatus, query_statuses
@@ -81,46 +83,48 @@ async def outside_readers(
     """Return who reads a stream from outside the log, and who could not be asked."""
     consumers, without = await _consumers(call, info.name)
     readers = [
-        _registered(name, needed)
+        _registered(name, needed, info.reader_lag_ms[name])
         for name, needed in sorted(info.readers.items())
         if name.removeprefix(_CONSUMER) not in consumers
     ]
+    lags = await call.hw.store.run(
+        together(lag_at(info.name, one.next_offset) for one in consumers.values())
+    )
     readers += [
-        OutsideReader("SQL", name, next_offset, f"moved {idle_ms / 1000:,.0f} s ago")
-        for name, (next_offset, idle_ms) in sorted(consumers.items())
+        OutsideReader(
+            "SQL", name, one.next_offset, f"moved {one.idle_ms / 1000:,.0f} s ago", lag.lag_ms
+        )
+        for (name, one), lag in zip(consumers.items(), lags, strict=True)
     ]
     for query in await call.hw.store.run(query_statuses()):
         readers += _spark_reads(query, info.name)
     return readers, without
 
 
-def _registered(name: str, needed: int) -> OutsideReader:
+def _registered(name: str, needed: int, lag_ms: int) -> OutsideReader:
     if name.startswith(_CONSUMER):
-        return OutsideReader("SQL", name.removeprefix(_CONSUMER), needed, "as it noted")
+        return OutsideReader("SQL", name.removeprefix(_CONSUMER), needed, "as it noted", lag_ms)
     if name.startswith(_ARCHIVE):
-        return OutsideReader("archive", name.removeprefix(_ARCHIVE), needed)
-    return OutsideReader("reader", name, needed)
+        return OutsideReader("archive", name.removeprefix(_ARCHIVE), needed, lag_ms=lag_ms)
+    return OutsideReader("reader", name, needed, lag_ms=lag_ms)
 
 
 def _spark_reads(query: QueryStatus, stream: str) -> list[OutsideReader]:
     note = f"{query.state}, epoch {query.epoch:,}"
     return [
-        OutsideReader("Spark", query.name or query.query[:8], read.next, note)
+        OutsideReader("Spark", query.name or query.query[:8], read.next, note, read.lag_ms)
         for read in query.reads
         if read.stream == stream
     ]
 
 
-async def _consumers(call: PageCall, stream: str) -> tuple[dict[str, tuple[int, int]], str | None]:
-    """Return the SQL consumers of a stream by name: next offset, and how long ago it moved."""
+async def _consumers(call: PageCall, stream: str) -> tuple[dict[str, Checkpoint], str | None]:
+    """Return where the SQL consumers of a stream are, in the order of their names."""
     if call.served.database is None:
         return {}, None
     try:
         status = await call.served.database.status()
     except HeadwaterError as error:
         return {}, f"SQL consumers are not shown as their database says: {error}"
-    return {
-        one.consumer: (one.next_offset, one.idle_ms)
-        for one in status.checkpoints
-        if one.stream == stream
-    }, None
+    own = [one for one in status.checkpoints if one.stream == stream]
+    return {one.consumer: one for one in sorted(own, key=lambda one: one.consumer)}, None
