@@ -12,7 +12,11 @@ from urllib.parse import urlencode
 import pytest
 
 import headwater
-from headwater import Headwater
+from headwater import Headwater, LetterFilter
+from headwater.log import letter_walks
+from headwater.log.handles import GroupHandle, StreamHandle
+from headwater.queue import dead_letters as queue_letters
+from headwater.queue.handles import QueueHandle
 from headwater.serve.console.service import Console
 from tests.support.api import Answer, ApiClient, ApiServer
 from tests.support.console import send
@@ -106,14 +110,11 @@ def test_a_job_moves_what_fits_in_groups_and_queues_together(
     assert dead.left == (2, 1)
 
 
-def test_notes_of_a_job_are_small_and_foreign_ones_are_passed_over(
-    browser: ApiClient, hw: Headwater, dead: Dead
-) -> None:
+def test_what_is_shown_of_a_job_does_not_name_its_letters(browser: ApiClient, dead: Dead) -> None:
     place = {"stream": dead.name, "group": "mail"}
     asked = {"action": "redrive", "places": [place | {"offsets": [1, 2]}], "delay_ms": 600_000}
     begun = browser.post(JOBS, asked).body
     assert (begun["places"], begun["total"]) == ([place], 2)
-    hw.stream("hw.letters").write("someone", b"{not a note")
     assert job_of(browser, begun["job"])["state"] == "waiting"
     assert browser.get("/console/dead").status == 200
     browser.post("/v1/letters/stop", {"job": begun["job"]})
@@ -140,14 +141,42 @@ def test_a_job_is_stopped_by_another_server(browser: ApiClient, url: str, dead: 
     assert dead.left == (6, 4)
 
 
-def test_a_server_that_ends_stops_its_jobs(url: str, browser: ApiClient, dead: Dead) -> None:
+def test_a_server_that_ends_hands_its_jobs_over(url: str, browser: ApiClient, dead: Dead) -> None:
     with ApiServer(url) as ending:
         client = ending.client()
         asked = {"action": "discard", "places": dead.places, "delay_ms": 600_000}
         job = client.post(JOBS, asked).body["job"]
-        client.close()
-    assert job_of(browser, job)["state"] == "stopped"
+    until(lambda: job_of(browser, job)["state"] == "waiting")
+    assert browser.post("/v1/letters/stop", {"job": job}).body["jobs"][0]["state"] in (
+        "stopped",
+        "stopping",
+    )
+    assert ended(browser, job)["state"] == "stopped"
     assert dead.left == (6, 4)
+
+
+def test_a_message_that_fails_again_is_left_alone_by_whoever_repeats_a_step(
+    hw: Headwater, dead: Dead
+) -> None:
+    handle = GroupHandle(StreamHandle(dead.name, set()), "mail", "test")
+    end = hw.store.run(letter_walks.end_of_letters(handle))
+    queue = QueueHandle(dead.name, set(), "test")
+    end_ms = hw.store.run(queue_letters.end_of_letters(queue))
+    ids = {dead.queue.dead()[0].id}
+
+    def step() -> tuple[int, int]:
+        moved = hw.store.run(letter_walks.move_named(handle, "redrive", [1], end)).returned
+        walked = queue_letters.walk(queue, "redrive", LetterFilter(), b"", end_ms, 9, ids)
+        return moved, hw.store.run(walked).done
+
+    assert step() == (1, 1)
+    dead.group.read(1, ack_ms=60_000)
+    dead.group.bury(1, error="again")
+    # A letter is older than the end by its time, in ms.
+    until(lambda: hw.store.run(queue_letters.end_of_letters(queue)) > end_ms + 1)
+    dead.queue.bury(*dead.queue.pop(1, ack_ms=60_000), error="again")
+    assert dead.left == (6, 4)
+    assert step() == (0, 0)
 
 
 @pytest.mark.parametrize(

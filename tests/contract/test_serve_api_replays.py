@@ -15,6 +15,7 @@ from headwater import Headwater
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope
 from tests.support.api import ApiClient, ApiServer
+from tests.support.servers import until
 from tests.support.stores import Stores
 
 
@@ -74,8 +75,7 @@ def test_a_replay_is_stopped_by_another_process_and_goes_on(
         assert newest(two, name)["state"] == "running"
         stopped = two.ask("DELETE", f"{path_of(name)}/{begun.body['replay']}")
         assert stopped.body["replays"][0]["state"] == "stopping"
-        while newest(two, name)["state"] == "stopping":
-            hw.stream("hw.replays").read(hw.stream("hw.replays").info().last + 1, 1, block_ms=200)
+        until(lambda: newest(two, name)["state"] != "stopping")
         ended = newest(two, name)
         assert ended["state"] == "stopped"
         assert 1 <= len(copies(hw, name)) < 20
@@ -86,17 +86,19 @@ def test_a_replay_is_stopped_by_another_process_and_goes_on(
     assert copies(hw, name) == [b"%d" % place for place in range(20)]
 
 
-def test_a_server_that_ends_notes_how_far_it_is(stores: Stores, hw: Headwater, name: str) -> None:
+def test_a_server_that_ends_hands_its_replay_over(stores: Stores, hw: Headwater, name: str) -> None:
     write_slowly(hw, name)
-    body = {"into": f"{name}-copy", "speed": 1}
+    body = {"into": f"{name}-copy", "speed": 10}
     with ApiServer(stores.url("plain")) as server:
         server.client().post(path_of(name), body)
         wait_for_copy(hw, name, 1)
     with ApiServer(stores.url("plain")) as server:
         client = server.client()
-        ended = newest(client, name)
-        assert (ended["state"], ended["next"]) == ("stopped", len(copies(hw, name)) + 1)
-        assert client.post(path_of(name), body).status == 202
+        wait_for_copy(hw, name, len(copies(hw, name)) + 1)
+        going = newest(client, name)
+        assert (going["state"], going["last"]) == ("running", 20)
+        client.ask("DELETE", f"{path_of(name)}/{going['replay']}")
+        until(lambda: newest(client, name)["state"] == "stopped")
     found = copies(hw, name)
     assert found == [b"%d" % place for place in range(len(found))], "nothing was copied twice"
 

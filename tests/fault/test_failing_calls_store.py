@@ -16,6 +16,7 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.store.call import Call
+from headwater.store.job_notes import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
 from headwater.store.library import FORMAT, VERSION
 from headwater.store.presence import Presence, all_processes
 from headwater.store.record import COUNTS_MS, KEY, read_record
@@ -137,3 +138,39 @@ def test_every_call_of_the_functions_of_processes_may_fail(failing: FailingServe
 
     failed = failing.fail_in_turn(prepare, operate, check)
     assert not failing.sites("store", files="processes") - failed
+
+
+def test_every_call_of_the_functions_of_jobs_may_fail(failing: FailingServer) -> None:
+    run, admin = failing.hw.store.run, failing.server.client()
+    kinds = ("k",)
+
+    def prepare() -> None:
+        admin.delete(*admin.keys("hw:{jobs}*"), "hw:{jobs}")
+        for old in range(101):
+            taken = run(begin_job(NewJob(f"old{old}", "k", b"h", b"a", b"0"), "x", 0))
+            assert taken is not None
+            if old:
+                run(note_job(taken.id, taken.token, b"1", None))
+
+    def operate(_: None) -> object:
+        begun = run(begin_job(NewJob("new", "k", b"h", b"a", b"0"), "me", 60_000))
+        assert begun is not None
+        run(note_job("new", begun.token, b"1", 60_000))
+        taken = run(take_job(kinds, "me", 0))
+        assert taken is None or (taken.id, taken.asked) == ("old0", b"a")
+        run(stop_job("new"))
+        run(list_jobs("k"))
+        return run(note_job("new", begun.token, b"2", None))
+
+    def check(_: None, __: Failure) -> None:
+        operate(None)
+        found = {one.id: one for one in run(list_jobs("k"))}
+        assert (found["new"].over, found["new"].note) == (True, b"2")
+        assert found["old0"].is_left, "it waits for whoever takes it"
+        assert len(found) == 101
+        assert len(admin.keys("hw:{jobs}:job:*")) == 101
+
+    failed = failing.fail_in_turn(prepare, operate, check)
+    admin.close()
+    left = failing.sites("store", files="jobs") - failed
+    assert sorted(map(str, left)) == []

@@ -8,12 +8,18 @@ import time
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from headwater import Headwater
-from headwater.serve.api.letter_jobs import JOBS, LetterJobView, LetterPlace
+from headwater.serve.api.letter_jobs import LetterJobView
 from headwater.serve.api.letters import MatchingBody
-from headwater.serve.api.replays import REPLAYS, ReplayView
+from headwater.serve.api.replays import ReplayNote, ReplayView
+from headwater.serve.jobs.engine import JobNote
+from headwater.serve.jobs.letter_work import LetterNote, LetterPlace
 from headwater.spark.queries.notes import NotedQuery, note
+from headwater.store.job_notes import NewJob, begin_job
 from headwater.timed.runner import TimedRunner
+from headwater.views.record import View
 from tests.support.api import Answer, ApiClient
 
 # Wherever this is not escaped, in a text or in an attribute, a page has an image that no template
@@ -65,7 +71,7 @@ class Filled:
             begins_ms=int(time.time() * 1000) + 600_000,
             total=1,
         )
-        hw.stream(JOBS).write(mark, waiting.to_json())
+        _has_job(hw, mark, "letters", waiting, LetterNote(state="waiting"))
         self.channel = hw.ick_channel(f"search-{mark}{EVIL}", shards=2, consumer=f"bob{EVIL}")
         self.channel.add({EVIL: 1, "plain": 2})
         self.channel.reserve(1)
@@ -73,7 +79,7 @@ class Filled:
         hw.store.run(note(f"query-{mark}", "write", self.stream.name, query))
         hw.store.run(note(f"query-{mark}", "read", self.stream.name, query))
         running = ReplayView(
-            replay=mark,
+            replay=f"replay-{mark}",
             state="running",
             who=f"ops{EVIL}",
             source=self.stream.name,
@@ -87,7 +93,8 @@ class Filled:
             speed=1.0,
             producer=f"replay{EVIL}",
         )
-        hw.stream(REPLAYS).write(mark, running.to_json())
+        going = ReplayNote(first=1, last=10, next=5, written=4)
+        _has_job(hw, f"replay-{mark}", "replay", running, going)
         topic = hw.topic(f"topic-{mark}{EVIL}", 2)
         topic.write_many([(EVIL, EVIL.encode())] * 10)
         topic.group(f"group{EVIL}").read(1)
@@ -104,6 +111,12 @@ class Filled:
             "topic": topic.name,
             "offset": "551",
         }
+
+
+def _has_job(hw: Headwater, job: str, kind: str, shown: View, note: JobNote) -> None:
+    """Note a job that a process has for longer than any test takes."""
+    new = NewJob(job, kind, shown.to_json(), b"", msgspec.json.encode(note))
+    hw.store.run(begin_job(new, "somebody", 3_600_000))
 
 
 def _fail() -> None:

@@ -182,13 +182,18 @@ def _open_letters(
     ]
 
 
-def redrive(group: GroupHandle, letters: Letters | None, count: int) -> Operation[Redriven]:
-    """Have dead letters redelivered, those named or the oldest, at once and as if never tried."""
+def redrive(
+    group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
+) -> Operation[Redriven]:
+    """Have dead letters redelivered, those named or the oldest, at once and as if never tried.
+
+    Letters that are named by offsets of messages lie before ``end``.
+    """
     check_count(count)
     if letters is None:
         return (yield from _redrive_oldest(group, count))
     back = gone = 0
-    for words in (yield from _words_of(group, letters)):
+    for words in (yield from _words_of(group, letters, end)):
         done = yield from _redrive_some(group, count - back, 0, words)
         back, gone = back + done.returned, gone + done.gone
     return Redriven(back, gone)
@@ -216,20 +221,25 @@ def _redrive_some(
         raise group.unknown() from None
 
 
-def discard(group: GroupHandle, letters: Letters | None, count: int) -> Operation[int]:
-    """Forget dead letters, those named or the oldest; returns how many."""
+def discard(
+    group: GroupHandle, letters: Letters | None, count: int, end: int | None = None
+) -> Operation[int]:
+    """Forget dead letters, those named, before ``end``, or the oldest; returns how many."""
     check_count(count, most=MAX_LETTERS)
     if letters is None:
         return (yield from _discard_oldest(group, count))
     total = 0
-    for words in (yield from _words_of(group, letters)):
+    for words in (yield from _words_of(group, letters, end)):
         total += (yield from _discard_some(group, count - total, words, True)).messages
     return total
 
 
-def _words_of(group: GroupHandle, letters: Letters) -> Operation[list[tuple[int, ...]]]:
+def _words_of(
+    group: GroupHandle, letters: Letters, end: int | None
+) -> Operation[list[tuple[int, ...]]]:
     """Return where letters lie and of which messages they are, as the functions take them."""
-    places = yield from _places_of(group, *letters_and_ranges(letters))
+    found = yield from _places_of(group, *letters_and_ranges(letters))
+    places = [place for place in found if end is None or place[0] < end]
     return [
         tuple(word for place in places[start : start + LETTERS_PER_CALL] for word in place)
         for start in range(0, len(places), LETTERS_PER_CALL)

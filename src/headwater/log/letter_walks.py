@@ -65,6 +65,18 @@ def walk(
     return WalkStep(looked, len(found), *done, place)
 
 
+def move_named(
+    group: GroupHandle, action: LetterAction, origins: list[int], end: int
+) -> Operation[Redriven]:
+    """Redrive or discard the letters of some messages that lie before ``end``.
+
+    To repeat it does no harm: a message that has failed again since has a letter behind the end.
+    """
+    if action == "redrive":
+        return (yield from dead_letters.redrive(group, origins, len(origins), end))
+    return Redriven((yield from dead_letters.discard(group, origins, len(origins), end)), 0)
+
+
 def redrive(
     group: GroupHandle, letters: Letters | None, matching: LetterFilter | None, count: int
 ) -> Operation[Redriven]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
@@ -138,10 +138,18 @@ def walk(
     place: bytes,
     end_ms: int,
     most: int,
+    ids: Container[str] | None = None,
 ) -> Operation[QueueWalkStep]:
-    """Look at some letters from a place on; redrive or discard those that fit, ``most`` of them."""
+    """Look at some letters from a place on; redrive or discard those that fit, ``most`` of them.
+
+    With ``ids``, only letters of these messages fit.
+    """
     letters, following = yield from dead_page(queue, place, PAGE_MESSAGES)
-    found = [one for one in fitting(letters, matching) if (one.buried_ms or 0) < end_ms]
+    found = [
+        one
+        for one in fitting(letters, matching)
+        if (one.buried_ms or 0) < end_ms and (ids is None or one.id in ids)
+    ]
     some = found[:most]
     done = 0
     if some:

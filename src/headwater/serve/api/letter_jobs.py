@@ -1,80 +1,34 @@
-"""Dead letters redriven or discarded by a task of the server: many, at a rate, from a moment on.
+"""Dead letters redriven or discarded by a job of the server: many, at a rate, from a moment on.
 
-A job is noted in the stream ``hw.letters`` when it is begun, while it runs and when it has ended:
-whichever process is asked knows of it, and may stop it. Until it begins it can be taken back whole;
-while it runs it can be stopped, and leaves the rest. A server that ends stops its jobs. One that is
-killed notes nothing any more: its jobs are shown as lost after half a minute, and what they had
-done by then stays done.
+Until a job begins it can be taken back whole; while it runs it can be stopped, and leaves the rest.
+It outlives its process (see jobs/engine.py): nothing is moved twice. Letters of the last step of a
+process that was killed may be missing in the count of what was done.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
-from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.groups import GivenOffsets
-from headwater.serve.api.letter_work import LetterWork
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
+from headwater.serve.jobs.engine import HeldJob, ServerJobs, shown_state
+from headwater.serve.jobs.letter_work import LetterNote, LetterPlace, LetterWork
 from headwater.serve.tokens import Grant, Scope
+from headwater.store.job_notes import NewJob, NotedJob
 from headwater.views.record import View
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
 
-log = logging.getLogger("headwater.serve")
-
-JOBS: Final = "hw.letters"
-GONE_MS: Final = 30_000
-_NOTE_S: Final = 1.0
-_KEPT: Final = 2000
-_SHOWN: Final = 500
-_MOST_RUNNING: Final = 16
+_KIND: Final = "letters"
 _AUDITED: Final = 20
-
-
-class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where letters lie: a group of a stream, or a queue; all that fit, or some of them.
-
-    ``offsets`` are those that messages have in the stream, ``ids`` those of messages of the queue.
-    """
-
-    stream: str | None = None
-    group: str | None = None
-    queue: str | None = None
-    offsets: GivenOffsets | None = None
-    ids: Annotated[list[str], Meta(max_length=10_000)] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name that a token has to allow."""
-        return self.queue or self.stream or ""
-
-    @property
-    def spelled(self) -> str:
-        """The place as it is shown."""
-        return self.queue or f"{self.stream} / {self.group}"
-
-    def without_letters(self) -> LetterPlace:
-        """Return the place alone, as notes of a job have it: these are written every second."""
-        return LetterPlace(self.stream, self.group, self.queue)
-
-    def check(self) -> None:
-        """Check that it names one place; raises InvalidInput."""
-        grouped = bool(self.stream and self.group) and self.queue is None and self.ids is None
-        queued = bool(self.queue) and not (self.stream or self.group or self.offsets)
-        if grouped == queued:
-            raise InvalidInput("a place is a stream with its group and offsets, or a queue and ids")
+_JobState = Literal["waiting", "running", "stopping", "done", "stopped", "failed", "lost"]
 
 
 class LetterJobBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,10 +57,11 @@ class LetterJobView(View, frozen=True, kw_only=True):
     ``places`` are shown without the letters that were named there; ``total`` is how many those
     were, or how many dead letters lay in its places when it was asked for. ``gone`` are letters
     that had to stay: the stream no longer holds their messages. ``begins_ms`` is when it begins.
+    A job that is ``lost`` has no process at the moment: the next one goes on with it.
     """
 
     job: str
-    state: Literal["waiting", "running", "stopping", "done", "stopped", "failed", "lost"]
+    state: _JobState
     action: Literal["redrive", "discard"]
     who: str
     places: list[LetterPlace]
@@ -123,7 +78,7 @@ class LetterJobView(View, frozen=True, kw_only=True):
     @property
     def over(self) -> bool:
         """Whether nothing more will happen."""
-        return self.state not in ("waiting", "running", "stopping")
+        return self.state in ("done", "stopped", "failed")
 
 
 class LetterJobsView(View, frozen=True, kw_only=True):
@@ -138,140 +93,93 @@ class LettersLeftView(View, frozen=True, kw_only=True):
     dead: dict[str, int]
 
 
-class LetterJobs:
-    """The jobs of a process, and what is known of those of others."""
+class _Asked(msgspec.Struct, frozen=True):
+    """What a process needs to go on with a job."""
+
+    body: LetterJobBody
+    begins_ms: int
+
+
+class LetterJobKind:
+    """Moves dead letters, step by step; each step is noted."""
+
+    name = _KIND
 
     def __init__(self, hw: AsyncHeadwater) -> None:
         self._hw = hw
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stops: dict[str, asyncio.Event] = {}
+
+    def read_note(self, note: bytes) -> LetterNote:
+        """Return a note that a process has written; raises ValueError."""
+        return msgspec.json.decode(note, type=LetterNote)
+
+    async def run(self, job: HeldJob) -> bool:
+        """Wait until it begins, then move letters; returns whether all is done."""
+        asked = msgspec.json.decode(job.asked, type=_Asked)
+        body = asked.body
+        while not job.ending and (left_ms := asked.begins_ms - job.now_ms) > 0:
+            await job.wait(left_ms / 1000)
+        if job.ending:
+            return False
+        job.note = msgspec.structs.replace(job.note, state="running")
+        matching = letter_filter(body.matching)
+        work = LetterWork(self._hw, body.action, body.places, matching, body.rate_per_s)
+        while not job.ending and not work.is_done(job.note):
+            job.note, rest_s = await work.step(job.note)
+            await job.save()
+            await job.wait(rest_s)
+        return work.is_done(job.note)
+
+
+class LetterJobs:
+    """The jobs on dead letters of a store, in whichever process they are."""
+
+    def __init__(self, hw: AsyncHeadwater, jobs: ServerJobs) -> None:
+        self._hw = hw
+        self._jobs = jobs
 
     async def known(self) -> list[LetterJobView]:
-        """Return what is known of jobs, the newest first."""
-        notes = self._hw.stream(JOBS)
-        info = await notes.info()
-        first = max(info.last - _SHOWN + 1, info.first)
-        found = await notes.read(first, info.last - first + 1) if info.last >= first else []
-        jobs: dict[str, LetterJobView] = {}
-        for message in filter(None, found):
-            note = _note_in(message.value)
-            if note and (note.state != "stopping" or note.job in jobs):
-                jobs[note.job] = msgspec.structs.replace(note, noted_ms=message.time_ms)
-        now_ms = await self._now_ms() if jobs else 0
-        return [_or_lost(job, now_ms) for job in reversed(jobs.values())]
-
-    async def _now_ms(self) -> int:
-        seconds, microseconds = (await self._hw.store.command("TIME"))[0]
-        return int(seconds) * 1000 + int(microseconds) // 1000
+        """Return what is known of jobs: those under way, then the newest first."""
+        found = [_shown(job) for job in await self._jobs.known(_KIND)]
+        return sorted(found, key=lambda job: (job.over, -job.begins_ms))
 
     async def start(self, who: str, body: LetterJobBody) -> LetterJobView:
-        """Begin a job; raises Refused, 429, when this process has too many."""
-        if len(self._tasks) >= _MOST_RUNNING:
-            raise Refused(429, f"{_MOST_RUNNING} jobs run already; wait for the end of one")
-        work = LetterWork(self._hw, body.action, letter_filter(body.matching), body.rate_per_s)
-        note = LetterJobView(
+        """Begin a job; raises Refused, 429, when this process has too many, and UnknownGroup."""
+        total = sum([await place.count(self._hw) for place in body.places])
+        seconds, microseconds = (await self._hw.store.command("TIME"))[0]
+        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+        note = LetterNote(state="waiting" if body.delay_ms else "running")
+        view = LetterJobView(
             job=secrets.token_hex(6),
-            state="waiting" if body.delay_ms else "running",
+            state=note.state,
             action=body.action,
             who=who,
             places=[place.without_letters() for place in body.places],
             matching=body.matching,
             rate_per_s=body.rate_per_s,
-            begins_ms=await self._now_ms() + body.delay_ms,
-            total=await work.open(body.places),
+            begins_ms=now_ms + body.delay_ms,
+            total=total,
         )
-        await self._note(note)
-        self._stops[note.job] = asyncio.Event()
-        task = asyncio.create_task(self._run(note, work, body.delay_ms / 1000))
-        self._tasks[note.job] = task
-        task.add_done_callback(lambda _: self._over(note.job, task))
-        return note
-
-    def _over(self, job: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[job], self._stops[job]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the end of a job on dead letters could not be noted", exc_info=error)
-
-    async def _run(self, note: LetterJobView, work: LetterWork, delay_s: float) -> None:
-        stop = self._stops[note.job]
-        try:
-            await self._pause(note, stop, delay_s)
-            noted = time.monotonic()
-            while not stop.is_set() and (rest_s := await work.step()) is not None:
-                note = self._as_far(note, work, "running")
-                if time.monotonic() - noted >= _NOTE_S or rest_s >= _NOTE_S:
-                    await self._note(note)
-                    noted = time.monotonic()
-                    await self._look_for_stop(note.job, stop)
-                await self._pause(note, stop, rest_s)
-            ended = self._as_far(note, work, "stopped" if stop.is_set() else "done")
-        except HeadwaterError as error:
-            why = f"{type(error).__name__}: {error}"
-            ended = msgspec.structs.replace(self._as_far(note, work, "failed"), error=why)
-        await self._note(ended)
-
-    async def _pause(self, note: LetterJobView, stop: asyncio.Event, seconds: float) -> None:
-        """Wait; notes that the job is alive, and ends early when somebody stops it."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not stop.is_set():
-            try:
-                await asyncio.wait_for(stop.wait(), min(left, _NOTE_S))
-            except TimeoutError:
-                if left > _NOTE_S:
-                    await self._note(note)
-                await self._look_for_stop(note.job, stop)
-        if not seconds:
-            await asyncio.sleep(0)
-
-    async def _look_for_stop(self, job: str, stop: asyncio.Event) -> None:
-        """See whether another process has been asked to stop a job of this one."""
-        notes = self._hw.stream(JOBS)
-        last = (await notes.info()).last
-        for message in await notes.read(max(last - 99, 1), 100):
-            if message is not None and message.tag == f"stop {job}":
-                stop.set()
-
-    @staticmethod
-    def _as_far(
-        note: LetterJobView,
-        work: LetterWork,
-        state: Literal["running", "done", "stopped", "failed"],
-    ) -> LetterJobView:
-        return msgspec.structs.replace(
-            note, state=state, looked=work.looked, done=work.done, gone=work.gone
-        )
+        asked = msgspec.json.encode(_Asked(body, view.begins_ms))
+        head = view.to_json()
+        await self._jobs.start(NewJob(view.job, _KIND, head, asked, msgspec.json.encode(note)))
+        return view
 
     async def stop(self, job: LetterJobView) -> None:
         """Stop a job, in whichever process it is."""
-        if job.job in self._stops:
-            self._stops[job.job].set()
-            await asyncio.wait([self._tasks[job.job]])
-        elif not job.over:
-            asked = msgspec.structs.replace(job, state="stopping")
-            await self._hw.stream(JOBS).write(f"stop {job.job}", asked.to_json(), backlog=_KEPT)
-
-    async def _note(self, note: LetterJobView) -> None:
-        await self._hw.stream(JOBS).write(note.job, note.to_json(), backlog=_KEPT)
-
-    async def close(self) -> None:
-        """Stop all jobs of this process; what they have done is noted."""
-        for stop in self._stops.values():
-            stop.set()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        await self._jobs.stop(job.job)
 
 
-def _note_in(value: bytes) -> LetterJobView | None:
-    """Return a note of a job; None for what somebody else has written."""
-    with suppress(ValueError):
-        return LetterJobView.from_json(value)
-    return None
-
-
-def _or_lost(job: LetterJobView, now_ms: int) -> LetterJobView:
-    if job.over or now_ms - job.noted_ms <= GONE_MS:
-        return job
-    return msgspec.structs.replace(job, state="lost")
+def _shown(job: NotedJob) -> LetterJobView:
+    note = msgspec.json.decode(job.note, type=LetterNote)
+    return msgspec.structs.replace(
+        LetterJobView.from_json(job.head),
+        state=cast(_JobState, shown_state(job, note.state)),
+        looked=note.looked,
+        done=note.done,
+        gone=note.gone,
+        error=note.error,
+        noted_ms=job.noted_ms,
+    )
 
 
 def _allowed(grant: Grant, scope: Scope, job: LetterJobView) -> bool:
@@ -288,7 +196,8 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
     """Redrive or discard dead letters of several groups and queues, at a rate, from a moment on.
 
     It runs beside all requests. Until it begins, after delay_ms, stopping it takes all of it back;
-    what it has done by then cannot be taken back. A server that ends stops it.
+    what it has done by then cannot be taken back. When its server ends, another process of the
+    same store goes on with it, or the next one that starts.
     """
     for place in call.body.places:
         place.check()

@@ -24,15 +24,16 @@ from headwater.metrics.sweeps import StoreWatch
 from headwater.serve.api.calls import Served
 from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.databases import ServedDatabase, open_database
-from headwater.serve.api.letter_jobs import LetterJobs
+from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
 from headwater.serve.api.openapi import document
 from headwater.serve.api.rates import Rates
-from headwater.serve.api.replays import Replays
+from headwater.serve.api.replays import ReplayKind, Replays
 from headwater.serve.api.routes import Router
 from headwater.serve.api.scrubs import Scrubs
 from headwater.serve.api.service import ApiService, Guard
 from headwater.serve.api.table import ROUTES
 from headwater.serve.api.tails import Tails
+from headwater.serve.jobs.engine import ServerJobs
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
@@ -148,8 +149,7 @@ async def _answering(
     facts = StoreFacts(watch, settings.store_url)
     sampler = Sampler(watch, metrics, max_series=settings.max_series, extras=extras)
     scrubs = Scrubs(hw)
-    letter_jobs = LetterJobs(hw)
-    replays = Replays(hw)
+    jobs = ServerJobs(hw, [LetterJobKind(hw), ReplayKind(hw)])
     service = ApiService(
         Served(
             hw,
@@ -165,8 +165,8 @@ async def _answering(
             CachedHistory(hw),
             facts,
             scrubs,
-            letter_jobs,
-            replays,
+            LetterJobs(hw, jobs),
+            Replays(hw, jobs),
             FirstSeen(hw, writes=not settings.read_only),
             farm,
             database,
@@ -182,6 +182,7 @@ async def _answering(
         opened.push_async_callback(facts.close)
         if not settings.read_only:
             await opened.enter_async_context(_reporting(hw))
+            await opened.enter_async_context(jobs.running())
         if settings.history and not settings.read_only:
             staged = None if database is None else database.staged
             recorder = HistoryRecorder(watch, settings.history, staged)
@@ -193,5 +194,3 @@ async def _answering(
             tails.stop()
             await service.close()
             await scrubs.close()
-            await letter_jobs.close()
-            await replays.close()

@@ -136,8 +136,7 @@ def _bill(
         yield f"At {number(rate)}/s that takes about {number(max(round(seconds), 1))} s."
     yield (
         f"It begins {GRACE_MS // 1000} s after you ask for it: until then Undo takes all of it "
-        "back. Then Stop leaves the rest, and what was done stays done. A server that ends "
-        "stops it."
+        "back. Then Stop leaves the rest, and what was done stays done. It outlives this server."
     )
 
 

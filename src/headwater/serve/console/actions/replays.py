@@ -39,8 +39,8 @@ async def replay(call: PageCall) -> Action:
         bill.append(f"Its groups are handed them: {', '.join(target.groups[:10])}.")
     bill.append(await _lasts(call, asked, first, last))
     bill.append(
-        "It runs in this server, which notes how far it is; when the server ends, the same request "
-        "goes on there, and nothing is written twice."
+        "It runs in this server, which notes how far it is; when the server ends, another one goes "
+        "on there, and nothing is written twice."
     )
     return Action(
         title=f"Replay {number(first)} – {number(last)} of {stream} into {asked.target}",

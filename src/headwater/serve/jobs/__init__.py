@@ -1,0 +1,1 @@
+"""Jobs of a server: long work that a request begins, and that outlives its process."""

@@ -1,0 +1,257 @@
+"""Runs the jobs of a server: begun by requests, noted in the store, taken over when a process ends.
+
+A process has a job for ``LEASE_MS`` by the clock of the store, and extends that every second with a
+note of how far it is. A job whose process is killed is taken by another process of the same store,
+or by the next one that starts, and goes on from its last note. A process that ends in order hands
+its jobs over at once. So a step of a job may be done twice: what a kind of job does must do no
+harm when it is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from headwater.errors import HeadwaterError, StoreError
+from headwater.outages import store_may_recover
+from headwater.serve.http.messages import Refused
+from headwater.store import job_notes
+from headwater.store.job_notes import NewJob, NotedJob, TakenJob
+
+if TYPE_CHECKING:
+    from headwater.aio_client import AsyncHeadwater
+
+log = logging.getLogger("headwater.serve")
+
+LEASE_MS: Final = 10_000
+_NOTE_S: Final = 1.0
+# So often a process looks for jobs that nobody has any more.
+_LOOK_S: Final = 3.0
+_MOST_RUNNING: Final = 16
+
+
+class JobTaken(Exception):
+    """Another process has the job: this one ends its work on it, and notes nothing."""
+
+
+class JobNote(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is; each kind adds what it needs to go on."""
+
+    state: str
+    error: str | None = None
+
+
+class JobKind(Protocol):
+    """What one kind of job does."""
+
+    name: str
+
+    def read_note(self, note: bytes) -> JobNote:
+        """Return a note that a process has written; raises ValueError."""
+
+    async def run(self, job: HeldJob) -> bool:
+        """Do the work from ``job.note`` on, and keep that up to date; returns whether all is done.
+
+        Ends early once ``job.ending``. Raises HeadwaterError, by which the job has failed, unless
+        the store may recover from it.
+        """
+
+
+class HeldJob:
+    """A job that this process has. ``note`` is how far it is: whoever works on it replaces it."""
+
+    def __init__(self, hw: AsyncHeadwater, kind: JobKind, taken: TakenJob, note: JobNote) -> None:
+        self.id = taken.id
+        self.kind = kind
+        self.asked = taken.asked
+        self.note: Any = note
+        self.stop_asked = taken.stop
+        self._hw = hw
+        self._token = taken.token
+        self._end = asyncio.Event()
+        self._heard = (time.monotonic(), taken.now_ms)
+        if taken.stop:
+            self._end.set()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the work is to end: somebody has stopped the job, or the process ends."""
+        return self._end.is_set()
+
+    @property
+    def now_ms(self) -> float:
+        """The time of the store."""
+        heard, then_ms = self._heard
+        return then_ms + (time.monotonic() - heard) * 1000
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing could be noted for so long that another process may have the job."""
+        return time.monotonic() - self._heard[0] > LEASE_MS / 1000
+
+    def end(self, *, stop: bool = False) -> None:
+        """Have the work end soon: because the job is stopped, or because the process ends."""
+        self.stop_asked = self.stop_asked or stop
+        self._end.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait, but not beyond the end of the work; others are served meanwhile."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._end.wait(), seconds)
+
+    async def save(self, lease_ms: int | None = LEASE_MS) -> None:
+        """Note how far the job is; 0 hands it over, None ends it. Raises JobTaken."""
+        sent = time.monotonic()
+        note = msgspec.json.encode(self.note)
+        reply = await self._hw.store.run(
+            job_notes.note_job(self.id, self._token, note, lease_ms), LEASE_MS / 1000
+        )
+        if not reply.taken:
+            raise JobTaken
+        self._heard = (sent, reply.now_ms)
+        if reply.stop:
+            self.end(stop=True)
+
+
+class ServerJobs:
+    """The jobs of a process, and what is known of those of others."""
+
+    def __init__(self, hw: AsyncHeadwater, kinds: Iterable[JobKind]) -> None:
+        self._hw = hw
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._me = secrets.token_hex(8)
+        self._held: dict[str, tuple[HeldJob, asyncio.Task[None]]] = {}
+
+    async def known(self, kind: str) -> list[NotedJob]:
+        """Return what is noted of the jobs of a kind: those under way, then the newest first."""
+        return await self._hw.store.run(job_notes.list_jobs(kind))
+
+    async def start(self, job: NewJob) -> bool:
+        """Begin a job; False when it runs already. Raises Refused, 429, when there are many."""
+        if len(self._held) >= _MOST_RUNNING:
+            raise Refused(429, f"{_MOST_RUNNING} jobs run already; wait for the end of one")
+        if job.id in self._held:
+            return False
+        by = f"{self._me}.{secrets.token_hex(4)}"
+        taken = await self._hw.store.run(job_notes.begin_job(job, by, LEASE_MS))
+        if taken is not None:
+            self._hold(taken)
+        return taken is not None
+
+    async def stop(self, job: str) -> None:
+        """Stop a job, in whichever process it is; waits for its end when it is in this one."""
+        await self._hw.store.run(job_notes.stop_job(job))
+        if job in self._held:
+            held, task = self._held[job]
+            held.end(stop=True)
+            await asyncio.wait([task])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Take jobs that no process has any more, as long as the block runs; then hand all over."""
+        task = asyncio.create_task(self._take_on())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await self._hand_over()
+
+    async def _take_on(self) -> None:
+        while True:
+            try:
+                while len(self._held) < _MOST_RUNNING and await self._take():
+                    pass
+            except (HeadwaterError, ValueError) as error:
+                # An outage; or a note of another release, whose processes can go on with it.
+                log.warning("a job could not be taken over: %s", error)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _take(self) -> bool:
+        by = f"{self._me}.{secrets.token_hex(4)}"
+        kinds = tuple(self._kinds)
+        taken = await self._hw.store.run(job_notes.take_job(kinds, by, LEASE_MS))
+        if taken is None:
+            return False
+        if taken.id in self._held:
+            # This process was silent for too long; its own task ends, as its token is the old one.
+            self._held[taken.id][0].end()
+            await asyncio.wait([self._held[taken.id][1]])
+        log.info("the job %s (%s) goes on in this process", taken.id, taken.kind)
+        self._hold(taken)
+        return True
+
+    def _hold(self, taken: TakenJob) -> None:
+        kind = self._kinds[taken.kind]
+        job = HeldJob(self._hw, kind, taken, kind.read_note(taken.note))
+        task = asyncio.create_task(self._drive(job))
+        self._held[job.id] = (job, task)
+        task.add_done_callback(lambda done: self._over(job.id, done))
+
+    def _over(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._held[job]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("the job %s is left to whoever takes it next: %s", job, error)
+
+    async def _drive(self, job: HeldJob) -> None:
+        work = asyncio.create_task(job.kind.run(job))
+        try:
+            while not (await asyncio.wait([work], timeout=_NOTE_S))[0]:
+                try:
+                    await job.save()
+                except StoreError:
+                    if job.is_silent:
+                        raise
+            complete = work.result()
+        except JobTaken:
+            return
+        except StoreError as error:
+            if store_may_recover(error):
+                raise
+            job.note = _failed(job.note, error)
+        except HeadwaterError as error:
+            job.note = _failed(job.note, error)
+        except Exception as error:
+            log.exception("a job failed by a fault of the server")
+            job.note = _failed(job.note, error)
+        else:
+            if not complete and not job.stop_asked:
+                await job.save(0)
+                return
+            job.note = msgspec.structs.replace(job.note, state="done" if complete else "stopped")
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+        with suppress(JobTaken):
+            await job.save(None)
+
+    async def _hand_over(self) -> None:
+        tasks = [task for _, task in self._held.values()]
+        for job, _ in self._held.values():
+            job.end()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def shown_state(job: NotedJob, state: str) -> str:
+    """Return the state of a job as it is shown, by what was noted and who has it."""
+    if job.over:
+        return state
+    if job.is_left:
+        return "lost"
+    return "stopping" if job.stop else state
+
+
+def _failed(note: Any, error: BaseException) -> Any:
+    why = f"{type(error).__name__}: {error}"
+    return msgspec.structs.replace(note, state="failed", error=why)

@@ -1,0 +1,154 @@
+--[[
+  Jobs of servers: what each was asked for, how far it is, and which process has it, for how long.
+
+  J:open      zset   job -> ms until which its process has it; then another one may take it
+  J:over      zset   job -> ms when it ended; the oldest are forgotten
+  J:job:<job> hash   kind; head (what is shown of it); asked (what is needed to go on with it, until it ends);
+                     note (how far it is); noted (ms); token (of its process, grows with every change of hands);
+                     by (who took it); stop (1: somebody wants it stopped)
+
+  A call that stops half-way leaves a job open that has ended, or one that both sets name: it is then open, and
+  whoever takes it ends it again.
+]]
+local jobs = { KEPT = 100 }
+
+function jobs.key(J, job) return J .. ':job:' .. job end
+
+-- Ends a job, and forgets the oldest of those that have ended.
+function jobs.finish(J, job, now)
+  redis.call('ZADD', J .. ':over', digits(now), job)
+  redis.call('ZREM', J .. ':open', job)
+  redis.call('HDEL', jobs.key(J, job), 'asked')
+  for _, old in ipairs(redis.call('ZRANGE', J .. ':over', jobs.KEPT, -1, 'REV')) do
+    if not redis.call('ZSCORE', J .. ':open', old) then redis.call('DEL', jobs.key(J, old)) end
+    redis.call('ZREM', J .. ':over', old)
+  end
+end
+
+--[[
+  hw_job_begin: note a job, and let a process have it. One that has ended begins anew.
+  KEYS   1 the record of jobs
+  ARGV   1 the job   2 its kind   3 what is shown of it   4 what it is asked for   5 how far it is
+         6 who has it   7 for how many ms
+  Reply  { token, server's ms }; the token is 0 when another process has the job, and nothing is changed
+]]
+redis.register_function('hw_job_begin', function(keys, args)
+  local J, job, kind, head, asked, note, by = keys[1], args[1], args[2], args[3], args[4], args[5], args[6]
+  local lease, now = tonumber(args[7]), server_ms()
+  local facts = jobs.key(J, job)
+  local known = redis.call('HMGET', facts, 'token', 'by')
+  local token = tonumber(known[1] or 0)
+  local until_ms = redis.call('ZSCORE', J .. ':open', job)
+  if not until_ms or known[2] ~= by then
+    if until_ms and tonumber(until_ms) > now then return { 0, now } end
+    token = token + 1
+    redis.call(
+      'HSET', facts, 'kind', kind, 'head', head, 'asked', asked, 'note', note, 'noted', digits(now),
+      'token', digits(token), 'by', by, 'stop', 0
+    )
+    redis.call('ZADD', J .. ':open', digits(now + lease), job)
+  end
+  redis.call('ZREM', J .. ':over', job)
+  return { token, now }
+end)
+
+--[[
+  hw_job_note: a process notes how far its job is, and has it for longer, or ends it.
+  KEYS   1 the record of jobs
+  ARGV   1 the job   2 token   3 how far it is   4 for how many ms it is had from now on, 0 to hand it over; '' when
+         it has ended
+  Reply  { 1, or 0 when another has taken the job and nothing is changed; 1 when it is to be stopped; server's ms }
+]]
+redis.register_function{
+  function_name = 'hw_job_note',
+  callback = function(keys, args)
+    local J, job, token, note, lease, now = keys[1], args[1], args[2], args[3], args[4], server_ms()
+    local facts = jobs.key(J, job)
+    local known = redis.call('HMGET', facts, 'token', 'stop')
+    if known[1] ~= token then return { 0, 0, now } end
+    local stop = known[2] == '1' and 1 or 0
+    if not redis.call('ZSCORE', J .. ':open', job) then return { lease == '' and 1 or 0, stop, now } end
+    redis.call('HSET', facts, 'note', note, 'noted', digits(now))
+    if lease == '' then
+      jobs.finish(J, job, now)
+    else
+      redis.call('ZADD', J .. ':open', digits(now + tonumber(lease)), job)
+    end
+    return { 1, stop, now }
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_job_take: take a job that nobody has any more.
+  KEYS   1 the record of jobs
+  ARGV   1 who takes it   2 for how many ms   3.. kinds that it can do
+  Reply  { server's ms, job, kind, token, what it is asked for, how far it is, 1 when it is to be stopped };
+         { server's ms } when there is none
+]]
+redis.register_function{
+  function_name = 'hw_job_take',
+  callback = function(keys, args)
+    local J, by, lease, now, kinds = keys[1], args[1], tonumber(args[2]), server_ms(), {}
+    for place = 3, #args do kinds[args[place]] = true end
+    for _, job in ipairs(redis.call('ZRANGE', J .. ':open', '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, 100)) do
+      local facts = jobs.key(J, job)
+      local kind, token, asked, note, stop = unpack(redis.call('HMGET', facts, 'kind', 'token', 'asked', 'note', 'stop'))
+      if not asked then
+        jobs.finish(J, job, now)
+      elseif kinds[kind] then
+        local taken = tonumber(token) + 1
+        redis.call('HSET', facts, 'token', digits(taken), 'by', by)
+        redis.call('ZADD', J .. ':open', digits(now + lease), job)
+        return { now, job, kind, taken, asked, note, tonumber(stop) }
+      end
+    end
+    return { now }
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_job_stop: have a job stopped, by the process that has it or by the one that takes it next.
+  KEYS   1 the record of jobs
+  ARGV   1 the job
+  Reply  1, or 0 when it has ended
+]]
+redis.register_function{
+  function_name = 'hw_job_stop',
+  callback = function(keys, args)
+    local J, job = keys[1], args[1]
+    if not redis.call('ZSCORE', J .. ':open', job) then return 0 end
+    redis.call('HSET', jobs.key(J, job), 'stop', 1)
+    return 1
+  end,
+  flags = { 'allow-oom' },
+}
+
+--[[
+  hw_job_list: the jobs that are known of a kind, those that have not ended first, then the newest first.
+  KEYS   1 the record of jobs
+  ARGV   1 kind
+  Reply  { server's ms, job, ms until which a process has it or -1 when it has ended, ms when it was noted,
+           1 when it is to be stopped, what is shown of it, how far it is, ... }
+]]
+redis.register_function{
+  function_name = 'hw_job_list',
+  callback = function(keys, args)
+    local J, kind, reply = keys[1], args[1], { server_ms() }
+    local open = redis.call('ZRANGE', J .. ':open', '+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1000, 'WITHSCORES')
+    local seen = {}
+    local function add(job, until_ms)
+      local facts = redis.call('HMGET', jobs.key(J, job), 'kind', 'noted', 'stop', 'head', 'note')
+      if facts[1] ~= kind or seen[job] then return end
+      seen[job] = true
+      local n = #reply
+      reply[n + 1], reply[n + 2], reply[n + 3] = job, until_ms, tonumber(facts[2])
+      reply[n + 4], reply[n + 5], reply[n + 6] = tonumber(facts[3]), facts[4], facts[5]
+    end
+    for place = 1, #open, 2 do add(open[place], tonumber(open[place + 1])) end
+    for _, job in ipairs(redis.call('ZRANGE', J .. ':over', 0, -1, 'REV')) do add(job, -1) end
+    return reply
+  end,
+  flags = { 'no-writes' },
+}

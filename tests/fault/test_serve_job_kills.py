@@ -1,0 +1,101 @@
+"""Jobs outlive a server that is killed: another goes on, nothing is done twice, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headwater
+from headwater import Headwater
+from headwater.store.job_notes import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
+from tests.support.api import serving
+from tests.support.servers import Server, until
+
+pytestmark = pytest.mark.fault
+
+LETTERS, MESSAGES = 400, 300
+
+
+def ask(port: int, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        return json.load(reply)
+
+
+def bury_all(hw: Headwater) -> None:
+    stream = hw.stream("s")
+    stream.write_many([(f"t{number}", b"v") for number in range(LETTERS)])
+    group = stream.group("g", dead_letters=True)
+    group.bury(*group.read(LETTERS, ack_ms=600_000), error="late")
+    queue = hw.queue("q")
+    queue.push_many([b"%d" % number for number in range(LETTERS)])
+    queue.bury(*queue.pop(LETTERS, ack_ms=600_000), error="late")
+
+
+def states(port: int) -> list[dict[str, Any]]:
+    letters = ask(port, "/v1/letters/jobs")["jobs"]
+    return [*letters, *ask(port, "/v1/streams/from/replays")["replays"]]
+
+
+def test_jobs_of_a_killed_server_go_on_where_they_were() -> None:
+    with Server(tcp=True, fsync="always") as store, headwater.connect(store.url) as hw:
+        bury_all(hw)
+        times = [1_000_000 + 200 * number for number in range(MESSAGES)]
+        values = [b"%d" % number for number in range(MESSAGES)]
+        table = pa.table({"tag": ["t"] * MESSAGES, "value": values, "time": times})
+        hw.stream("from").append(table)
+        group, queue, copy = hw.stream("s").group("g"), hw.queue("q"), hw.stream("copy")
+        with serving(store.url) as (port, process):
+            for place in ({"stream": "s", "group": "g"}, {"queue": "q"}):
+                body = {"action": "redrive", "places": [place], "rate_per_s": 40}
+                ask(port, "/v1/letters/jobs", body)
+            ask(port, "/v1/streams/from/replays", {"into": "copy", "speed": 4})
+            until(lambda: group.info().dead < LETTERS and queue.stats().dead < LETTERS, 60)
+            assert copy.read(1, 1, block_ms=30_000)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        # Some fail again while nobody is there: these are new letters, which nobody asked for.
+        again = group.read(5, ack_ms=600_000)
+        group.bury(*again, error="again")
+        held = queue.pop(5, ack_ms=600_000)
+        queue.bury(*held, error="again")
+        left = (group.info().dead, queue.stats().dead, copy.info().last)
+        assert left[0] > 100
+        assert left[1] > 100
+        assert left[2] < MESSAGES, "the kill came in the middle of all of them"
+        hw.stream("from").write("t", b"after it was asked for")
+        with serving(store.url) as (port, _):
+            assert {one["state"] for one in states(port)} <= {"lost", "running"}
+            until(lambda: {one["state"] for one in states(port)} == {"done"}, 90)
+            looked = [one["looked"] for one in states(port) if "looked" in one]
+        assert (group.info().dead, queue.stats().dead) == (5, 5), "only those that failed again"
+        assert group.info().pending == LETTERS - 5
+        copied = [message.value for message in copy.read(1, 1000) if message is not None]
+        assert copied == values, "each once, in order"
+        assert max(looked) <= LETTERS + 5
+
+
+def test_a_job_that_was_taken_over_refuses_the_notes_of_the_first_process(hw: Headwater) -> None:
+    run = hw.store.run
+    first = run(begin_job(NewJob("j", "kind", b"head", b"asked", b"0"), "one", 0))
+    assert first is not None
+    taken = run(take_job(("other", "kind"), "two", 60_000))
+    assert taken is not None
+    assert (taken.id, taken.asked, taken.note, taken.token) == ("j", b"asked", b"0", 2)
+    assert run(take_job(("kind",), "three", 60_000)) is None
+    assert not run(note_job("j", first.token, b"1", 60_000)).taken
+    assert run(begin_job(NewJob("j", "kind", b"", b"", b""), "one", 60_000)) is None
+    assert run(stop_job("j"))
+    assert run(note_job("j", taken.token, b"2", 60_000)).stop
+    assert run(note_job("j", taken.token, b"3", None)).taken
+    (job,) = run(list_jobs("kind"))
+    assert (job.over, job.note, job.head) == (True, b"3", b"head")
+    assert not run(stop_job("j"))
