@@ -11,18 +11,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pytest
-import sqlalchemy as sa
 
 import headwater
 from headwater import Headwater
-from headwater.outbox import Consumer, Outbox
 from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
 from headwater.serve.token_file import TokenFile, add_token
 from headwater.serve.tokens import Scope
 from tests.support.api import Answer, ApiClient, ApiServer
 from tests.support.console import Filled, path_of, send
-from tests.support.consumers import create_tables
 from tests.support.stores import Stores
 
 
@@ -140,24 +137,6 @@ def test_a_form_of_a_foreign_page_changes_nothing(browser: ApiClient, hw: Headwa
     sent = send(browser, "/console/act", "http://evil.example", do="purge", queue=queue.name)
     assert sent.status == 403
     assert queue.stats().ready == 1
-
-
-def test_the_outbox_and_its_consumers_are_shown(
-    stores: Stores, hw: Headwater, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path / 'app.db'}"
-    engine = sa.create_engine(url)
-    create_tables(engine)
-    name = f"console-{secrets.token_hex(4)}"
-    hw.stream(name).write_many([("t", b"1")] * 3)
-    Consumer("project", [name], engine, hw, lambda *_: None, start=3).run_once()
-    with engine.begin() as conn:
-        Outbox(engine).stage(conn, name, "t", b"2")
-    with ApiServer(stores.url("plain"), front=Console, db=url) as api:
-        shown = text_of(api.client().get("/console/outbox"))
-    engine.dispose()
-    assert "Nobody streams this outbox" in shown
-    assert re.search(rf"project</td>.*{name}.*>4</td>", shown)
 
 
 HOLDERS = {

@@ -106,6 +106,7 @@ class Filled:
             "stream": self.stream.name,
             "group": self.group.name,
             "queue": self.queue.name,
+            "consumer": f"view{EVIL}",
             "channel": self.channel.name,
             "job": self.job,
             "topic": topic.name,

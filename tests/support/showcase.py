@@ -7,7 +7,7 @@ import math
 import random
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -21,12 +21,18 @@ from headwater.metrics.history import (
     keep_series,
     write_points,
 )
-from headwater.outbox import Consumer, Outbox
+from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
 from tests.support.api import ApiClient
 
 _PLACES = ("Harbour", "Old Town", "Airport", "Station", "Museum", "Stadium")
+
+
+def _refuse_some(_conn: Any, messages: list[Any]) -> None:
+    for one in messages:
+        if one.offset in (23_993, 23_998):
+            raise ValueError("fare 97.4 is above the limit of 90")
 
 
 class Showcase:
@@ -42,6 +48,7 @@ class Showcase:
             "offset": "22613",
             "group": "mail",
             "queue": "emails",
+            "consumer": "invoice-lines",
             "channel": "search",
             "job": "tidy-up",
             "topic": "clicks",
@@ -157,6 +164,23 @@ class Showcase:
             "ledger-view", ["rides"], self._engine, self._hw, lambda *_: None, start=20_000
         )
         consumer.run_once()
+        lines = Consumer(
+            "invoice-lines",
+            ["rides"],
+            self._engine,
+            self._hw,
+            _refuse_some,
+            start=23_990,
+            batch=20,
+            on_error="skip",
+            attempts=1,
+        )
+        while (lines.positions()["rides"] or 0) < 24_005:
+            lines.run_once()
+        with self._engine.begin() as conn:
+            outbox.stage(conn, "payments", "ride-1", b"{}")
+        with Streamer(outbox, self._hw) as streamer:
+            streamer.run_once()
         with self._engine.begin() as conn:
             for n in range(37):
                 tag, value = self._ride(n)

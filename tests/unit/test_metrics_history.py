@@ -27,7 +27,7 @@ def test_rates_are_those_between_samples_and_ages_those_of_the_messages() -> Non
     later = sample(
         NOW_MS + 2000, stream(300, r=201), group(91, 10, 210, NOW_MS - 500, NOW_MS + 1000)
     )
-    second = book.points(later, OutboxBacklog(7, 3.5))
+    second = book.points(later, OutboxBacklog(7, 3.5, 40))
     assert second["stream", "s"].in_per_s == 100
     assert second["group", "s", "g"] == Point(0, 20, 210, 2.5, 10, 1)
     assert second["reader", "s", "r"].lag == 100

@@ -38,25 +38,24 @@ OneStream = Annotated[
 @app.command("list")
 def list_consumers(db: DatabaseUrl, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show every consumer of a database: the offset that it needs next, and its lag."""
-    from headwater.log.lags import lag_at
     from headwater.outbox import Outbox
     from headwater.sql.engines import open_engine
-    from headwater.store.many import together
 
     with open_engine(db) as engine:
         found = Outbox(engine).status().checkpoints
     with connected(store) as hw:
-        lags = hw.store.run(together(lag_at(one.stream, one.next_offset) for one in found))
+        rows = hw.store.run(views.outboxes.consumer_places(found))
     output.show_list(
-        list(zip(found, lags, strict=True)),
-        lambda row: views.outboxes.ConsumerView.of(*row),
+        rows,
+        lambda row: row.view,
         {
-            "consumer": lambda row: row[0].consumer,
-            "stream": lambda row: row[0].stream,
-            "next": lambda row: row[0].next_offset,
-            "lag": lambda row: row[1].lag,
-            "behind": lambda row: output.age_text(row[1].lag_ms),
-            "idle for": lambda row: output.age_text(row[0].idle_ms),
+            "consumer": lambda row: row.checkpoint.consumer,
+            "stream": lambda row: row.checkpoint.stream,
+            "next": lambda row: row.checkpoint.next_offset,
+            "lag": lambda row: row.lag,
+            "behind": lambda row: output.age_text(row.lag_ms),
+            "dead": lambda row: row.dead,
+            "idle for": lambda row: output.age_text(row.checkpoint.idle_ms),
         },
         as_json,
         nothing="no consumers: one comes into being with its first run",

@@ -103,6 +103,7 @@ def status(db: DatabaseUrl, as_json: AsJson = False) -> None:
             ("oldest", output.age_text(found.oldest_ms)),
             ("streamer", "leads" if found.streaming else "none"),
             ("last batch", f"{found.batch}, by {found.producer}" if found.batch else None),
+            ("batch idle for", output.age_text(found.batch_idle_ms)),
             ("on its way", found.claimed),
         ]
     )

@@ -47,10 +47,14 @@ def check_history(most: int) -> int:
 
 
 class OutboxBacklog(NamedTuple):
-    """What waits in the outbox of a database: how many rows, and how old the oldest is."""
+    """What waits in the outbox of a database: how many rows, and how old the oldest is.
+
+    ``batches`` is how many were streamed in all.
+    """
 
     rows: int
     oldest_s: float
+    batches: int
 
 
 class Counter(NamedTuple):
@@ -74,9 +78,11 @@ class RateBook:
         for series, came, went, point in counted(sample):
             now = counters[series] = Counter(sample.now_ms, came, went)
             found[series] = _rated(point, self._last.get(series), now)
-        self._last = counters
         if staged is not None:
-            found[OUTBOX] = Point(lag=staged.rows, lag_s=staged.oldest_s)
+            now = counters[OUTBOX] = Counter(sample.now_ms, 0, staged.batches)
+            waits = Point(lag=staged.rows, lag_s=staged.oldest_s)
+            found[OUTBOX] = _rated(waits, self._last.get(OUTBOX), now)
+        self._last = counters
         found[STORE] = _total(found)
         return found
 

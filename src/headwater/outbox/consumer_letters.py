@@ -30,6 +30,11 @@ ERROR_TEXT: Final = "hw.dead-error-text"
 EXPLANATION: Final = frozenset({ORIGIN, ATTEMPTS, DELIVERED, ERROR_TYPE, ERROR_TEXT})
 
 
+def letters_stream(stream: str, consumer: str) -> str:
+    """Return the name of the stream with what a consumer gave up of a stream."""
+    return f"{stream}.{consumer}.dead"
+
+
 class GivenUp(NamedTuple):
     """A message that a consumer gives up: after how many attempts, handled since when, and why."""
 

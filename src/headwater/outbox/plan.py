@@ -19,6 +19,7 @@ from headwater.log.handles import Start, check_start
 from headwater.log.limits import MAX_OFFSET, MAX_READ, check_count, check_ms, check_name
 from headwater.log.stream import Stream
 from headwater.log.topic import Topic
+from headwater.outbox.consumer_letters import letters_stream
 from headwater.outbox.schema import check_dialect
 
 F = TypeVar("F")
@@ -92,7 +93,7 @@ class ConsumerPlan:
 
     def dead_letters(self, stream: str) -> str:
         """Return the name of the stream with the dead letters of a stream."""
-        return check_name(f"{stream}.{self.name}.dead", "stream for dead letters")
+        return check_name(letters_stream(stream, self.name), "stream for dead letters")
 
 
 @dataclass(slots=True)

@@ -34,6 +34,8 @@ class Status:
     # Rows of the last batch that are not deleted yet.
     claimed: int
     batch: int
+    # How long ago the last batch was claimed or, once nothing of it is left, done; None before it.
+    batch_idle_ms: int | None
     producer: str
     streaming: bool
     checkpoints: tuple[Checkpoint, ...]
@@ -54,6 +56,7 @@ def read_status(database: OutboxDatabase) -> Status:
         oldest_ms=None if oldest is None else max(now - oldest, 0),
         claimed=count_ids(read_runs(control.claimed)),
         batch=control.batch,
+        batch_idle_ms=max(now - database.claimed_ms(), 0) if control.batch else None,
         producer=control.producer,
         streaming=database.leader_lives(),
         checkpoints=tuple(

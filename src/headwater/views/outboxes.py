@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from msgspec import UNSET, UnsetType
 
-from headwater.outbox.consumer_letters import ConsumerLetter
+from headwater.inputs import MAX_NAME_BYTES
+from headwater.log.lags import lag_at
+from headwater.outbox.consumer_letters import ConsumerLetter, letters_stream
 from headwater.outbox.status import Checkpoint, Status
+from headwater.store.call import Operation
+from headwater.store.many import together
+from headwater.views.overview import some_streams
 from headwater.views.record import Mark, View, copied, headers_field, mirror, text_field
 
 OutboxView = mirror("OutboxView", Status)
-ConsumerView = mirror("ConsumerView", Checkpoint, last={"lag": int, "lag_ms": int})
+ConsumerView = mirror("ConsumerView", Checkpoint, last={"lag": int, "lag_ms": int, "dead": int})
+
+
+class ConsumerPlace(NamedTuple):
+    """A consumer on one stream: its position, its lag, and how many messages it gave up.
+
+    ``lag_ms`` is how long the oldest message that it has not handled has waited.
+    """
+
+    checkpoint: Checkpoint
+    lag: int
+    lag_ms: int
+    dead: int
+
+    @property
+    def letters(self) -> str:
+        """The stream that has what it gave up."""
+        return letters_stream(self.checkpoint.stream, self.checkpoint.consumer)
+
+    @property
+    def view(self) -> View:
+        """What is shown of it."""
+        shown: View = ConsumerView.of(
+            self.checkpoint, lag=self.lag, lag_ms=self.lag_ms, dead=self.dead
+        )
+        return shown
+
+
+def consumer_places(checkpoints: Sequence[Checkpoint]) -> Operation[list[ConsumerPlace]]:
+    """Return how far behind consumers are, and what they gave up; two calls for each."""
+    lags = yield from together(lag_at(one.stream, one.next_offset) for one in checkpoints)
+    letters = [letters_stream(one.stream, one.consumer) for one in checkpoints]
+    # A consumer that skips nothing may have a name that is too long for a stream of letters.
+    names = [name for name in letters if len(name.encode()) <= MAX_NAME_BYTES]
+    found = dict(zip(names, (yield from some_streams(names)), strict=True))
+    return [
+        ConsumerPlace(one, waiting.lag, waiting.lag_ms, found[name].length if name in found else 0)
+        for one, waiting, name in zip(checkpoints, lags, letters, strict=True)
+    ]
 
 
 class ConsumerSoughtView(View, frozen=True, kw_only=True):

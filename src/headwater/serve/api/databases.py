@@ -75,7 +75,7 @@ class ServedDatabase:
         except HeadwaterError as error:
             log.debug("the history of %s has a gap: %s", self._name, error)
             return None
-        return OutboxBacklog(status.backlog, (status.oldest_ms or 0) / 1000)
+        return OutboxBacklog(status.backlog, (status.oldest_ms or 0) / 1000, status.batch)
 
     async def add_metrics(self, page: Page) -> None:
         """Add the metrics of the outbox to a page; one that does not answer has none."""

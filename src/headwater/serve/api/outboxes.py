@@ -8,14 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from headwater.errors import InvalidInput, UnknownConsumer
-from headwater.log.lags import lag_at
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.databases import ServedDatabase
 from headwater.serve.api.fields import Count, Start
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
-from headwater.store.many import together
 from headwater.views.outboxes import (
     ConsumerForgottenView,
     ConsumerLetterView,
@@ -23,6 +21,7 @@ from headwater.views.outboxes import (
     ConsumerSoughtView,
     ConsumerView,
     OutboxView,
+    consumer_places,
 )
 from headwater.views.record import View
 
@@ -99,12 +98,8 @@ async def get_consumer(call: ApiCall) -> ConsumersView:
 
 
 async def _shown(call: ApiCall, checkpoints: list[Any]) -> ConsumersView:
-    lags = await call.hw.store.run(
-        together(lag_at(one.stream, one.next_offset) for one in checkpoints)
-    )
-    return ConsumersView(
-        consumers=[ConsumerView.of(one, lag) for one, lag in zip(checkpoints, lags, strict=True)]
-    )
+    found = await call.hw.store.run(consumer_places(checkpoints))
+    return ConsumersView(consumers=[one.view for one in found])
 
 
 async def get_consumer_letters(call: ApiCall) -> ConsumerLettersView:

@@ -106,6 +106,36 @@ async def channel_charts(call: PageCall, channel: str) -> list[Chart]:
     return drawn
 
 
+async def outbox_charts(call: PageCall) -> list[Chart]:
+    """Return what is staged in the outbox over time, for how long, and how it is streamed."""
+    step_s = step_of(call)
+    found = await call.served.history.points([OUTBOX], step_s)
+    wanted: tuple[tuple[str, str, str, str, Callable[[Point], float]], ...] = (
+        ("staged", "Staged rows", "messages", "staged", lambda one: one.lag),
+        ("age", "Age of the oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
+        ("batches", "Batches a second", "per s", "batches", lambda one: one.out_per_s),
+    )
+    return [
+        Chart(name, title, unit, found.times, [_line(found, OUTBOX, take, label)])
+        for name, title, unit, label, take in wanted
+    ]
+
+
+async def reader_charts(call: PageCall, streams: Sequence[str], reader: str) -> list[Chart]:
+    """Return how far behind a reader of some streams is over time, and how fast it reads."""
+    step_s = step_of(call)
+    series: list[Series] = [("reader", stream, reader) for stream in streams]
+    found = await call.served.history.points(series, step_s)
+    wanted: tuple[tuple[str, str, str, Callable[[Point], float]], ...] = (
+        ("lag", "Messages that wait", "messages", lambda one: one.lag),
+        ("rates", "Messages a second", "per s", lambda one: one.out_per_s),
+    )
+    return [
+        Chart(name, title, unit, found.times, [_line(found, one, take, one[1]) for one in series])
+        for name, title, unit, take in wanted
+    ]
+
+
 async def _object_charts(call: PageCall, series: Series, page: str) -> list[Chart]:
     step_s = step_of(call)
     found = await call.served.history.points([series], step_s)

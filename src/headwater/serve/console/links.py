@@ -33,3 +33,8 @@ def channel_link(channel: str) -> str:
 def ick_link(key: str) -> str:
     """Return the page of an Ick."""
     return f"/ick?{urlencode({'key': key})}"
+
+
+def consumer_link(consumer: str) -> str:
+    """Return the page of a SQL consumer."""
+    return f"/consumers/{part(consumer)}"

@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from headwater.serve.console.actions.action import Prepare
+from headwater.serve.console.actions.consumers import (
+    discard_consumer_letters,
+    forget_consumer,
+    remove_consumer,
+    seek_consumer,
+)
 from headwater.serve.console.actions.groups import (
     group_state,
     remove,
@@ -31,6 +37,10 @@ ACTIONS: Final[dict[str, Prepare]] = {
     "queue-state": queue_state,
     "letters": move_letters,
     "letters-stop": stop_letters,
+    "consumer-seek": seek_consumer,
+    "consumer-forget": forget_consumer,
+    "consumer-remove": remove_consumer,
+    "consumer-discard": discard_consumer_letters,
     "reshard": reshard,
     "delete-channel": delete_channel,
     "delete-ick": delete_ick,

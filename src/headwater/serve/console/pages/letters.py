@@ -7,6 +7,7 @@ from typing import Final
 from headwater.failures import LetterFilter
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letter_places import filter_of, find_places, look_at
+from headwater.serve.console.pages.consumers import places_with_letters
 from headwater.serve.console.render import query
 from headwater.serve.tokens import Scope
 
@@ -32,6 +33,7 @@ async def show_dead(call: PageCall) -> Context:
         if all(call.grant.allows(Scope.READ, place.name) for place in job.places)
     ]
     return {
+        "of_consumers": await places_with_letters(call),
         "letters": letters[start : start + _SHOWN],
         "start": start,
         "fitting": len(letters),

@@ -11,6 +11,7 @@ from headwater.serve.console.pages.chart_sources import (
     renew_queue,
     renew_store,
 )
+from headwater.serve.console.pages.consumers import show_consumer, show_consumers
 from headwater.serve.console.pages.groups import show_group
 from headwater.serve.console.pages.letters import show_dead
 from headwater.serve.console.pages.lists import show_channel, show_ick, show_lists
@@ -53,6 +54,7 @@ NAVIGATION: Final = (
     ("Dirty lists", "/lists", "l"),
     ("Timelines", "/timelines", "m"),
     ("Outbox", "/outbox", "b"),
+    ("Consumers", "/consumers", "c"),
     ("Spark", "/spark", "p"),
     ("Processes", "/processes", "w"),
     ("Timed jobs", "/timed", "t"),
@@ -83,6 +85,8 @@ PAGES: Final = (
     ConsolePage("/ick", show_ick, "ick.html", "Dirty lists"),
     ConsolePage("/timelines", show_timelines, "timelines.html", "Timelines"),
     ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
+    ConsolePage("/consumers", show_consumers, "consumers.html", "Consumers"),
+    ConsolePage("/consumers/{consumer}", show_consumer, "consumer.html", "Consumers"),
     ConsolePage("/spark", show_spark, "spark.html", "Spark"),
     ConsolePage("/processes", show_processes, "processes.html", "Processes"),
     ConsolePage("/timed", show_timed, "timed.html", "Timed jobs"),

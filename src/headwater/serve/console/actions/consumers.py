@@ -1,0 +1,143 @@
+"""Actions on SQL consumers, on servers that were given a database."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from headwater.errors import InvalidInput, UnknownConsumer
+from headwater.serve.console.actions.action import Action, cli_words, given, place_of
+from headwater.serve.console.calls import PageCall
+from headwater.serve.console.links import consumer_link, part
+from headwater.serve.console.render import number
+from headwater.serve.http.messages import Refused
+from headwater.serve.tokens import Scope
+from headwater.views.outboxes import ConsumerPlace, consumer_places
+
+
+async def _place(call: PageCall) -> ConsumerPlace:
+    """Return the consumer on the stream that a form names; raises UnknownConsumer."""
+    consumer, stream = given(call, "consumer"), given(call, "stream")
+    call.check(consumer)
+    if call.served.database is None:
+        raise Refused(404, "this server was given no database; start it with --db URL")
+    there = (await call.served.database.status()).checkpoints
+    own = [one for one in there if one.consumer == consumer]
+    if not own:
+        raise UnknownConsumer(consumer)
+    for one in await call.hw.store.run(consumer_places(own)):
+        if one.checkpoint.stream == stream:
+            return one
+    raise InvalidInput(f"consumer {consumer!r} has no position on {stream!r}")
+
+
+def _python(place: ConsumerPlace, rest: str) -> str:
+    one = place.checkpoint
+    return f"Consumer({one.consumer!r}, {one.stream!r}, engine, hw, handler).{rest}"
+
+
+async def seek_consumer(call: PageCall) -> Action:
+    """Set where a consumer goes on, with a bill of what it handles again or never."""
+    to = place_of(given(call, "to"))
+    place = await _place(call)
+    one = place.checkpoint
+    info = await call.hw.stream(one.stream).info()
+    target = {"first": info.first, "last": info.last + 1}.get(str(to), to)
+    assert isinstance(target, int)
+    distance = target - one.next_offset
+    if distance < 0:
+        words = f"It handles {number(-distance)} messages again. Effects that are committed stay: "
+        words += "bring its state to what it was at that offset first."
+    elif distance:
+        words = f"It passes over {number(distance)} messages, and never handles them."
+    else:
+        words = "It is there already: this changes nothing."
+    return Action(
+        title=f"Seek {one.consumer} on {one.stream} to {number(target)}",
+        scope=Scope.ADMIN,
+        name=one.consumer,
+        bill=[
+            f"The consumer is at {number(one.next_offset)}, and goes on at {number(target)}.",
+            words,
+            "A process that runs it follows with its next batch, or within about two seconds.",
+        ],
+        method="POST",
+        path=f"/v1/consumers/{part(one.consumer)}/seek",
+        body={"to": to, "stream": one.stream},
+        cli=cli_words("consumer", "seek", one.consumer, to, "--stream", one.stream),
+        python=_python(place, f"seek({to!r})"),
+        back=consumer_link(one.consumer),
+        careful=distance != 0,
+    )
+
+
+async def forget_consumer(call: PageCall) -> Action:
+    """Make retention wait no longer for a consumer."""
+    place = await _place(call)
+    one = place.checkpoint
+    return Action(
+        title=f"Forget {one.consumer} on {one.stream}",
+        scope=Scope.ADMIN,
+        name=one.consumer,
+        bill=[
+            "Retention waits for it no longer, until it runs again. Its position stays in the "
+            "database.",
+            f"{number(place.lag)} messages that it has not handled may be evicted, which it "
+            "would be told as a gap.",
+        ],
+        method="POST",
+        path=f"/v1/consumers/{part(one.consumer)}/forget",
+        body={"stream": one.stream},
+        cli=cli_words("consumer", "forget", one.consumer, "--stream", one.stream),
+        python=f"hw.stream({one.stream!r}).forget_reader({'consumer:' + one.consumer!r})",
+        back=consumer_link(one.consumer),
+        careful=True,
+    )
+
+
+async def remove_consumer(call: PageCall) -> Action:
+    """Remove the position of a consumer."""
+    place = await _place(call)
+    one = place.checkpoint
+    return Action(
+        title=f"Remove {one.consumer} on {one.stream}",
+        scope=Scope.ADMIN,
+        name=one.consumer,
+        bill=[
+            f"This removes its position, {number(one.next_offset)}, from the database; "
+            f"{number(place.lag)} messages wait for it. Effects that are committed stay.",
+            "A process that still runs it ends with CheckpointRemoved; one that starts begins "
+            "anew, where its declaration says.",
+        ],
+        method="DELETE",
+        path=f"/v1/consumers/{part(one.consumer)}?{urlencode({'stream': one.stream})}",
+        body=None,
+        cli=cli_words("consumer", "remove", one.consumer, "--stream", one.stream),
+        python=_python(place, "remove()"),
+        back="/consumers",
+        careful=True,
+    )
+
+
+async def discard_consumer_letters(call: PageCall) -> Action:
+    """Evict what a consumer gave up of a stream, up to now."""
+    place = await _place(call)
+    name = place.letters
+    info = await call.hw.stream(name).info()
+    return Action(
+        title=f"Discard dead letters of {place.checkpoint.consumer}",
+        scope=Scope.ADMIN,
+        name=name,
+        bill=[
+            f"This evicts {number(info.length)} dead letters of {place.checkpoint.consumer} on "
+            f"{place.checkpoint.stream} for good, which are messages {number(info.first)} to "
+            f"{number(info.last)} of the stream {name}. Letters that come later stay.",
+            "The messages themselves stay in their stream.",
+        ],
+        method="POST",
+        path=f"/v1/streams/{part(name)}/evict",
+        body={"up_to": info.last},
+        cli=cli_words("stream", "evict", name, info.last),
+        python=f"hw.stream({name!r}).evict({info.last})",
+        back=consumer_link(place.checkpoint.consumer),
+        careful=True,
+    )

@@ -1,0 +1,138 @@
+"""The console shows the outbox and SQL consumers: staged rows, batches, positions, dead letters."""
+
+from __future__ import annotations
+
+import html
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import headwater
+from headwater import Headwater
+from headwater.outbox import Consumer, Outbox, Streamer
+from headwater.serve.console.service import Console
+from tests.support.api import ApiClient, ApiServer
+from tests.support.commands import run
+from tests.support.console import send
+from tests.support.consumers import create_tables
+from tests.support.stores import Stores
+
+
+class Shop:
+    """A database with a consumer that gave up two of ten messages, and a server of it."""
+
+    def __init__(self, hw: Headwater, store: str, url: str, client: ApiClient) -> None:
+        self.hw, self.store, self.url, self.client = hw, store, url, client
+        self.engine = engine = sa.create_engine(url)
+        self.stream = f"shop-{secrets.token_hex(4)}"
+        hw.stream(self.stream).write_many([("t", b"%d" % n) for n in range(10)])
+        consumer = Consumer(
+            "view", [self.stream], engine, hw, _handle, batch=5, on_error="skip", attempts=1
+        )
+        while consumer.positions()[self.stream] != 11:
+            consumer.run_once()
+        hw.stream(self.stream).write_many([("t", b"new")] * 3)
+
+    def page(self, path: str) -> str:
+        found = self.client.get(path)
+        assert found.status == 200, found.body
+        text = re.sub(r"<[^>]+>", " ", html.unescape(found.body.decode()))
+        return re.sub(r"\s+", " ", text)
+
+    def position(self) -> int:
+        with self.engine.connect() as conn:
+            found = conn.execute(
+                sa.text("SELECT next_offset FROM headwater_checkpoints WHERE stream = :stream"),
+                {"stream": self.stream},
+            )
+            return int(found.scalar_one())
+
+
+def _handle(_conn: Any, messages: list[Any]) -> None:
+    if any(message.offset in (2, 4) for message in messages):
+        raise ValueError("cannot be shown")
+
+
+@pytest.fixture(scope="module")
+def shop(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('shop') / 'shop.db'}"
+    engine = sa.create_engine(url)
+    create_tables(engine)
+    engine.dispose()
+    where = stores.url("plain")
+    with headwater.connect(where) as hw, ApiServer(where, front=Console, db=url) as api:
+        client = api.client()
+        shop = Shop(hw, where, url, client)
+        yield shop
+        client.close()
+        shop.engine.dispose()
+
+
+def test_the_outbox_shows_rows_batches_and_who_streamed(shop: Shop) -> None:
+    outbox = Outbox(shop.engine)
+    with shop.engine.begin() as conn:
+        outbox.stage(conn, shop.stream, "t", b"2")
+    with Streamer(outbox, shop.hw) as streamer:
+        assert streamer.run_once() == 1
+    with shop.engine.begin() as conn:
+        outbox.stage(conn, shop.stream, "t", b"3")
+    page = shop.page("/console/outbox")
+    assert "staged rows 1" in page
+    assert re.search(r"last batch 1 [\d.]+ s ago", page)
+    producer = outbox.status().producer.removeprefix("outbox:")
+    assert f"last batch by {producer}" in page
+    assert "Nobody streams this outbox" in page
+    body = shop.client.get("/v1/outbox").body
+    assert body["batch"] == 1
+    assert 0 <= body["batch_idle_ms"] < 600_000
+
+
+def test_a_consumer_shows_its_position_lag_and_dead_letters(shop: Shop) -> None:
+    listed = shop.page("/console/consumers")
+    row = rf"view {shop.stream} {shop.position():,} \d+ [\d.]+ s [\d.]+ s ago 2"
+    assert re.search(row, listed)
+    page = shop.page("/console/consumers/view")
+    assert "dead letters 2" in page
+    assert re.search(rf"{shop.stream} 2 t 1 ValueError: cannot be shown", page)
+    assert "A server cannot redrive them" in page
+    assert f"view {shop.stream} 2 {shop.stream}.view.dead" in shop.page("/console/dead")
+    (view,) = shop.client.get("/v1/consumers/view").body["consumers"]
+    assert (view["dead"], view["next_offset"]) == (2, shop.position())
+    listed_by_command = run(shop.store, "consumer", "list", "--db", shop.url, "--json")
+    assert listed_by_command.row["dead"] == 2
+    assert shop.client.get("/console/consumers/nobody").status == 404
+
+
+def test_a_consumer_is_sought_and_its_letters_discarded_with_a_bill(shop: Shop) -> None:
+    fields = {"consumer": "view", "stream": shop.stream}
+    asked = f"consumer=view&stream={shop.stream}"
+    bill = shop.page(f"/console/act?do=consumer-seek&{asked}&to=1")
+    assert f"It handles {shop.position() - 1} messages again" in bill
+    assert f"headwater consumer seek view 1 --stream {shop.stream}" in bill
+    assert send(shop.client, "/console/act", do="consumer-seek", to="4", **fields).status == 303
+    assert shop.position() == 4
+    bill = shop.page(f"/console/act?do=consumer-discard&{asked}")
+    assert "evicts 2 dead letters" in bill
+    assert send(shop.client, "/console/act", do="consumer-discard", **fields).status == 303
+    assert "dead letters 0" in shop.page("/console/consumers/view")
+    for action in ("consumer-forget", "consumer-remove"):
+        done = send(shop.client, "/console/act", do=action, **fields)
+        assert done.status == 303, done.body
+    assert "No consumer has a position in this database yet" in shop.page("/console/consumers")
+    path = "/v1/consumers/view"
+    audited = shop.page(f"/console/audit?path={path}")
+    assert audited.count("done") >= 3
+
+
+def test_a_server_without_a_database_says_how_to_give_it_one(
+    stores: Stores,
+) -> None:
+    with ApiServer(stores.url("plain"), front=Console) as api:
+        client = api.client()
+        for page in ("outbox", "consumers", "consumers/any"):
+            assert b"headwater serve --db" in client.get(f"/console/{page}").body
+        client.close()
