@@ -16,8 +16,15 @@ from urllib.parse import urlencode
 import msgspec
 import pyarrow as pa
 
-import headwater
-from headwater import Delivery, InvalidInput, Message, ReusedSequence, StaleSequence, UnknownGroup
+from headwater import (
+    Delivery,
+    InvalidInput,
+    LeaseLost,
+    Message,
+    ReusedSequence,
+    StaleSequence,
+    UnknownGroup,
+)
 from headwater.inputs import deadline, needed_deadline, whole_ms
 from headwater.log.ack_arguments import ranges_of
 from headwater.queue.types import HeadedDelivery
@@ -27,27 +34,28 @@ _ERRORS: dict[str, Callable[[], Exception]] = {
     "StaleSequence": lambda: StaleSequence("s", "p", 1, 2),
     "ReusedSequence": lambda: ReusedSequence("s", "p", 1, 1, 1),
     "UnknownGroup": lambda: UnknownGroup("s", "g"),
+    "LeaseLost": lambda: LeaseLost("c", 0, 0, None),
 }
 # How many messages a request returns at most.
-_MOST = 10_000
-_ARROW = "application/vnd.apache.arrow.stream"
+MOST = 10_000
+ARROW = "application/vnd.apache.arrow.stream"
 
 
-def _spelled(value: bytes | str) -> dict[str, str]:
+def spelled(value: bytes | str) -> dict[str, str]:
     raw = value.encode() if isinstance(value, str) else value
     return {"value": base64.b64encode(raw).decode(), "encoding": "base64"}
 
 
-def _bytes(text: str, encoding: str | None) -> bytes:
+def bytes_of(text: str, encoding: str | None) -> bytes:
     return base64.b64decode(text) if encoding else text.encode()
 
 
-def _headers(view: dict[str, Any]) -> dict[str, bytes]:
+def headers_of(view: dict[str, Any]) -> dict[str, bytes]:
     encoding = view.get("headers_encoding")
-    return {name: _bytes(text, encoding) for name, text in view.get("headers", {}).items()}
+    return {name: bytes_of(text, encoding) for name, text in view.get("headers", {}).items()}
 
 
-class _HttpDriver:
+class HttpDriver:
     """An object of the library, of which some methods go over HTTP."""
 
     def __init__(self, direct: Any, client: ApiClient, path: str = "") -> None:
@@ -67,20 +75,7 @@ class _HttpDriver:
         return answer.body
 
 
-class HttpClient(_HttpDriver):
-    """A client whose streams, groups, queues and Icks go over HTTP."""
-
-    def stream(self, name: str) -> Any:
-        return HttpStream(self._direct.stream(name), self._client, f"/v1/streams/{name}")
-
-    def queue(self, name: str) -> Any:
-        return HttpQueue(self._direct.queue(name), self._client, f"/v1/queues/{name}")
-
-    def ick(self, name: str) -> Any:
-        return HttpIck(self._direct.ick(name), self._client, f"/v1/icks/{name}")
-
-
-class HttpStream(_HttpDriver):
+class HttpStream(HttpDriver):
     def _written(self, body: Any, options: dict[str, Any], **words: Any) -> range:
         query = f"?{urlencode(options)}" if options else ""
         done = self._ask("POST", f"/messages{query}", body, **words)
@@ -96,7 +91,7 @@ class HttpStream(_HttpDriver):
         body = [
             {
                 "tag": tag,
-                **_spelled(value),
+                **spelled(value),
                 "headers": {
                     name: text.decode() for name, text in (more[0] if more else {}).items()
                 },
@@ -109,13 +104,13 @@ class HttpStream(_HttpDriver):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write(batch)
-        return self._written(sink.getvalue().to_pybytes(), options, media=_ARROW)
+        return self._written(sink.getvalue().to_pybytes(), options, media=ARROW)
 
     def read(self, offset: int, count: int, **options: Any) -> list[Message | None]:
         found: list[Message | None] = self._direct.read(offset, count, **options)
         at, seen = offset, []
         while count and at < offset + count:
-            query = f"?from={at}&count={min(offset + count - at, _MOST)}"
+            query = f"?from={at}&count={min(offset + count - at, MOST)}"
             passage = self._ask("GET", f"/messages{query}")
             seen += passage["messages"]
             if passage["next"] == at:
@@ -125,9 +120,9 @@ class HttpStream(_HttpDriver):
             (
                 one["offset"],
                 one["tag"],
-                _bytes(one["value"], one.get("encoding")),
+                bytes_of(one["value"], one.get("encoding")),
                 one["time_ms"],
-                _headers(one),
+                headers_of(one),
             )
             for one in seen
             if one["offset"] < offset + count
@@ -145,7 +140,7 @@ class HttpStream(_HttpDriver):
         return HttpGroup(direct, self._client, f"{self._path}/groups/{name}", self._direct)
 
 
-class HttpGroup(_HttpDriver):
+class HttpGroup(HttpDriver):
     def __init__(self, direct: Any, client: ApiClient, path: str, stream: Any) -> None:
         super().__init__(direct, client, path)
         self._stream = stream
@@ -154,11 +149,11 @@ class HttpGroup(_HttpDriver):
         ack_ms = deadline(terms.pop("ack_ms", None), terms.pop("retry_ms", None))
         expire_ms = terms.pop("expire_ms", None)
         assert not terms
-        if not count or (count > _MOST and self._stream.info().last > _MOST):
+        if not count or (count > MOST and self._stream.info().last > MOST):
             taken: list[Message] = self._direct.read(count, ack_ms=ack_ms, expire_ms=expire_ms)
             return taken
         body = {
-            "count": min(count, _MOST),
+            "count": min(count, MOST),
             "member": self.member,
             "ack_ms": None if ack_ms is None else whole_ms(ack_ms),
             "expire_ms": None if expire_ms is None else whole_ms(expire_ms),
@@ -174,8 +169,8 @@ class HttpGroup(_HttpDriver):
             for view in views
         ]
         for view, message in zip(views, found, strict=True):
-            value = _bytes(view["value"], view.get("encoding"))
-            assert (view["tag"], value, _headers(view)) == (
+            value = bytes_of(view["value"], view.get("encoding"))
+            assert (view["tag"], value, headers_of(view)) == (
                 *(message.tag, message.value),
                 dict(message.headers),
             )
@@ -203,7 +198,7 @@ class HttpGroup(_HttpDriver):
         return done["returned"], done["gone"]
 
 
-class HttpQueue(_HttpDriver):
+class HttpQueue(HttpDriver):
     def push_many(self, values: list[bytes], **options: Any) -> list[str]:
         """Push values over HTTP; those with headers, which may be any bytes, directly."""
         headers = options.pop("headers", None) or [{}] * len(values)
@@ -216,7 +211,7 @@ class HttpQueue(_HttpDriver):
                 words = {**options, "headers": [more for _, more in part]}
                 ids += self._direct.push_many([value for value, _ in part], **words)
             else:
-                ids += self._ask("POST", query, [_spelled(value) for value, _ in part])["ids"]
+                ids += self._ask("POST", query, [spelled(value) for value, _ in part])["ids"]
         return ids
 
     def pop(self, count: int, *, ack_ms: int | None = None) -> list[Delivery]:
@@ -224,10 +219,10 @@ class HttpQueue(_HttpDriver):
         return [
             HeadedDelivery(
                 one["id"],
-                _bytes(one["value"], one.get("encoding")),
+                bytes_of(one["value"], one.get("encoding")),
                 one["attempt"],
                 one["receipt"] or "",
-                cast("Any", _headers(one)),
+                cast("Any", headers_of(one)),
             )
             for one in found
         ]
@@ -246,7 +241,7 @@ class HttpQueue(_HttpDriver):
         return int(self._settle("extend", deliveries, ack_ms=ack_ms)["extended"])
 
     def redrive(self, *, count: int) -> int:
-        return int(self._ask("POST", "/redrive", {"count": min(count, _MOST)})["returned"])
+        return int(self._ask("POST", "/redrive", {"count": min(count, MOST)})["returned"])
 
     def pause(self) -> bool:
         return bool(self._ask("PUT", "/state", {"paused": True})["changed"])
@@ -259,13 +254,13 @@ class HttpQueue(_HttpDriver):
 
     def peek(self, count: int, *, state: str = "ready") -> Any:
         found = self._direct.peek(count, state=state)
-        if count <= _MOST and state not in ("dead", "damaged"):
+        if count <= MOST and state not in ("dead", "damaged"):
             shown = self._ask("GET", f"/messages?state={state}&count={count}")["messages"]
             assert [one["id"] for one in shown] == [one.id for one in found]
         return found
 
 
-class HttpIck(_HttpDriver):
+class HttpIck(HttpDriver):
     """An Ick; JSON has no infinite scores, so those are added and looked up directly."""
 
     def add(self, scores: dict[str, float]) -> tuple[int, int]:
@@ -293,8 +288,3 @@ class HttpIck(_HttpDriver):
         clean = [{"member": member} for member in members]
         body = {"count": n, "members": clean, "backwash": backwash}
         return self._reserved(self._ask("POST", "/exchange", body))
-
-
-def over_http(direct: headwater.Headwater, client: ApiClient) -> Any:
-    """Return a client of the library whose objects go over HTTP."""
-    return HttpClient(direct, client)
