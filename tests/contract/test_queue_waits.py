@@ -74,6 +74,20 @@ def test_what_was_counted_survives_the_functions_that_counted(
         assert waits(other.queue("jobs")) == {300_000: 2}, "all but those of the last seconds"
 
 
+def test_housekeeping_stores_what_was_counted_of_a_queue_that_nobody_calls(
+    hw: PrivateStore, queue: Queue
+) -> None:
+    queue.push_many([b"x"] * 3)
+    hw.clock.advance(100_000)
+    queue.pop(2)
+    queue.pop(1)
+    hw.clock.advance(10_000)
+    hw.keep()
+    hw.store.command("FUNCTION", "FLUSH", "SYNC")
+    with headwater.connect(hw.url) as other:
+        assert waits(other.queue("jobs")) == {300_000: 3}
+
+
 def test_what_a_blocked_consumer_is_given_has_not_waited(
     hw: PrivateStore, queue: Queue, pool: ThreadPoolExecutor
 ) -> None:

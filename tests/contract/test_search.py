@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import headwater
 from headwater import Headwater, InvalidInput, Message, Searched, Stream
+from headwater.log import searching
 from tests.support.api import ApiServer, messages_of
 from tests.support.commands import StreamCommands
 from tests.support.stores import Stores
@@ -149,3 +152,58 @@ def test_a_search_over_http_has_a_budget(stores: Stores) -> None:
         refused = client.get(f"{path}?where=a%20b")
         assert refused.status == 400
         assert "no condition" in refused.body["detail"]
+
+
+def heavy(count: int) -> list[tuple[str, str]]:
+    """Return entries of 32 KiB of JSON each."""
+    rides = [{"km": n, "by": "somebody"} for n in range(1200)]
+    return [("heavy", json.dumps({"n": n, "rides": rides})) for n in range(count)]
+
+
+def test_a_search_decodes_little_before_others_have_their_turn(
+    client: Headwater, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = client.stream(f"search-{secrets.token_hex(6)}")
+    stream.write_many(heavy(100))
+    decoded, most = 0, 0
+    holds = searching.FieldCondition.holds
+
+    def counted(condition: searching.FieldCondition, value: bytes) -> bool:
+        nonlocal decoded
+        decoded += len(value)
+        return holds(condition, value)
+
+    monkeypatch.setattr(searching.FieldCondition, "holds", counted)
+    asked = searching.SearchRequest(None, None, "n>98", None, False, 10, None, None)
+    operation = searching.search(stream._handle, asked)
+    request = next(operation)
+    total = 0
+    while True:
+        try:
+            request = operation.send(client.store.ask(request))
+        except StopIteration as done:
+            found = done.value
+            break
+        total, most, decoded = total + decoded, max(most, decoded), 0
+    assert [message.offset for message in found.messages] == [100]
+    assert total > 3_000_000
+    assert most < 200_000
+
+
+def test_requests_are_answered_while_a_search_runs(
+    stores: Stores, pool: ThreadPoolExecutor
+) -> None:
+    name = f"search-{secrets.token_hex(6)}"
+    with headwater.connect(stores.url("plain")) as hw:
+        for _ in range(3):
+            hw.stream(name).write_many(heavy(150))
+    with ApiServer(stores.url("plain")) as api:
+        path = f"/v1/streams/{name}/search?where=n%3E1000&max_ms=10000"
+        search = pool.submit(api.client().get, path)
+        client, answered = api.client(), 0
+        while not search.done():
+            assert client.get("/healthz").status == 200
+            answered += 1
+        assert search.result(60).body["searched"] == 450
+    # Of about 14 MB, it would be a few if each reply of the store were looked at as a whole.
+    assert answered > 15

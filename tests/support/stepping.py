@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from headwater.errors import StoreError
 from headwater.log.handles import StreamHandle
-from headwater.store.call import Clock, Operation, Token
+from headwater.store.call import Clock, Operation, Token, YieldTurn
 from headwater.store.faults import Refusal
 from headwater.store.store import Store
 
@@ -39,7 +39,7 @@ class Stepper:
         """
         try:
             request = self._operation.send(self._reply)
-            while isinstance(request, (Clock, Token)):
+            while isinstance(request, (Clock, Token, YieldTurn)):
                 request = self._operation.send(self._store.ask(request))
         except StopIteration as end:
             self.done, self.result = True, end.value

@@ -230,14 +230,15 @@ class Scanned(NamedTuple, Generic[Piece]):
 
 
 def scan_part(
-    stream: StreamHandle, at: int, stop: int, *, headers: bool = False
+    stream: StreamHandle, at: int, stop: int, *, headers: bool = False, most: int = REPLY_BYTES
 ) -> Operation[Scanned[pa.RecordBatch]]:
     """Return the record batches from ``at`` on that one reply holds; evicted offsets are passed.
 
-    With ``headers``, they have a column of headers as they are stored.
+    With ``headers``, they have a column of headers as they are stored. A reply has about ``most``
+    bytes, and one node at least.
     """
     held = stream.held
-    reply = ReadReply(*(yield _part(stream, held.name, at, stop)))
+    reply = ReadReply(*(yield _part(stream, held.name, at, stop, most)))
     runs, stream.held = open_runs(reply, held, stream.name)
     batches = [batch for _, batch in _cut(runs, max(at, reply.first), stop, headers=headers)]
     return _scanned(batches, at, stop, reply)
@@ -271,8 +272,8 @@ def scan_range(start: int | None, stop: int | None) -> tuple[int, int]:
     )
 
 
-def _part(stream: StreamHandle, held: str, at: int, stop: int) -> Call:
-    args = (REPLY_BYTES, held, at, min(stop - 1, MAX_OFFSET))
+def _part(stream: StreamHandle, held: str, at: int, stop: int, most: int = REPLY_BYTES) -> Call:
+    args = (most, held, at, min(stop - 1, MAX_OFFSET))
     return Call("hw_stream_read", stream.key, args, read_only=True, messages=counts.read)
 
 

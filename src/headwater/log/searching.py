@@ -7,7 +7,7 @@ has found enough or has used up what it may take. It then says where to go on.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +21,14 @@ from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ, check_count, chec
 from headwater.log.reading import info, scan_part
 from headwater.log.runs import message_of
 from headwater.log.types import Message, Searched, StreamInfo
-from headwater.store.call import Clock, Operation
+from headwater.store.call import Clock, Operation, YieldTurn
 
 # What is read at once: so many offsets, or fewer when messages are large.
 _PART_OFFSETS: Final = 10_000
 _PART_BYTES: Final = 8 * 1024 * 1024
+# What is opened, and what is looked at, before others of an event loop have their turn.
+_REPLY_BYTES: Final = 128 * 1024
+_TURN_BYTES: Final = 128 * 1024
 _CONDITION: Final = re.compile(r"([^=<>!\s]+)\s*(?:(!=|=|<|>)\s*(.*))?", re.DOTALL)
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _MISSING: Final = object()
@@ -227,12 +230,21 @@ def _part(
     """Return how many messages a part has, and those that are wanted."""
     rows, found, at = 0, [], low
     while at:
-        scanned = yield from scan_part(stream, at, high + 1, headers=True)
+        scanned = yield from scan_part(stream, at, high + 1, headers=True, most=_REPLY_BYTES)
         for batch in scanned.pieces:
             rows += batch.num_rows
-            found += _messages(sought.of(batch))
+            for piece in _pieces(batch):
+                found += _messages(sought.of(piece))
+                yield YieldTurn()
         at = scanned.next
     return rows, found
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch, so that it takes about a millisecond to look at each piece of it."""
+    rows = max(batch.num_rows * _TURN_BYTES // max(batch.nbytes, 1), 1)
+    for at in range(0, batch.num_rows, rows):
+        yield batch.slice(at, rows)
 
 
 def _messages(batch: pa.RecordBatch) -> list[Message[Any]]:

@@ -20,7 +20,18 @@ from headwater.store import faults
 from headwater.store.aio_connections import AsyncStoreConnections, open_connections
 from headwater.store.aio_interception import AsyncInterceptedConnections
 from headwater.store.aio_pipe import AsyncPipe
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
+from headwater.store.call import (
+    Call,
+    Clock,
+    Look,
+    Many,
+    Operation,
+    Request,
+    ScanKeys,
+    Token,
+    Wait,
+    YieldTurn,
+)
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
 from headwater.store.interception import interceptor_of
@@ -143,7 +154,7 @@ class AsyncStore(StoreSteps):
         if (
             found is not None
             and observation is None
-            and not isinstance(request, (Clock, ScanKeys, Token))
+            and not isinstance(request, (Clock, ScanKeys, Token, YieldTurn))
         ):
             return await self._ask_observed(found, request, patience_s)
         if self.clock() >= self._note_at:
@@ -158,6 +169,8 @@ class AsyncStore(StoreSteps):
             return await self._do(self._ask_many(request, patience_s, observation))
         elif isinstance(request, ScanKeys):
             return await self._do(self._scan(request, patience_s))
+        elif isinstance(request, YieldTurn):
+            return await asyncio.sleep(0)
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

@@ -97,5 +97,9 @@ class Token(NamedTuple):
     """Ask for a random text of 8 characters, for a name that nobody else has."""
 
 
-Request: TypeAlias = "Call | Wait | Look | Many | ScanKeys | Clock | Token"
+class YieldTurn(NamedTuple):
+    """Let others of the same event loop have their turn, in the middle of a long computation."""
+
+
+Request: TypeAlias = "Call | Wait | Look | Many | ScanKeys | Clock | Token | YieldTurn"
 Operation: TypeAlias = Generator[Request, Any, T]

@@ -18,7 +18,18 @@ from headwater import instrument
 from headwater.errors import HeadwaterError, StoreError
 from headwater.instrument import Instrument
 from headwater.store import faults
-from headwater.store.call import Call, Clock, Look, Many, Operation, Request, ScanKeys, Token, Wait
+from headwater.store.call import (
+    Call,
+    Clock,
+    Look,
+    Many,
+    Operation,
+    Request,
+    ScanKeys,
+    Token,
+    Wait,
+    YieldTurn,
+)
 from headwater.store.connections import StoreConnections, open_connections
 from headwater.store.directory import default_directory
 from headwater.store.embedded import EmbeddedServer
@@ -126,7 +137,7 @@ class Store(StoreSteps):
         if (
             found is not None
             and observation is None
-            and not isinstance(request, (Clock, ScanKeys, Token))
+            and not isinstance(request, (Clock, ScanKeys, Token, YieldTurn))
         ):
             return self._ask_observed(found, request, patience_s)
         if self.clock() >= self._note_at:
@@ -141,6 +152,8 @@ class Store(StoreSteps):
             return self._do(self._ask_many(request, patience_s, observation))
         elif isinstance(request, ScanKeys):
             return self._do(self._scan(request, patience_s))
+        elif isinstance(request, YieldTurn):
+            return None
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

@@ -36,7 +36,7 @@ _BATCHED_BYTES: Final = 16 * 1024
 # A page of JSON is made as a whole.
 MOST_JSON: Final = 10_000
 _PAGE: Final = 1000
-# How long a search may take at most; it holds up other requests of its process a little.
+# How long a search may take at most; other requests of its process have turns in between.
 MAX_SEARCH_MS: Final = 10_000
 
 

@@ -1,8 +1,10 @@
 --[[
   How long messages waited: from when they could be popped until somebody popped them. They are
   counted in memory, which costs a pop next to nothing, and added to what the queue knows whenever
-  its rates are marked. So a server that dies forgets what was counted since then, ten seconds at
-  most of a queue that is in use.
+  its rates are marked: by the first call on a queue ten seconds after the mark before, of whoever pops
+  or of the housekeeper. A server that stops, in order or not, and a replica that takes over have
+  forgotten what was counted since: ten seconds of use at most, which may be long ago when nobody has
+  called since.
 
     K  hash  waits   "n:n:...:ms": messages that waited up to each of BOUNDS, and longer; the sum of all
 ]]
