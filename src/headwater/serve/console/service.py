@@ -188,6 +188,8 @@ class Console:
         if isinstance(shown.page, ConsoleFeed):
             return await shown.page.follow(call)
         context = await shown.page.show(call)
+        if "see" in context:
+            return _redirect(request.root + HOME + context["see"])
         if not shown.page.template:
             return Reply(200, msgspec.json.encode(context), "application/json", _SAFE)
         return self._page(call, shown.page.template, shown.page.place, context)

@@ -24,6 +24,7 @@ from headwater.serve.console.pages.pipelines import (
     show_timed_job,
 )
 from headwater.serve.console.pages.queues import show_queue, show_queues
+from headwater.serve.console.pages.search import show_search
 from headwater.serve.console.pages.store import show_audit, show_processes, show_store
 from headwater.serve.console.pages.stream import (
     show_stream,
@@ -94,5 +95,6 @@ PAGES: Final = (
     ConsolePage("/dead", show_dead, "dead.html", "Dead letters"),
     ConsolePage("/audit", show_audit, "audit.html", "Audit"),
     ConsolePage("/store", show_store, "store.html", "Store"),
+    ConsolePage("/search", show_search, "search.html", "Search"),
 )
 FEEDS: Final = (ConsoleFeed("/streams/{stream}/tail/events", follow_stream),)

@@ -98,7 +98,7 @@
       box.setAttribute("aria-label", "Keys");
       const list = document.createElement("dl");
       list.className = "keys";
-      list.append(...row(["/"], "search"), ...row(["r"], "load again"), ...row(["?"], "these keys"));
+      list.append(...row(["/"], "search everything"), ...row(["f"], "filter this page"), ...row(["r"], "load again"), ...row(["?"], "these keys"));
       list.append(...row(["+", "-"], "closer and wider on a ruler"));
       for (const one of places) list.append(...row(["g", one.dataset.go], one.textContent));
       const form = document.createElement("form");
@@ -109,6 +109,16 @@
     }
     box.showModal();
   };
+  // In a search, the arrows go from the field through what was found, and back.
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.closest("[data-everywhere], .hits a")) return;
+    const stops = [...document.querySelectorAll("[data-everywhere], .hits a")];
+    const next = stops[stops.indexOf(event.target) + step];
+    if (next) next.focus();
+    event.preventDefault();
+  });
+
   let before = "";
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -118,10 +128,13 @@
     before = key;
     if (place) location.href = place.href;
     else if (key === "/") {
-      const field = document.querySelector("[data-search]");
       event.preventDefault();
-      if (field) field.focus();
-      else location.href = places.find((one) => one.dataset.go === "s").href;
+      const field = document.querySelector("[data-everywhere]");
+      field?.focus();
+      field?.select();
+    } else if (key === "f") {
+      event.preventDefault();
+      document.querySelector("[data-search]")?.focus();
     } else if (key === "?") help();
     else if (key === "r") location.reload();
     else if (key === "+" || key === "-") document.querySelector(`[data-key="${key}"]`)?.click();

@@ -1,0 +1,147 @@
+"""One search over everything in the store: by a part of a name, or a message by its place.
+
+Names come from the registries and from the sample that everybody shares, so that a search costs the
+same few calls among ten streams and among ten thousand.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, NamedTuple
+
+from headwater.errors import HeadwaterError
+from headwater.log.handles import StreamHandle, list_topics
+from headwater.log.reading import info as stream_info
+from headwater.serve.console.calls import Context, PageCall
+from headwater.serve.console.links import channel_link, group_link, part, queue_link, stream_link
+from headwater.serve.console.pages.sampled import sampled
+from headwater.serve.tokens import Scope
+from headwater.spark.queries.status import query_statuses
+from headwater.timed.operating import list_infos
+
+log = logging.getLogger("headwater.serve.console")
+
+# So many of a kind are shown, the best first.
+_SHOWN: Final = 25
+_MOST_CHARS: Final = 200
+_PLACE: Final = re.compile(r"(.+)@([\d,]{1,20})")
+
+
+class Hit(NamedTuple):
+    """Something that was found: its name, what it belongs to, and its page."""
+
+    name: str
+    link: str
+    where: str = ""
+
+
+class FoundKind(NamedTuple):
+    """What was found of one kind, and how many more there are."""
+
+    word: str
+    hits: list[Hit]
+    more: int
+
+
+async def show_search(call: PageCall) -> Context:
+    """Show everything whose name has a text in it; ``stream@offset`` goes to the message."""
+    asked = call.query.get("q", "").strip()[:_MOST_CHARS]
+    if not asked:
+        return {"sought": asked, "found": [], "outbox": call.served.database is not None}
+    if (link := await _place(call, asked)) is not None:
+        return {"see": link}
+    found, exact = [], []
+    async for word, hits in _everything(call):
+        ranked = _ranked(asked.lower(), hits)
+        exact += [hit for hit in ranked if hit.name == asked]
+        if ranked:
+            found.append(FoundKind(word, ranked[:_SHOWN], max(len(ranked) - _SHOWN, 0)))
+    # What has the very name is meant, unless several have it; whoever types gets a list.
+    if len(exact) == 1 and "list" not in call.query:
+        return {"see": exact[0].link}
+    return {"sought": asked, "found": found}
+
+
+async def _place(call: PageCall, asked: str) -> str | None:
+    """Return the page of a message that was asked for as ``stream@offset``, if there is one."""
+    match = _PLACE.fullmatch(asked)
+    if match is None or not call.grant.allows(Scope.READ, match[1]):
+        return None
+    offset = int(match[2].replace(",", "") or 0)
+    try:
+        info = await call.hw.store.run(stream_info(StreamHandle(match[1], set())))
+    except HeadwaterError:
+        return None  # what is no name is looked for like any other text
+    return f"{stream_link(match[1])}/messages/{offset}" if 1 <= offset <= info.last else None
+
+
+async def _everything(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
+    """Yield what the client may see, kind by kind."""
+    sample = await sampled(call)
+
+    def seen(names: Iterable[str]) -> list[str]:
+        return [name for name in names if call.grant.allows(Scope.READ, name)]
+
+    yield "Streams", [Hit(name, stream_link(name)) for name in seen(await call.hw.streams())]
+    topics = seen(await call.hw.store.run(list_topics()))
+    yield "Topics", [Hit(name, f"/topics/{part(name)}") for name in topics]
+    yield (
+        "Groups",
+        [
+            Hit(row.group.name, group_link(row.stream, row.group.name), row.stream)
+            for row in sample.groups
+        ],
+    )
+    yield "Queues", [Hit(name, queue_link(name)) for name in seen(await call.hw.queues())]
+    yield "Dirty lists", [Hit(one.name, channel_link(one.name)) for one in sample.channels]
+    yield (
+        "Readers",
+        [
+            Hit(name, stream_link(one.name), one.name)
+            for one in sample.streams
+            for name in sorted(one.readers)
+        ],
+    )
+    if call.grant.everywhere(Scope.READ):
+        async for found in _outside(call):
+            yield found
+
+
+async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
+    """Yield what concerns the whole store."""
+    if call.served.database is not None:
+        try:
+            status = await call.served.database.status()
+            consumers = sorted({(one.consumer, one.stream) for one in status.checkpoints})
+            yield "SQL consumers", [Hit(name, "/outbox", stream) for name, stream in consumers]
+        except HeadwaterError as error:
+            log.warning("a search is without consumers: %s", error)
+    queries = await call.hw.store.run(query_statuses())
+    yield "Spark queries", [Hit(one.name or one.query, "/spark") for one in queries]
+    jobs = await call.hw.store.run(list_infos())
+    yield "Timed jobs", [Hit(one.name, f"/timed/{part(one.name)}") for one in jobs]
+    if call.served.farm is not None:
+        instances = await call.served.farm.status()
+        yield "Timelines", [Hit(one.instance, "/timelines") for one in instances]
+    processes = await call.served.facts.processes()
+    yield (
+        "Processes",
+        [
+            Hit(f"{one.note.name} {worked.name}".strip(), "/processes", one.note.host)
+            for one in processes
+            for worked in one.note.parts
+        ]
+        + [Hit(one.note.name, "/processes", one.note.host) for one in processes],
+    )
+
+
+def _ranked(asked: str, hits: Iterable[Hit]) -> list[Hit]:
+    """Return what matches: the same name first, then names that begin so, then the others."""
+    found = []
+    for hit in hits:
+        name = hit.name.lower()
+        if asked in name:
+            found.append((0 if name == asked else 1 if name.startswith(asked) else 2, hit))
+    return [hit for _, hit in sorted(found)]
