@@ -88,7 +88,7 @@ def _check_global(found: OwnedKey, ledger: ScrubLedger) -> Checks[None]:
 _GLOBALS: Final = {
     **dict.fromkeys(("streams", "topics", "queues", "channels", "deleted"), "set"),
     **dict.fromkeys(("store", "timelines", "scrub", "queries", "history", "processes"), "hash"),
-    **dict.fromkeys(("verified", "alarms"), "hash"),
+    **dict.fromkeys(("verified", "alarms", "archives"), "hash"),
 }
 # A ring of the history: seconds between points, and the series.
 _RING: Final = re.compile(rb":(?:1|10|60):\[")

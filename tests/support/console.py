@@ -111,6 +111,7 @@ class Filled:
             "job": self.job,
             "topic": topic.name,
             "offset": "551",
+            "row": "1",
         }
 
 

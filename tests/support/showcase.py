@@ -46,6 +46,7 @@ class Showcase:
         self.names = {
             "stream": "rides",
             "offset": "22613",
+            "row": "37",
             "group": "mail",
             "queue": "emails",
             "consumer": "invoice-lines",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.outbox.claims import count_ids, read_runs, runs_of, spell_runs
+from headwater.outbox.runs import count_ids, id_at, place_of, read_runs, runs_of, spell_runs
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_every_id_is_named_and_no_other(ids: list[int]) -> None:
 
 def test_a_full_batch_of_neighbours_is_short() -> None:
     assert len(spell_runs(runs_of(range(10**15, 10**15 + 10_000)))) < 40
+
+
+def test_an_id_and_its_place_lead_to_each_other() -> None:
+    runs = [(3, 5), (9, 9), (12, 13)]
+    ids = [3, 4, 5, 9, 12, 13]
+    assert [id_at(runs, place) for place in range(7)] == [*ids, None]
+    assert [place_of(runs, one) for one in ids] == list(range(6))
+    assert place_of(runs, 6) is None
+    assert id_at(runs, -1) is None

@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, takewhile
 from typing import NamedTuple, TypeAlias
 
-from headwater.outbox.database import Control, OutboxDatabase, Row, Runs
+from headwater.outbox.batches import AppendedPart, note_batch
+from headwater.outbox.database import Control, OutboxDatabase, Row
+from headwater.outbox.runs import Runs, count_ids, read_runs, runs_of, spell_runs
 
 Steps: TypeAlias = Callable[[str], None]
 
@@ -73,6 +75,7 @@ class Claims:
         self._ahead = _NOTHING
         self._control = database.control()
         self._runs = read_runs(self._control.claimed)
+        self._parts: Sequence[AppendedPart] = ()
 
     @property
     def claimed(self) -> int:
@@ -92,6 +95,10 @@ class Claims:
         rows = self._database.batch_rows(self._runs, with_ids)
         return ClaimedBatch(self._control.producer, self._control.batch, rows)
 
+    def appended(self, parts: Sequence[AppendedPart]) -> None:
+        """Take note of where the rows of the last batch are in the log, for the ledger."""
+        self._parts = parts
+
     def next(self, *, more: bool = True) -> ClaimedBatch | None:
         """Delete what the last batch carried, which must be in the log, and claim the next one.
 
@@ -102,6 +109,8 @@ class Claims:
             return None
         with self._database.transaction():
             if self._runs:
+                producer, batch, _ = self._control
+                note_batch(self._database, producer, batch, self._runs, self._parts)
                 self._database.delete_batch(self._runs)
                 self._steps("deleted")
             if more and not self._ahead.runs and self._look():
@@ -115,7 +124,7 @@ class Claims:
                 raise LostLead
             self._steps("marked")
             self._steps("committing")
-        self._control, self._runs, self._ahead = new, runs, _NOTHING
+        self._control, self._runs, self._ahead, self._parts = new, runs, _NOTHING, ()
         self._steps("claimed" if runs else "cleared")
         return ClaimedBatch(new.producer, new.batch, rows) if runs else None
 
@@ -144,35 +153,3 @@ class Claims:
 
 def _has_ids(producer: str) -> bool:
     return producer.endswith(ID_HEADER)
-
-
-def runs_of(ids: Sequence[int]) -> Runs:
-    """Return the runs of ascending ids without a gap: they hold these ids, and no others."""
-    if ids and ids[-1] - ids[0] == len(ids) - 1:
-        return [(ids[0], ids[-1])]
-    runs: Runs = []
-    start = 0
-    for place in range(1, len(ids) + 1):
-        if place == len(ids) or ids[place] != ids[place - 1] + 1:
-            runs.append((ids[start], ids[place - 1]))
-            start = place
-    return runs
-
-
-def spell_runs(runs: Runs) -> str:
-    """Write runs of ids as 1-1000,1007."""
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def read_runs(text: str) -> Runs:
-    """Read what spell_runs wrote."""
-    runs: Runs = []
-    for run in text.split(",") if text else ():
-        first, _, last = run.partition("-")
-        runs.append((int(first), int(last or first)))
-    return runs
-
-
-def count_ids(runs: Runs) -> int:
-    """Return how many ids are in runs."""
-    return sum(last - first + 1 for first, last in runs)

@@ -19,6 +19,8 @@ from sqlalchemy import Engine, Pool, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from headwater.errors import InvalidInput, NotCreated
+from headwater.outbox.batches import StagedRow, StreamedBatch
+from headwater.outbox.runs import Runs
 from headwater.outbox.schema import (
     CONTROL,
     SCHEMA,
@@ -27,16 +29,14 @@ from headwater.outbox.schema import (
     outbox_table,
     streamer_table,
 )
+from headwater.outbox.statements import Statements
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name
-from headwater.sql.schemas import HAS_VERSIONS, VERSION
 
 # Stream, tag, value; where a row of the batch has headers, or ids are asked for, also its headers
 # as they are stored, and its id.
 Row: TypeAlias = "tuple[str, str, bytes] | tuple[str, str, bytes, bytes | None, int]"
-# Ids without a gap between the first and the last of each, both included; ascending.
-Runs: TypeAlias = list[tuple[int, int]]
 
 # The drivers that the streamer speaks to; an engine on another gets a twin that uses these.
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
@@ -53,50 +53,6 @@ class Control(NamedTuple):
     claimed: str
 
 
-class Statements(NamedTuple):
-    """The SQL that is the same on every database but for its parameters and its clock."""
-
-    has_versions: str
-    version: str
-    has_headers: str
-    headed: str
-    control: str
-    mark: str
-    listed: str
-    claimed_ms: str
-    now_ms: str
-    staged: str
-    checkpoints: str
-
-
-def spell_statements(dialect: str, parameter: str, clock: str, row_bytes: str) -> Statements:
-    """Write the statements for one kind of database.
-
-    ``parameter`` stands for a parameter, ``clock`` reads the time in ms, and ``row_bytes`` is at
-    least the size of a row.
-    """
-    found = Statements(
-        has_versions=HAS_VERSIONS[dialect],
-        version=VERSION.replace(":package", "?"),
-        has_headers=HAS_VERSIONS[dialect].replace("headwater_schemas", headers_table.name),
-        headed="SELECT 1 FROM headwater_outbox_headers WHERE id BETWEEN ? AND ? LIMIT 1",
-        control="SELECT producer, batch, claimed FROM headwater_streamer WHERE name = ?",
-        mark=f"UPDATE headwater_streamer "
-        f"SET producer = ?, batch = ?, claimed = ?, claimed_ms = {clock} "
-        "WHERE name = ? AND producer = ? AND batch = ?",
-        listed=f"SELECT id, {row_bytes} FROM headwater_outbox ORDER BY id LIMIT ?",
-        claimed_ms="SELECT claimed_ms FROM headwater_streamer WHERE name = ?",
-        now_ms=f"SELECT {clock}",
-        # Each end by itself: SQLite finds only one of them in an index at a time.
-        staged="SELECT (SELECT count(*) FROM (SELECT 1 FROM headwater_outbox LIMIT ?) AS counted), "
-        "(SELECT max(id) FROM headwater_outbox) - (SELECT min(id) FROM headwater_outbox) + 1, "
-        "(SELECT staged_ms FROM headwater_outbox ORDER BY id LIMIT 1)",
-        checkpoints="SELECT consumer, stream, next_offset, updated_ms FROM headwater_checkpoints "
-        "ORDER BY 1, 2",
-    )
-    return Statements._make(text.replace("?", parameter) for text in found)
-
-
 class OutboxDatabase(ABC):
     """A connection on which the streamer works; one subclass for each kind of database.
 
@@ -107,6 +63,7 @@ class OutboxDatabase(ABC):
     statements: ClassVar[Statements]
     where: str = ""
     _has_headers: bool = False
+    _has_batches: bool = False
 
     def control(self) -> Control:
         """Read the control row. Raises NotCreated; FormatTooNew for tables of a newer release."""
@@ -135,6 +92,41 @@ class OutboxDatabase(ABC):
         if self._headed(runs):
             self.delete_headers(runs)
         self.delete(runs)
+
+    def note_batch(self, line: StreamedBatch) -> None:
+        """Write a line of the ledger, with the times of its rows, which are still there."""
+        if self._keeps_batches():
+            own = (CONTROL, line.first_id, line.last_id, line.stream)
+            self.change(self.statements.note_batch, *line[:8], *own)
+
+    def prune_batches(self, up_to: int) -> None:
+        """Remove the oldest lines of the ledger."""
+        if self._keeps_batches():
+            self.change(self.statements.prune_batches, up_to)
+
+    def batch_of_offset(self, stream: str, offset: int) -> StreamedBatch | None:
+        """Return the batch that brought a message; None when the ledger does not have it."""
+        if not self._keeps_batches():
+            return None
+        found = self.fetch(self.statements.batch_of_offset, stream, offset, offset)
+        return StreamedBatch(*found[0]) if found else None
+
+    def batches_of_row(self, row: int) -> list[StreamedBatch]:
+        """Return the batches that may have brought a row, the newest first."""
+        if not self._keeps_batches():
+            return []
+        return [StreamedBatch(*one) for one in self.fetch(self.statements.batches_of_row, row, row)]
+
+    def staged_row(self, row: int) -> StagedRow | None:
+        """Return a row that is in the outbox still."""
+        found = self.fetch(self.statements.staged_row, row)
+        return StagedRow(*found[0]) if found else None
+
+    def _keeps_batches(self) -> bool:
+        # An older release may have created the tables, and this one adds to them at any time.
+        if not self._has_batches:
+            self._has_batches = bool(self.fetch(self.statements.has_batches))
+        return self._has_batches
 
     def _headed(self, runs: Runs) -> bool:
         """Return whether rows between the first and the last have headers."""

@@ -18,6 +18,7 @@ from headwater.headers import Carried, GivenHeaders, encode_headers
 from headwater.log.aio_stream import AsyncStream
 from headwater.log.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES, check_name
 from headwater.log.stream import Stream
+from headwater.outbox.batches import StagedRow, StreamedBatch
 from headwater.outbox.database import open_database
 from headwater.outbox.plan import AnyStream
 from headwater.outbox.schema import SCHEMA, check_dialect, outbox_table
@@ -169,6 +170,25 @@ class Outbox(Generic[E]):
         """Return how much is staged, since when, and who streams it; blocks for a moment."""
         with open_database(self.engine) as database:
             return read_status(database)
+
+    def batch_of(self, stream: str, offset: int) -> StreamedBatch | None:
+        """Return the batch that brought a message to the log; blocks for a moment.
+
+        None when it came another way, or when it is not among the newest 10,000 batches.
+        """
+        with open_database(self.engine) as database:
+            return database.batch_of_offset(stream, offset)
+
+    def find_row(self, row: int) -> StagedRow | StreamedBatch | None:
+        """Return where a row is: in the outbox still, or in the log by which batch; else None.
+
+        ``offset_of(row)`` of the batch is the offset of its message. Blocks for a moment.
+        """
+        with open_database(self.engine) as database:
+            if (staged := database.staged_row(row)) is not None:
+                return staged
+            found = database.batches_of_row(row)
+        return next((one for one in found if one.offset_of(row) is not None), None)
 
     def _row(self, stream: AnyStream, tag: str, value: Any) -> Row:
         if isinstance(stream, Stream | AsyncStream):

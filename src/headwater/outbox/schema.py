@@ -48,6 +48,22 @@ streamer_table = Table(
     Column("claimed_ms", BigInteger, nullable=False),
 )
 
+batches_table = Table(
+    "headwater_batches",
+    metadata,
+    Column("batch", BigInteger, primary_key=True),
+    Column("stream", Text, primary_key=True),
+    Column("producer", Text, nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("first_id", BigInteger, nullable=False),
+    Column("last_id", BigInteger, nullable=False),
+    Column("ids", Text, nullable=False),
+    Column("staged_first_ms", BigInteger),
+    Column("staged_last_ms", BigInteger),
+    Column("claimed_ms", BigInteger, nullable=False),
+)
+
 checkpoints_table = Table(
     "headwater_checkpoints",
     metadata,

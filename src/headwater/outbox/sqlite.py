@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headwater.outbox.database import OutboxDatabase, Row, Runs, spell_statements
+from headwater.outbox.database import OutboxDatabase, Row
+from headwater.outbox.runs import Runs
+from headwater.outbox.statements import spell_statements
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 # A character has four bytes at most.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwater.outbox.runs import count_ids, read_runs
+
 if TYPE_CHECKING:
     from headwater.outbox.database import OutboxDatabase
 
@@ -43,9 +45,6 @@ class Status:
 
 def read_status(database: OutboxDatabase) -> Status:
     """Read the state of an outbox; costs the same however much is in it."""
-    # It needs the extra `sql`; who only shows what was read does without.
-    from headwater.outbox.claims import count_ids, read_runs
-
     count, span, oldest = database.staged(_COUNTED)
     exact = count < _COUNTED
     now = database.now_ms()

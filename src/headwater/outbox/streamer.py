@@ -34,6 +34,7 @@ from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import check_count
 from headwater.log.retention import PRODUCER_MS
+from headwater.outbox.batches import AppendedPart
 from headwater.outbox.claims import ID_HEADER, ClaimedBatch, Claims, LostLead, Steps
 from headwater.outbox.database import ConnectionSource, OutboxDatabase
 from headwater.outbox.outages import DatabaseOutage, is_passing
@@ -190,7 +191,7 @@ class Streamer:
         self._steps("leading")
         database.watch()
         claims = self._claims(database)
-        self._append(claims.unfinished())
+        claims.appended(self._append(claims.unfinished()))
         with ThreadPoolExecutor(1, "headwater-append") as appender:
             while True:
                 batch = claims.next(more=not self._stop.is_set())
@@ -199,7 +200,7 @@ class Streamer:
                     # While the store takes one batch, the database reads the next.
                     appended = appender.submit(self._append, batch)
                     claims.read_ahead()
-                    appended.result()
+                    claims.appended(appended.result())
                 elif self._stop.is_set():
                     return
                 else:
@@ -210,7 +211,7 @@ class Streamer:
         batch = claims.unfinished()
         if batch is None or not batch.rows:
             batch = claims.next()
-        self._append(batch)
+        claims.appended(self._append(batch))
         claims.next(more=False)
         return len(batch.rows) if batch else 0
 
@@ -225,14 +226,16 @@ class Streamer:
             )
         return claims
 
-    def _append(self, batch: ClaimedBatch | None) -> None:
-        """Append a batch to its streams; a repeat is deduplicated by the log."""
+    def _append(self, batch: ClaimedBatch | None) -> list[AppendedPart]:
+        """Append a batch to its streams, and return where; a repeat is deduplicated by the log."""
+        parts: list[AppendedPart] = []
         if batch is None:
-            return
-        for name, tags, values, headers in _by_stream(batch):
+            return parts
+        for name, tags, values, headers, places in _by_stream(batch):
             observation = observe("streamer.batch", name)
             try:
-                self._append_to(name, tags, values, headers, batch)
+                offsets = self._append_to(name, tags, values, headers, batch)
+                parts.append(AppendedPart(name, offsets, places))
             except BaseException as error:
                 if observation is not None:
                     observation.end(self._outcome(error), error)
@@ -243,6 +246,7 @@ class Streamer:
             self._steps(f"appended:{name}")
         self._rows += len(batch.rows)
         self._batches += 1
+        return parts
 
     def _append_to(
         self,
@@ -251,16 +255,17 @@ class Streamer:
         values: Sequence[bytes],
         headers: Sequence[bytes] | None,
         batch: ClaimedBatch,
-    ) -> None:
+    ) -> range:
         try:
             handle = StreamHandle(name, self._registered)
             entries = node.batch_of(tags, values, headers=headers)
             append = writing.append(handle, entries, None, batch.producer, batch.number)
-            self._hw.store.run(append, _PATIENCE_S)
+            return self._hw.store.run(append, _PATIENCE_S)
         except StaleSequence:
             # The log has later batches of that producer, so it has this one: a producer claims a
             # batch only when the one before is in the log.
             log.info("batch %d of %s is in the log already", batch.number, batch.producer)
+            return range(0)
         except OutcomeUnknown as error:
             # Whether it happened need not be known: it will be repeated.
             why = str(error.__cause__ or "the connection broke")
@@ -280,20 +285,23 @@ class Streamer:
         outage.over()
 
 
-_Columns: TypeAlias = "tuple[str, Sequence[str], Sequence[bytes], Sequence[bytes] | None]"
+_Columns: TypeAlias = (
+    "tuple[str, Sequence[str], Sequence[bytes], Sequence[bytes] | None, Sequence[int] | None]"
+)
 
 
 def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
     """Group rows by stream, in the order of each stream's first row; rows keep their order.
 
-    Returns the stream, tags, values and, in a batch in which a row has some, headers of each.
+    Returns the stream, tags, values and, in a batch in which a row has some, headers of each; then
+    the places of these rows in the batch, None for all of it.
     """
     if not batch.rows:
         return
     streams, tags, values, *more = zip(*batch.rows, strict=True)
     stored = _headers(*more, has_ids=batch.has_ids) if more else None
     if streams.count(streams[0]) == len(streams):
-        yield streams[0], tags, values, stored
+        yield streams[0], tags, values, stored, None
         return
     places: dict[str, list[int]] = {}
     for place, stream in enumerate(streams):
@@ -304,6 +312,7 @@ def _by_stream(batch: ClaimedBatch) -> Iterator[_Columns]:
             [tags[place] for place in some],
             [values[place] for place in some],
             None if stored is None else [stored[place] for place in some],
+            some,
         )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headwater.store.call import Argument, Call, Operation
+
+# Where archives lie: the name of the archiver as a reader -> the place, without its secrets.
+ARCHIVES: Final = "hw:{archives}"
 
 
 class StoredNote(NamedTuple):

@@ -9,6 +9,7 @@ import headwater.cli.stream.letters as letters
 import headwater.cli.stream.messages as messages
 import headwater.cli.stream.replaying as replaying
 import headwater.cli.stream.searching as searching
+import headwater.cli.stream.tracing as tracing
 import headwater.cli.stream.upkeep as upkeep
 
 app = typer.Typer(no_args_is_help=True, help="Write, read and look after streams.")
@@ -16,6 +17,7 @@ app.command("list")(upkeep.list_streams)
 app.command("write")(messages.write)
 app.command("read")(messages.read)
 app.command("search")(searching.search)
+app.command("trace")(tracing.trace)
 app.command("replay")(replaying.replay)
 app.command("tail")(messages.tail)
 app.command("info")(upkeep.info)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from headwater.client import Headwater
+    from headwater.outbox.batches import StagedRow, StreamedBatch
     from headwater.outbox.consumer_loop import Consumer
     from headwater.outbox.outbox import Outbox
     from headwater.outbox.status import Status
@@ -52,6 +53,14 @@ class ServedDatabase:
     async def status(self) -> Status:
         """Return how the outbox stands, and where the consumers are."""
         return await asyncio.to_thread(self._outbox.status)
+
+    async def batch_of(self, stream: str, offset: int) -> StreamedBatch | None:
+        """Return the batch that brought a message; None when the ledger does not have it."""
+        return await asyncio.to_thread(self._outbox.batch_of, stream, offset)
+
+    async def find_row(self, row: int) -> StagedRow | StreamedBatch | None:
+        """Return where a row of the outbox is."""
+        return await asyncio.to_thread(self._outbox.find_row, row)
 
     async def change_consumer(
         self, name: str, stream: str | None, change: Callable[[Consumer, Headwater], T]

@@ -22,6 +22,7 @@ from headwater.serve.api.timed_jobs import TIMED_JOB_ROUTES
 from headwater.serve.api.timelines import TIMELINE_ROUTES
 from headwater.serve.api.topic_groups import TOPIC_GROUP_ROUTES
 from headwater.serve.api.topics import TOPIC_ROUTES
+from headwater.serve.api.traces import TRACE_ROUTES
 
 ROUTES: Final = (
     *STORE_ROUTES,
@@ -42,4 +43,5 @@ ROUTES: Final = (
     *TIMELINE_ROUTES,
     *OUTBOX_ROUTES,
     *QUERY_ROUTES,
+    *TRACE_ROUTES,
 )

@@ -19,14 +19,20 @@ from typing import TypeAlias
 from headwater.client import Headwater
 from headwater.log.extents import Extent
 from headwater.spark.archives.manifest import Archive, Manifest
+from headwater.spark.archives.place import safe_place
 from headwater.spark.archives.writing import WrittenRange, write_range
 from headwater.spark.engine.connections import client
 from headwater.spark.log.target import StreamOrTopic
 from headwater.spark.log.task_ranges import OffsetRange, split
+from headwater.store.notes import ARCHIVES, keep_notes
 
 WriteRange: TypeAlias = "Callable[[OffsetRange], WrittenRange]"
 # Calls a function for each range, perhaps for many at once, and returns the results in their order.
 Do: TypeAlias = "Callable[[WriteRange, Sequence[OffsetRange]], list[WrittenRange]]"
+
+
+# So many places of archives are noted in a store.
+_PLACES = 1000
 
 
 def reader_name(place: str) -> str:
@@ -63,6 +69,9 @@ class StreamArchiver:
     def register(self, hw: Headwater) -> None:
         """Register what this archiver needs next with the log."""
         hw.stream(self.archive.stream).register_reader(self.reader, self.manifest.last + 1)
+        # By this a message is traced to its file; a place is noted without its secrets.
+        where = {self.reader: safe_place(self.archive.place)}
+        hw.store.run(keep_notes(ARCHIVES, where, most=_PLACES, replace=True))
 
     def commit(self, hw: Headwater, written: Sequence[WrittenRange]) -> None:
         """Make the next version of the manifest, with what was missing before and what is new."""

@@ -26,6 +26,7 @@ log = logging.getLogger("headwater.serve.console")
 # So many of a kind are shown, the best first.
 _SHOWN: Final = 25
 _MOST_CHARS: Final = 200
+_ROW: Final = re.compile(r"(?:row|outbox)[ #:]*([\d,]{1,20})", re.IGNORECASE)
 _PLACE: Final = re.compile(r"(.+)@([\d,]{1,20})")
 
 
@@ -50,6 +51,8 @@ async def show_search(call: PageCall) -> Context:
     asked = call.query.get("q", "").strip()[:_MOST_CHARS]
     if not asked:
         return {"sought": asked, "found": [], "outbox": call.served.database is not None}
+    if (row := _ROW.fullmatch(asked)) is not None and call.served.database is not None:
+        return {"see": f"/outbox/rows/{row[1].replace(',', '')}"}
     if (link := await _place(call, asked)) is not None:
         return {"see": link}
     found, exact = [], []
@@ -115,7 +118,10 @@ async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
         try:
             status = await call.served.database.status()
             consumers = sorted({(one.consumer, one.stream) for one in status.checkpoints})
-            yield "SQL consumers", [Hit(name, "/outbox", stream) for name, stream in consumers]
+            yield (
+                "SQL consumers",
+                [Hit(name, f"/consumers/{part(name)}", stream) for name, stream in consumers],
+            )
         except HeadwaterError as error:
             log.warning("a search is without consumers: %s", error)
     queries = await call.hw.store.run(query_statuses())

@@ -15,7 +15,7 @@ from headwater.serve.console.pages.consumers import show_consumer, show_consumer
 from headwater.serve.console.pages.groups import show_group
 from headwater.serve.console.pages.letters import show_dead
 from headwater.serve.console.pages.lists import show_channel, show_ick, show_lists
-from headwater.serve.console.pages.messages import show_message
+from headwater.serve.console.pages.messages import show_message, show_row
 from headwater.serve.console.pages.overview import show_overview
 from headwater.serve.console.pages.pipelines import (
     show_outbox,
@@ -88,6 +88,7 @@ PAGES: Final = (
     ConsolePage("/outbox", show_outbox, "outbox.html", "Outbox"),
     ConsolePage("/consumers", show_consumers, "consumers.html", "Consumers"),
     ConsolePage("/consumers/{consumer}", show_consumer, "consumer.html", "Consumers"),
+    ConsolePage("/outbox/rows/{row}", show_row, "row.html", "Outbox"),
     ConsolePage("/spark", show_spark, "spark.html", "Spark"),
     ConsolePage("/processes", show_processes, "processes.html", "Processes"),
     ConsolePage("/timed", show_timed, "timed.html", "Timed jobs"),

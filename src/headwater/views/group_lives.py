@@ -1,0 +1,31 @@
+"""What became of one message in a group, out of the ranges of its ruler."""
+
+from __future__ import annotations
+
+from headwater.failures import LastFailure
+from headwater.log.ruler import GroupRuler
+
+
+def life_in_group(
+    ruler: GroupRuler, failure: LastFailure | None, offset: int, now_ms: int
+) -> tuple[str, str, int | None]:
+    """Return the state of a message, in words, and when it was first delivered, if known."""
+    why = f": {failure.cause}" if failure and failure.cause else ""
+    first_ms = failure.delivered_ms if failure else None
+    for dead in ruler.dead:
+        if dead.first <= offset <= dead.last:
+            text = f"dead after {dead.attempt} attempts{why or ': no error was reported'}"
+            return "dead", text, first_ms
+    if any(low <= offset <= high for low, high in ruler.gaps):
+        return "missed", "missed: it was evicted before the group read it", None
+    for one in ruler.pending:
+        if one.first <= offset <= one.last:
+            due = one.due_ms <= now_ms
+            when = "now" if due else f"in {(one.due_ms - now_ms) / 1000:,.1f} s"
+            text = f"pending, attempt {one.attempt}, redelivered {when}; which member holds it is "
+            text += f"not kept{why and '; last error' + why}"
+            return ("due" if due else f"pending-{min(one.attempt, 3)}"), text, first_ms
+    if offset >= ruler.next:
+        before = offset - ruler.next
+        return "new", f"not handed out yet; {before:,} messages are before it", None
+    return "done", "done; when is not kept", None
