@@ -15,7 +15,14 @@ from headwater.errors import HeadwaterError
 from headwater.log.handles import StreamHandle, list_topics
 from headwater.log.reading import info as stream_info
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import channel_link, group_link, part, queue_link, stream_link
+from headwater.serve.console.links import (
+    channel_link,
+    consumer_link,
+    group_link,
+    part,
+    queue_link,
+    stream_link,
+)
 from headwater.serve.console.pages.sampled import sampled
 from headwater.serve.tokens import Scope
 from headwater.spark.queries.status import query_statuses
@@ -120,7 +127,7 @@ async def _outside(call: PageCall) -> AsyncIterator[tuple[str, Iterable[Hit]]]:
             consumers = sorted({(one.consumer, one.stream) for one in status.checkpoints})
             yield (
                 "SQL consumers",
-                [Hit(name, f"/consumers/{part(name)}", stream) for name, stream in consumers],
+                [Hit(name, consumer_link(name), stream) for name, stream in consumers],
             )
         except HeadwaterError as error:
             log.warning("a search is without consumers: %s", error)
