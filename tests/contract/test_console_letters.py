@@ -220,3 +220,72 @@ def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, d
     assert send(browser, "/console/act", do="letters-stop", job=job["job"]).status == 303
     assert job_of(browser, job["job"])["state"] == "stopped"
     assert dead.left == (6, 4)
+
+
+def test_a_list_that_is_too_long_for_one_look_goes_on_to_every_letter(
+    browser: ApiClient, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.serve.console.pages.letters.LOOKED_AT", 4)
+    monkeypatch.setattr("headwater.serve.console.pages.letters._SECONDS", 0.0)
+    found: list[str] = []
+    link = "?" + urlencode({"error": "late"})
+    while link:
+        page = text_of(browser.get("/console/dead" + link))
+        found += re.findall(rf'value="([gq]:{dead.name}[^"]*)"', page)
+        # What is not a letter is in the list of places.
+        found = [one for one in found if "#" in one]
+        goes_on = re.search(r'href="/console/dead(\?[^"]*)">Go on', page)
+        assert not goes_on or "streams and queues" in page
+        link = goes_on.group(1) if goes_on else ""
+    ids = [item.id for item in dead.queue.dead() if item.cause and "late" in str(item.cause)]
+    expected = [f"g:{dead.name}/mail#{origin}" for origin in (1, 3, 5)]
+    assert sorted(found) == sorted(expected + [f"q:{dead.name}#{one}" for one in ids])
+    assert browser.get("/console/dead?go=x").status == 400
+    assert browser.get(f"/console/dead?go=s/{dead.name}/mail/x").status == 400
+    assert browser.get("/console/dead?go=s/a/gone/7").status == 200
+
+
+def test_a_job_everywhere_reaches_what_no_page_has_looked_at(
+    browser: ApiClient, hw: Headwater, dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = f"only {dead.name}"
+    held = dead.queue.push_many([b"x", b"y"]) and dead.queue.pop(2, ack_ms=60_000)
+    dead.queue.bury(*held, error=word)
+    other = hw.stream(f"{dead.name}-other")
+    other.write("t", b"v")
+    group = other.group("late", dead_letters=True)
+    group.bury(*group.read(1, ack_ms=60_000), error=word)
+    monkeypatch.setattr("headwater.serve.console.actions.letters._COUNTED", 1)
+    monkeypatch.setattr("headwater.serve.console.actions.letters._COUNTED_S", 0.0)
+    fields = {"do": "letters", "action": "redrive", "which": "all", "error": word}
+    bill = text_of(browser.get("/console/act?" + urlencode(fields)))
+    for words in ("at least", "streams and queues were looked at", '"everywhere": true'):
+        assert words in bill
+    body = {"action": "redrive", "everywhere": True, "matching": {"error": word}}
+    begun = browser.post(JOBS, body)
+    assert begun.status == 202
+    done = ended(browser, begun.body["job"])
+    assert (done["state"], done["done"], done["everywhere"]) == ("done", 3, True)
+    assert dead.left == (6, 4)
+    assert browser.post(JOBS, body | {"places": dead.places}).status == 400
+
+
+def test_a_bill_whose_counts_have_changed_does_nothing_and_shows_the_new_one(
+    server: ApiServer, dead: Dead
+) -> None:
+    one, other = server.client(), server.client()
+    asked = {"do": "purge", "queue": dead.name}
+    bill = text_of(one.get("/console/act?" + urlencode(asked)))
+    agreed = re.findall(r'name="agreed" value="([^"]+)"', bill)[0]
+    pushed = {"do": "push", "queue": dead.name, "value": "x"}
+    assert send(other, "/console/act", **pushed).status == 303
+    form = urlencode(asked | {"agreed": agreed}).encode()
+    media = "application/x-www-form-urlencoded"
+    refused = one.ask("POST", "/console/act", form, media=media)
+    assert refused.status == 409
+    assert "drops 5 messages" in text_of(refused)
+    assert (dead.queue.stats().dead, dead.queue.stats().ready) == (4, 1)
+    agreed = re.findall(r'name="agreed" value="([^"]+)"', text_of(refused))[0]
+    form = urlencode(asked | {"agreed": agreed}).encode()
+    assert one.ask("POST", "/console/act", form, media=media).status == 303
+    assert dead.queue.stats().dead == 0

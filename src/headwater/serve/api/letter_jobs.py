@@ -8,11 +8,15 @@ process that was killed may be missing in the count of what was done.
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from headwater.errors import InvalidInput
+from headwater.failures import ALL_LETTERS
 from headwater.serve.api.calls import ApiCall
 from headwater.serve.api.letters import MatchingBody, letter_filter
 from headwater.serve.api.routes import Route
@@ -35,11 +39,13 @@ class LetterJobBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is done to which letters: from when on, and how many a second at most.
 
     Letters fit ``matching``, unless their place names them. Those that come into being after the
-    job has begun are left alone.
+    job has begun are left alone. ``everywhere`` stands for all groups and queues that the token may
+    administer; its places are then empty.
     """
 
     action: Literal["redrive", "discard"]
-    places: Annotated[list[LetterPlace], Meta(min_length=1, max_length=1000)]
+    places: Annotated[list[LetterPlace], Meta(max_length=1000)] = []
+    everywhere: bool = False
     matching: MatchingBody = msgspec.field(default_factory=MatchingBody)
     rate_per_s: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     delay_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
@@ -54,6 +60,7 @@ class StopJobBody(msgspec.Struct, forbid_unknown_fields=True):
 class LetterJobView(View, frozen=True, kw_only=True):
     """A job: how far it is, and how it ended.
 
+    With ``everywhere``, it concerns all that its ``who`` may administer, and ``total`` is 0.
     ``places`` are shown without the letters that were named there; ``total`` is how many those
     were, or how many dead letters lay in its places when it was asked for. ``gone`` are letters
     that had to stay: the stream no longer holds their messages. ``begins_ms`` is when it begins.
@@ -65,6 +72,7 @@ class LetterJobView(View, frozen=True, kw_only=True):
     action: Literal["redrive", "discard"]
     who: str
     places: list[LetterPlace]
+    everywhere: bool = False
     matching: MatchingBody
     rate_per_s: int | None
     begins_ms: int
@@ -98,6 +106,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
     body: LetterJobBody
     begins_ms: int
+    allowed: tuple[str, ...] = ()
 
 
 class LetterJobKind:
@@ -122,7 +131,14 @@ class LetterJobKind:
             return False
         job.note = msgspec.structs.replace(job.note, state="running")
         matching = letter_filter(body.matching)
-        work = LetterWork(self._hw, body.action, body.places, matching, body.rate_per_s)
+        everywhere = None
+        if body.everywhere:
+            # What comes into being after it has begun is left alone, wherever it lies.
+            before_ms = min(body.matching.before_ms or asked.begins_ms, asked.begins_ms)
+            matching = replace(matching or ALL_LETTERS, before_ms=before_ms)
+            grant = Grant("job", {Scope.ADMIN: asked.allowed})
+            everywhere = partial(grant.allows, Scope.ADMIN)
+        work = LetterWork(self._hw, body.action, body.places, matching, body.rate_per_s, everywhere)
         while not job.ending and not work.is_done(job.note):
             job.note, rest_s = await work.step(job.note)
             await job.save()
@@ -142,7 +158,7 @@ class LetterJobs:
         found = [_shown(job) for job in await self._jobs.known(_KIND)]
         return sorted(found, key=lambda job: (job.over, -job.begins_ms))
 
-    async def start(self, who: str, body: LetterJobBody) -> LetterJobView:
+    async def start(self, grant: Grant, body: LetterJobBody) -> LetterJobView:
         """Begin a job; raises Refused, 429, when this process has too many, and UnknownGroup."""
         total = sum([await place.count(self._hw) for place in body.places])
         seconds, microseconds = (await self._hw.store.command("TIME"))[0]
@@ -152,14 +168,15 @@ class LetterJobs:
             job=secrets.token_hex(6),
             state=note.state,
             action=body.action,
-            who=who,
+            who=grant.holder,
+            everywhere=body.everywhere,
             places=[place.without_letters() for place in body.places],
             matching=body.matching,
             rate_per_s=body.rate_per_s,
             begins_ms=now_ms + body.delay_ms,
             total=total,
         )
-        asked = msgspec.json.encode(_Asked(body, view.begins_ms))
+        asked = msgspec.json.encode(_Asked(body, view.begins_ms, grant.patterns(Scope.ADMIN)))
         head = view.to_json()
         await self._jobs.start(NewJob(view.job, _KIND, head, asked, msgspec.json.encode(note)))
         return view
@@ -182,14 +199,17 @@ def _shown(job: NotedJob) -> LetterJobView:
     )
 
 
-def _allowed(grant: Grant, scope: Scope, job: LetterJobView) -> bool:
+def may_see(grant: Grant, scope: Scope, job: LetterJobView) -> bool:
+    """Return whether a token has a scope on all that a job concerns."""
+    if job.everywhere and job.who != grant.holder:
+        return grant.everywhere(scope)
     return all(grant.allows(scope, place.name) for place in job.places)
 
 
 async def list_letter_jobs(call: ApiCall) -> LetterJobsView:
     """Show jobs on dead letters that concern what the token may read, the newest first."""
     found = await call.served.letter_jobs.known()
-    return LetterJobsView(jobs=[job for job in found if _allowed(call.grant, Scope.READ, job)])
+    return LetterJobsView(jobs=[job for job in found if may_see(call.grant, Scope.READ, job)])
 
 
 async def start_letter_job(call: ApiCall) -> LetterJobView:
@@ -199,10 +219,12 @@ async def start_letter_job(call: ApiCall) -> LetterJobView:
     what it has done by then cannot be taken back. When its server ends, another process of the
     same store goes on with it, or the next one that starts.
     """
+    if bool(call.body.places) == call.body.everywhere:
+        raise InvalidInput("give places, or everywhere: true")
     for place in call.body.places:
         place.check()
         call.require(Scope.ADMIN, place.name)
-    return await call.served.letter_jobs.start(call.grant.holder, call.body)
+    return await call.served.letter_jobs.start(call.grant, call.body)
 
 
 async def _letters_now(call: ApiCall) -> LettersLeftView:
@@ -226,10 +248,12 @@ async def _job_now(call: ApiCall) -> LetterJobsView:
 async def stop_letter_job(call: ApiCall) -> LetterJobsView:
     """Stop a job on dead letters: one that waits does nothing, one that runs leaves the rest."""
     jobs, found = call.served.letter_jobs, (await _job_now(call)).jobs
-    if not found or not _allowed(call.grant, Scope.READ, found[0]):
+    if not found or not may_see(call.grant, Scope.READ, found[0]):
         raise Refused(404, "there is no such job; GET /v1/letters/jobs lists them")
     for place in found[0].places:
         call.require(Scope.ADMIN, place.name)
+    if not may_see(call.grant, Scope.ADMIN, found[0]):
+        raise Refused(403, "this job concerns the whole store; send a token for all names (*)")
     await jobs.stop(found[0])
     return await _job_now(call)
 

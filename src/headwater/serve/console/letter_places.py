@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from headwater.errors import InvalidInput
+from headwater.errors import InvalidInput, UnknownGroup
 from headwater.failures import Cause, LetterFilter
 from headwater.log import dead_letters
 from headwater.log.handles import GroupHandle, StreamHandle
-from headwater.log.types import DeadLetter
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import group_link, queue_link
-from headwater.views import overview
-
-# As many streams and queues are looked at.
-MOST: Final = 500
+from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
+from headwater.serve.tokens import Scope
 
 
 class Place(NamedTuple):
@@ -63,12 +60,19 @@ class Letter(NamedTuple):
     value: bytes
 
 
-class Looked(NamedTuple):
-    """Letters that fit, how many were looked at, and whether there are more."""
+class LettersSeen(NamedTuple):
+    """Letters that fit, out of some places, and how much was looked at for that.
+
+    ``holders`` of ``of`` streams and queues lie behind. ``go`` is where to go on, if anything is
+    left.
+    """
 
     letters: list[Letter]
+    places: list[Place]
     looked: int
-    more: bool
+    holders: int
+    of: int
+    go: str
 
 
 def place_of_key(key: str) -> Place:
@@ -80,22 +84,6 @@ def place_of_key(key: str) -> Place:
     if all(parts) and (kind, len(parts)) == ("q", 1):
         return Place(parts[0], "")
     raise InvalidInput(f"{key!r} names no place of dead letters; use a button of the console")
-
-
-async def find_places(call: PageCall) -> list[Place]:
-    """Return the groups and queues that have dead letters and may be seen, the most first."""
-    hw = call.hw
-    names = call.visible(await hw.streams())[:MOST]
-    streams = await hw.store.run(overview.some_streams(names))
-    places = [
-        Place(row.stream, row.group.name, row.group.dead)
-        for row in await hw.store.run(overview.groups_of(streams))
-        if row.group.dead
-    ]
-    queues = call.visible(await hw.queues())[:MOST]
-    found = await hw.store.run(overview.some_queues(queues))
-    places += [Place(one.name, "", one.dead) for one in found if one.dead]
-    return sorted(places, key=lambda place: -place.dead)
 
 
 def filter_of(call: PageCall) -> LetterFilter:
@@ -129,37 +117,95 @@ def _ms(call: PageCall, name: str) -> int | None:
 _PAGE: Final = 1000
 
 
-async def look_at(
-    call: PageCall, places: Iterable[Place], matching: LetterFilter, budget: int
-) -> Looked:
-    """Return the letters that fit, of as many as the budget allows, from the oldest of each on."""
+async def look_for(
+    call: PageCall, matching: LetterFilter, budget: int, seconds: float, go: str = ""
+) -> LettersSeen:
+    """Return letters that fit, of all places or of the chosen one, from where ``go`` says on.
+
+    It ends when it has looked at ``budget`` letters, or after so many seconds, and says where to go
+    on.
+    """
+    after, at = _read_cursor(go)
+    started = [] if not at else [Place(after.name, after.group)]
+    if chosen := call.query.get("place", ""):
+        place = place_of_key(chosen)
+        call.check(place.name)
+        place = place._replace(dead=await _dead(call, place))
+        seen = await _look_at_one(call, place, matching, budget, at)
+        go = _cursor(LetterHolder(*place).place, seen.at)
+        return LettersSeen(seen.letters, [place], seen.looked, 1, 1, go if seen.at else "")
+    sweep = LetterSweep(call.hw, lambda name: call.grant.allows(Scope.READ, name), after)
+    until = time.monotonic() + seconds
     letters: list[Letter] = []
-    looked, more = 0, False
-    for place in places:
-        room = budget - looked
-        if room <= 0:
-            return Looked(letters, looked, True)
-        found = await _look_at_one(call, place, matching, room)
-        letters += found.letters
-        looked += found.looked
-        more = more or found.more
-    return Looked(letters, looked, more)
+    places: list[Place] = []
+    looked, go = 0, ""
+    waiting = [place._replace(dead=await _dead(call, place)) for place in started]
+    while not go and (waiting or not sweep.over):
+        for place in waiting:
+            found = await _look_at_one(call, place, matching, budget - looked, at)
+            at = ""
+            letters, looked = letters + found.letters, looked + found.looked
+            places.append(place)
+            if found.at or looked >= budget or time.monotonic() > until:
+                go = _cursor(LetterHolder(*place).place, found.at)
+                break
+        else:
+            waiting = [Place(*one) for one in await sweep.more()] if not sweep.over else []
+            if not waiting and time.monotonic() > until and not sweep.over:
+                go = _cursor(sweep.reached, "")
+    return LettersSeen(letters, places, looked, sweep.looked, sweep.total, go)
 
 
-def _why(letter: DeadLetter) -> tuple[int, Cause | None]:
-    return letter.attempts, letter.cause
+async def _dead(call: PageCall, place: Place) -> int:
+    """Return how many letters lie in a place; one that is removed meanwhile has none."""
+    if place.group:
+        with suppress(UnknownGroup):
+            return (await call.hw.stream(place.name).group(place.group).info()).dead
+        return 0
+    return (await call.hw.queue(place.name).stats()).dead
 
 
-async def _look_at_one(call: PageCall, place: Place, matching: LetterFilter, budget: int) -> Looked:
+def _cursor(place: SweepPlace, at: str) -> str:
+    """Return where to go on as addresses spell it: in a place from ``at`` on, or behind it."""
+    return "/".join((*(quote(word, safe="") for word in place), quote(at, "", "latin-1")))
+
+
+def _read_cursor(text: str) -> tuple[SweepPlace, str]:
+    """Return where to go on; raises InvalidInput."""
+    if not text:
+        return SweepPlace(), ""
+    *words, at = text.split("/")
+    place = [unquote(word) for word in words]
+    if len(place) != 3 or place[0] not in ("s", "q") or not place[1]:
+        raise InvalidInput(f"{text!r} is no place to go on from; use a link of the console")
+    return SweepPlace(*place), unquote(at, "latin-1")
+
+
+class _SeenInPlace(NamedTuple):
+    """Letters of one place that fit; ``at`` is where to go on in it, empty at its end."""
+
+    letters: list[Letter]
+    looked: int
+    at: str
+
+
+async def _look_at_one(
+    call: PageCall, place: Place, matching: LetterFilter, budget: int, begin: str
+) -> _SeenInPlace:
     letters: list[Letter] = []
-    looked, at, after = 0, 0, b""
+    if place.group and begin and not begin.isdecimal():
+        raise InvalidInput(f"{begin!r} is no place to go on from; use a link of the console")
+    looked, at, after = 0, int(begin or 0) if place.group else 0, begin.encode("latin-1", "replace")
     run = call.hw.store.run
     group = GroupHandle(StreamHandle(place.name, set()), place.group or "-", "console")
     queue = QueueHandle(place.name, set(), "console")
     while looked < budget:
         count = min(budget - looked, _PAGE)
         if place.group:
-            page = await run(dead_letters.dead_page(group, at, count))
+            try:
+                page = await run(dead_letters.dead_page(group, at, count))
+            except UnknownGroup:
+                return _SeenInPlace(letters, looked, "")
             looked, at = looked + len(page.letters), page.place
             letters += [
                 Letter(
@@ -174,7 +220,7 @@ async def _look_at_one(call: PageCall, place: Place, matching: LetterFilter, bud
                 for one in dead_letters.fitting(page.letters, matching)
             ]
             if at < 0:
-                return Looked(letters, looked, False)
+                return _SeenInPlace(letters, looked, "")
         else:
             found = await run(queue_letters.dead_page(queue, after, count))
             looked, after = looked + len(found.letters), found.place
@@ -183,5 +229,5 @@ async def _look_at_one(call: PageCall, place: Place, matching: LetterFilter, bud
                 for one in queue_letters.fitting(found.letters, matching)
             ]
             if not after:
-                return Looked(letters, looked, False)
-    return Looked(letters, looked, True)
+                return _SeenInPlace(letters, looked, "")
+    return _SeenInPlace(letters, looked, str(at) if place.group else after.decode("latin-1"))

@@ -270,7 +270,7 @@ class Console:
             why = "this server is read-only" if call.read_only else "your token does not allow it"
             raise Refused(403, f"{action.title}: {why}")
         root = request.root + HOME
-        changed = agreed not in (None, action.agreement)
+        changed = agreed is not None and not action.is_agreed(agreed)
         if asks or changed:
             back, curl = root + action.back, action.curl(call.address)
             shown = {"action": action, "back": back, "curl": curl, "changed": changed}

@@ -7,7 +7,7 @@ letter, behind the end that was noted when the job came to that place: it is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -23,6 +23,7 @@ from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.api.groups import GivenOffsets, RangeOfOffsets
 from headwater.serve.jobs.engine import JobNote
+from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
@@ -81,7 +82,11 @@ class LetterPlace(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
 
 
 class LetterNote(JobNote, frozen=True, kw_only=True):
-    """How far a job on dead letters is: which place, from where on, up to where."""
+    """How far a job on dead letters is: which place, from where on, up to where.
+
+    A job on all groups and queues has its place in ``found``, and ``after`` is the last one before
+    it in the order of a sweep.
+    """
 
     state: Literal["waiting", "running", "done", "stopped", "failed"]
     looked: int = 0
@@ -90,10 +95,16 @@ class LetterNote(JobNote, frozen=True, kw_only=True):
     place: int = 0
     at: int | str | None = None
     end: int | None = None
+    found: LetterPlace | None = None
+    after: SweepPlace = SweepPlace()
+    over: bool = False
 
 
 class LetterWork:
-    """What is left to do of a job; ``note`` says from where on."""
+    """What is left to do of a job; its note says from where on.
+
+    With ``everywhere``, its places are all groups and queues whose names are allowed.
+    """
 
     def __init__(
         self,
@@ -102,8 +113,12 @@ class LetterWork:
         places: list[LetterPlace],
         matching: LetterFilter | None,
         rate_per_s: int | None,
+        everywhere: Callable[[str], bool] | None = None,
     ) -> None:
         self._hw = hw
+        self._everywhere = everywhere
+        self._sweep: LetterSweep | None = None
+        self._holders: list[LetterHolder] = []
         self._action = action
         self._places = places
         self._matching = matching or ALL_LETTERS
@@ -112,11 +127,13 @@ class LetterWork:
 
     def is_done(self, note: LetterNote) -> bool:
         """Return whether nothing is left."""
-        return note.place >= len(self._places)
+        return note.over if self._everywhere else note.place >= len(self._places)
 
     async def step(self, note: LetterNote) -> tuple[LetterNote, float]:
         """Do a part of the work; returns how far it is then, and how many seconds to wait."""
-        place = self._places[note.place]
+        if self._everywhere is not None and note.found is None:
+            return await self._find_place(note, self._everywhere), 0.0
+        place = note.found or self._places[note.place]
         if note.end is None:
             # It is noted before anything is moved.
             return _changed(note, end=await self._end_of(place)), 0.0
@@ -127,6 +144,18 @@ class LetterWork:
         else:
             after, fitted = await self._group_step(place, note, note.end)
         return after, fitted / self._rate if self._rate else 0.0
+
+    async def _find_place(self, note: LetterNote, allowed: Callable[[str], bool]) -> LetterNote:
+        """Return the note with the next place that has letters, or with how far it has looked."""
+        if self._sweep is None:
+            self._sweep = LetterSweep(self._hw, allowed, note.after)
+        if not self._holders:
+            self._holders = await self._sweep.more()
+        if not self._holders:
+            return _changed(note, after=self._sweep.reached, over=self._sweep.over)
+        name, group, _ = holder = self._holders.pop(0)
+        place = LetterPlace(stream=name, group=group) if group else LetterPlace(queue=name)
+        return _changed(note, after=holder.place, found=place)
 
     async def _end_of(self, place: LetterPlace) -> int:
         """Return where the letters of a place end now."""
@@ -191,7 +220,7 @@ def _changed(note: LetterNote, **words: Any) -> LetterNote:
 
 
 def _next_place(note: LetterNote) -> LetterNote:
-    return _changed(note, place=note.place + 1, at=None, end=None)
+    return _changed(note, place=note.place + 1, at=None, end=None, found=None)
 
 
 def _counted(note: LetterNote, looked: int, done: int, gone: int) -> LetterNote:

@@ -21,7 +21,8 @@ class Action(NamedTuple):
     """A change that is ready to be made.
 
     ``bill`` are sentences that say what it will do, with counts. ``name`` is the object that the
-    scope is needed on; ``back`` the page from which it was asked for.
+    scope is needed on; ``back`` the page from which it was asked for. ``counts`` are the numbers of
+    the bill that matter: how much would be changed.
     """
 
     title: str
@@ -35,12 +36,29 @@ class Action(NamedTuple):
     python: str
     back: str
     careful: bool = False
+    counts: tuple[int, ...] = ()
 
     @property
     def agreement(self) -> str:
-        """What a button agrees to: the request, and nothing else, however the store has changed."""
+        """What a button agrees to: the request, and how much it was said to change."""
         asked = json.dumps([self.method, self.path, self.body], sort_keys=True)
-        return sha256(asked.encode()).hexdigest()[:16]
+        return ".".join([sha256(asked.encode()).hexdigest()[:16], *map(str, self.counts)])
+
+    def is_agreed(self, agreed: str) -> bool:
+        """Return whether what was agreed to is still what would happen.
+
+        A count may differ by a tenth, and by a hundred where nothing is lost by it: traffic goes on
+        while somebody reads a bill.
+        """
+        request, *before = agreed.split(".")
+        now, *_ = self.agreement.split(".")
+        if request != now or len(before) != len(self.counts):
+            return False
+        least = 0 if self.careful else 100
+        return all(
+            old.isdecimal() and abs(new - int(old[:20])) <= max(int(old[:20]) // 10, least)
+            for old, new in zip(before, self.counts, strict=True)
+        )
 
     def curl(self, address: str) -> str:
         """Return the same as a request of HTTP to a server."""

@@ -60,6 +60,7 @@ async def seek(call: PageCall) -> Action:
         cli=cli_words("stream", "seek", stream, group, to),
         python=f"hw.stream({stream!r}).group({group!r}).seek({to!r})",
         back=group_link(stream, group),
+        counts=(again, skipped),
     )
 
 
@@ -139,6 +140,7 @@ async def settle_pending(call: PageCall) -> Action:
         f"{'ack' if skips else 'nack'}(({first}, {last}))",
         back=group_link(stream, group),
         careful=skips,
+        counts=(held,),
     )
 
 
@@ -161,4 +163,5 @@ async def remove(call: PageCall) -> Action:
         python=f"hw.stream({stream!r}).group({group!r}).remove()",
         back=stream_link(stream),
         careful=True,
+        counts=(facts.pending, facts.dead),
     )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater.errors import InvalidInput
 from headwater.failures import LetterFilter
 from headwater.serve.console.actions.action import Action, cli_words, given
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.letter_places import (
-    Looked,
     Place,
     filter_of,
-    find_places,
-    look_at,
+    look_for,
     place_of_key,
 )
 from headwater.serve.console.render import number
@@ -26,6 +24,10 @@ from headwater.serve.tokens import Scope
 GRACE_MS: Final = 30_000
 # So many letters are looked at to count those that match.
 _COUNTED: Final = 20_000
+# ... and for so long at most.
+_COUNTED_S: Final = 1.0
+# What a request names at most.
+_MOST_PLACES: Final = 1000
 _FORMS: Final = 5
 
 
@@ -43,42 +45,51 @@ async def move_letters(call: PageCall) -> Action:
     if call.query.get("which") == "some" and not named:
         raise InvalidInput("no letter is ticked; go back and tick some, or choose all that match")
     if named:
-        places = list(named)
-        counts = {place: len(ids) for place, ids in named.items()}
-        at_least = False
+        found = _Meant({place: len(ids) for place, ids in named.items()})
     else:
-        places, counts, at_least = await _matched(call, matching)
-    if not places:
+        found = await _matched(call, matching)
+    places = sorted(found.counts, key=lambda place: place.key)
+    if not places and not found.rest:
         raise InvalidInput("no dead letter matches; there is nothing to do")
-    places.sort(key=lambda place: place.key)
     for place in places:
         if not call.may(Scope.ADMIN, place.name):
             raise Refused(403, f"you may not change the dead letters of {place.words}")
     rate = call.number("rate")
-    body: dict[str, Any] = {
-        "action": word,
-        "places": [_place_body(place, named.get(place)) for place in places],
-        "delay_ms": GRACE_MS,
-    }
+    body: dict[str, Any] = {"action": word, "delay_ms": GRACE_MS}
+    if found.everywhere:
+        body["everywhere"] = True
+    else:
+        body["places"] = [_place_body(place, named.get(place)) for place in places]
     if not named and matching != LetterFilter():
         body["matching"] = _spelled(matching)
     if rate:
         body["rate_per_s"] = rate
-    total = sum(counts.values())
+    total = sum(found.counts.values())
+    at_least = bool(found.rest)
+    more = ["# and all others: the request of curl reaches them"] if len(places) > _FORMS else []
     letters = f"{number(total)} {'letter' if total == 1 else 'letters'}"
     return Action(
         title=f"{word.title()} {'at least ' if at_least else ''}{letters}",
         scope=Scope.ADMIN,
-        name=places[0].name,
-        bill=list(_bill(word, places, counts, rate, at_least)),
+        name=places[0].name if places else _widest(call),
+        bill=list(_bill(word, places, found, rate)),
         method="POST",
         path="/v1/letters/jobs",
         body=body,
-        cli=" && ".join(_cli(word, one, named.get(one), matching) for one in places[:_FORMS]),
-        python="; ".join(_python(word, one, named.get(one), matching) for one in places[:_FORMS]),
+        cli=" && ".join(_cli(word, one, named.get(one), matching) for one in places[:_FORMS])
+        + "".join(f" {words}" for words in more),
+        python="; ".join(_python(word, one, named.get(one), matching) for one in places[:_FORMS])
+        + "".join(f"  {words}" for words in more),
         back="/dead",
         careful=word == "discard",
+        # How many were counted in time says nothing of how many there are.
+        counts=() if at_least else (total,),
     )
+
+
+def _widest(call: PageCall) -> str:
+    """Return a pattern of names that the client may administer, if there is one."""
+    return next(iter(call.grant.patterns(Scope.ADMIN)), "")
 
 
 def _named(call: PageCall) -> dict[Place, list[str]]:
@@ -95,32 +106,42 @@ def _named(call: PageCall) -> dict[Place, list[str]]:
     return found
 
 
-async def _matched(
-    call: PageCall, matching: LetterFilter
-) -> tuple[list[Place], dict[Place, int], bool]:
-    """Return the places with letters that match, how many in each, and whether there are more."""
-    chosen = call.query.get("place", "")
-    places = [one for one in await find_places(call) if not chosen or one.key == chosen]
-    if matching == LetterFilter():
-        return places, {place: place.dead for place in places}, False
-    found: Looked = await look_at(call, places, matching, _COUNTED)
-    counts: dict[Place, int] = {}
+class _Meant(NamedTuple):
+    """How many letters are meant in each place; ``rest`` says what was not counted, if anything."""
+
+    counts: dict[Place, int]
+    rest: str = ""
+    everywhere: bool = False
+
+
+async def _matched(call: PageCall, matching: LetterFilter) -> _Meant:
+    """Return the places with letters that match, and how many in each, as far as was counted."""
+    chosen = bool(call.query.get("place"))
+    found = await look_for(call, matching, _COUNTED, _COUNTED_S)
+    counts: dict[Place, int] = dict.fromkeys(found.places, 0) if found.go else {}
     for letter in found.letters:
         counts[letter.place] = counts.get(letter.place, 0) + 1
-    if found.more:
-        return places, {place: counts.get(place, 0) for place in places}, True
-    return list(counts), counts, False
+    if matching == LetterFilter():
+        counts = {place: place.dead for place in found.places}
+        if chosen:
+            return _Meant(counts)
+    rest = ""
+    if found.go:
+        where = f" in {number(found.holders)} of {number(found.of)} streams and queues"
+        rest = f"{number(found.looked)} letters{'' if chosen else where} were looked at"
+    return _Meant(counts, rest, not chosen and (bool(found.go) or len(counts) > _MOST_PLACES))
 
 
-def _bill(
-    word: str, places: list[Place], counts: dict[Place, int], rate: int | None, at_least: bool
-) -> Iterator[str]:
+def _bill(word: str, places: list[Place], found: _Meant, rate: int | None) -> Iterator[str]:
+    counts, at_least = found.counts, bool(found.rest)
     for place in places[:20]:
         yield f"{place.words}: {'at least ' if at_least else ''}{number(counts[place])}"
     if len(places) > 20:
         yield f"and {len(places) - 20} more groups and queues."
+    if found.everywhere:
+        yield "It goes through all groups and queues that you may change."
     if at_least:
-        yield f"{number(_COUNTED)} letters were looked at; the others are judged as they are met."
+        yield f"{found.rest}; the others are judged as they are met."
     if word == "redrive":
         yield (
             "They are handed out again, and their attempts begin anew. Letters of messages that a "
@@ -192,7 +213,7 @@ async def stop_letters(call: PageCall) -> Action:
     if not found:
         raise InvalidInput("there is no such job; its notes may be gone")
     waiting = found[0].state == "waiting"
-    names = [place.name for place in found[0].places]
+    names = [place.name for place in found[0].places] or [_widest(call)]
     refused = next((name for name in names if not call.may(Scope.ADMIN, name)), names[0])
     return Action(
         title=f"{'Undo' if waiting else 'Stop'} the {found[0].action} of dead letters",

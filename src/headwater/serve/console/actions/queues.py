@@ -125,4 +125,5 @@ async def purge(call: PageCall) -> Action:
         python=f"hw.queue({queue!r}).purge()",
         back=queue_link(queue),
         careful=True,
+        counts=(waiting,),
     )

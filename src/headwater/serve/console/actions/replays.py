@@ -53,6 +53,7 @@ async def replay(call: PageCall) -> Action:
         cli=cli_words("stream", "replay", stream, *_words(asked)),
         python=_python(asked),
         back=f"{stream_link(stream)}/replay",
+        counts=(count,),
     )
 
 

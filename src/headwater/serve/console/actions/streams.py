@@ -74,6 +74,7 @@ async def evict(call: PageCall) -> Action:
         python=f"hw.stream({stream!r}).evict({up_to})",
         back=stream_link(stream),
         careful=True,
+        counts=(max(end - info.first + 1, 0), len(passed)),
     )
 
 
@@ -129,6 +130,7 @@ async def retain(call: PageCall) -> Action:
         python=f"hw.stream({stream!r}).retain({options}{', force=True' if force else ''})",
         back=f"{stream_link(stream)}/settings",
         careful=wanted > 0,
+        counts=(wanted, len(passed)),
     )
 
 
@@ -178,6 +180,7 @@ async def delete(call: PageCall) -> Action:
         python=f"hw.stream({stream!r}).delete()",
         back="/streams",
         careful=True,
+        counts=(info.length, groups, readers),
     )
 
 
