@@ -209,7 +209,12 @@ def test_a_message_is_written_as_it_was_typed(browser: ApiClient, hw: Headwater,
     assert [message.value for message in found] == [b"two\nlines", b'{"a": 1}', b"\x00\xffA"]
     assert {message.tag for message in found} == {"a b"}
     assert dict(found[0].headers) == {"k": b"v", "x": b"y: z"}
-    wrong = [("json", "{", ""), ("hex", "0g", ""), ("text", "x", "no header")]
+    wrong = [
+        ("json", "{", ""),
+        ("json", "[" * 10_000, ""),
+        ("hex", "0g", ""),
+        ("text", "x", "no header"),
+    ]
     for kind, value, headers in wrong:
         sent = form | {"headers": headers}
         assert send(browser, "/console/act", **sent, kind=kind, value=value).status == 400

@@ -160,6 +160,14 @@ def heavy(count: int) -> list[tuple[str, str]]:
     return [("heavy", json.dumps({"n": n, "rides": rides})) for n in range(count)]
 
 
+@pytest.mark.parametrize(
+    "where", ["n=" + "[" * 30_000, "n[" + "1" * 5000 + "]=1"], ids=["nested", "digits"]
+)
+def test_a_condition_that_nobody_could_mean_is_refused(where: str) -> None:
+    with pytest.raises(InvalidInput, match="no condition"):
+        searching.read_condition(where)
+
+
 def test_a_search_decodes_little_before_others_have_their_turn(
     client: Headwater, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import subprocess
 import urllib.error
@@ -20,6 +22,7 @@ from headwater.metrics.exposition import Page
 from headwater.outbox import Outbox
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored, store_ready
+from headwater.serve.readiness import store_missing
 from headwater.serve.tokens import Scope, Tokens
 from headwater.workers.queue_worker import QueueWorker
 from tests.support.commands import PROGRAM
@@ -137,3 +140,17 @@ def test_a_streamer_shows_its_outbox_where_it_is_watched(server: Server, tmp_pat
         finally:
             streamer.send_signal(signal.SIGTERM)
         assert streamer.wait(60) == 0
+
+
+def test_a_store_that_is_frozen_is_said_to_be_too_slow(server: Server) -> None:
+    async def frozen() -> str | None:
+        async with headwater.aio.connect(server.url) as hw:
+            assert await store_missing(hw) is None
+            pid = server.pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                return await store_missing(hw)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    assert asyncio.run(frozen()) == "the store does not answer: it is too slow"

@@ -211,3 +211,11 @@ def test_rows_of_spark_are_kept_exactly_or_refused() -> None:
     ):
         with pytest.raises(InvalidInput, match="would be rounded"):
             scores(refused)
+
+
+def test_a_document_that_is_nested_too_deep_is_refused() -> None:
+    document = b'{"key": "k", "score": 1, "member": "m", "other": ' + b"[" * 30_000
+    with pytest.raises(InvalidInput, match="does not hold operations"):
+        operations(document)
+    with pytest.raises(ValueError, match="too deep"):
+        read_tuple(document)

@@ -93,7 +93,10 @@ def read_condition(text: str) -> FieldCondition:
     if match is None:
         raise InvalidInput(_wrong(text))
     spelled, sign, typed = match.groups()
-    steps = tuple(name or int(place) for name, place in _STEP.findall(spelled))
+    try:
+        steps = tuple(name or int(place) for name, place in _STEP.findall(spelled))
+    except ValueError:  # of thousands of digits
+        raise InvalidInput(_wrong(text)) from None
     if _spelled(steps) != spelled.removeprefix("."):
         raise InvalidInput(_wrong(text))
     wanted: Any = typed
@@ -102,6 +105,8 @@ def read_condition(text: str) -> FieldCondition:
             wanted = msgspec.json.decode(typed)
         except msgspec.DecodeError:
             wanted = typed
+        except RecursionError:
+            raise InvalidInput(_wrong(text)) from None
         if sign in "<>" and not _is_number(wanted):
             raise InvalidInput(f"{text!r} compares with {typed!r}, which is no number; use = or !=")
     return FieldCondition(steps, sign, wanted)
@@ -113,8 +118,9 @@ def _spelled(steps: tuple[str | int, ...]) -> str:
 
 
 def _wrong(text: str) -> str:
+    shown = text if len(text) <= 100 else f"{text[:100]}…"
     return (
-        f"{text!r} is no condition on a field; write a path, and perhaps =, !=, < or > and a "
+        f"{shown!r} is no condition on a field; write a path, and perhaps =, !=, < or > and a "
         "value, like fare.amount>12 or legs[0].to=Bonn"
     )
 

@@ -139,7 +139,8 @@ class StoreWatch:
         try:
             await self._look_at_objects(sample, gently=gently)
         except (HeadwaterError, TimeoutError) as error:
-            log.warning("the sample of %s is not whole: %s", self.hw.store.where, error or "silent")
+            why = str(error) or "the store is too slow"
+            log.warning("the sample of %s is not whole: %s", self.hw.store.where, why)
             sample.missing = error
         sample.at = self.clock()
         sample.took_s = sample.at - began

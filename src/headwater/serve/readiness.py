@@ -19,5 +19,5 @@ async def store_missing(hw: AsyncHeadwater) -> str | None:
         async with asyncio.timeout(READY_S):
             await hw.stream(AUDIT).info()
     except (HeadwaterError, TimeoutError) as error:
-        return f"the store does not answer: {error or 'it is too slow'}"
+        return f"the store does not answer: {str(error) or 'it is too slow'}"
     return None

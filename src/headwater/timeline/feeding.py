@@ -56,7 +56,7 @@ def operations(value: bytes) -> list[Operation]:
         found = _read(value)
         documents = found if isinstance(found, list) else [found]
         return [Operation(*_tuple(document), document.deleted) for document in documents]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"{value[:100]!r} does not hold operations on timelines ({error}); give JSON with key, "
             "score and member, or read such messages by a function of your own"
@@ -65,7 +65,10 @@ def operations(value: bytes) -> list[Operation]:
 
 def read_tuple(line: bytes) -> Tuple:
     """Return the tuple that one JSON document holds; raises ValueError."""
-    return _tuple(_read_one(line))
+    try:
+        return _tuple(_read_one(line))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def _tuple(document: _Document) -> Tuple:

@@ -228,7 +228,7 @@ def _typed(text: str, kind: str) -> bytes:
     if kind == "json":
         try:
             msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidInput(f"the value is not JSON: {error}") from None
     return value
 
