@@ -30,7 +30,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long outside oldest verify check format contracts bench bench-scale docs screenshots lock clean
+.PHONY: help setup demo test compiled test-long outside oldest verify check format contracts bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ demo: setup ## run the log, then an application, while processes are killed; exi
 test: setup ## run all tests on every core, first without Spark; each part ends with what was not run
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
 	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
+
+compiled: setup ## import every test once, so that the workers of a first run find all of it compiled
+	@$(RUN) pytest --collect-only -qq >/dev/null
 
 test-long: setup ## run the models for about an hour, and every other proof at length
 	@HEADWATER_LONG=1 $(RUN) pytest $(STRICT) -n $(JOBS) --dist worksteal tests/contract
