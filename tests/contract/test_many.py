@@ -74,6 +74,12 @@ def test_replies_come_in_the_order_of_the_calls(hw: headwater.Headwater, name: s
     assert extents(hw, []) == []
 
 
+# Both clients run the same operations: each counts on one kind of store.
+@pytest.mark.parametrize(
+    ("hw", "dial"),
+    [("plain", "sync"), pytest.param("cluster", "async", marks=pytest.mark.cluster)],
+    indirect=True,
+)
 def test_an_overview_of_ten_thousand_objects_is_a_handful_of_round_trips(
     hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

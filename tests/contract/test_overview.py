@@ -116,6 +116,12 @@ OVERVIEWS: dict[Callable[[], Operation[Any]], int] = {
 }
 
 
+# Both clients run the same operations: each counts on one kind of store.
+@pytest.mark.parametrize(
+    ("hw", "dial"),
+    [("plain", "sync"), pytest.param("cluster", "async", marks=pytest.mark.cluster)],
+    indirect=True,
+)
 @pytest.mark.usefixtures("many")
 def test_ten_thousand_objects_are_a_handful_of_round_trips(
     hw: headwater.Headwater, name: str, monkeypatch: pytest.MonkeyPatch

@@ -100,11 +100,16 @@ def _numbered(source: str) -> tuple[str, list[Site]]:
     return f"{first}{_PRELUDE}" + _CALL.sub(number, body), sites
 
 
-def _failures(places: list[int]) -> set[Failure]:
+def _failures(places: list[int], forgetting: bool) -> set[Failure]:
     """Choose which passings of a site fail, and how."""
     if "HEADWATER_LONG" in os.environ:
-        return {Failure(at, way) for at in (*places[:2], places[-1]) for way in (False, True)}
-    return {Failure(places[0], lasting=False), Failure(places[-1], lasting=True)}
+        found = {Failure(at, way) for at in (*places[:2], places[-1]) for way in (False, True)}
+    elif len(places) > 1 or forgetting:
+        found = {Failure(places[0], lasting=False), Failure(places[-1], lasting=True)}
+    else:
+        # Operations pass a site at different places, so that both ways are tried among them.
+        found = {Failure(places[0], lasting=places[0] % 2 == 0)}
+    return {each for each in found if each.lasting or not forgetting}
 
 
 class FailingServer:
@@ -161,9 +166,10 @@ class FailingServer:
 
         ``prepare`` makes something fresh, ``operate`` runs on it and may raise a HeadwaterError,
         and ``check`` looks at it afterwards, when nothing fails any more. Of a site that is passed
-        many times the first passing fails once and the last one lastingly; the long run lets the
-        first, the second and the last fail in both ways. With ``forgetting`` a command
-        is denied from then on, and the library forgets what it has in memory before ``check``.
+        many times the first passing fails once and the last one lastingly; one that is passed once
+        fails in one of the ways. The long run lets the first, the second and the last passing fail
+        in both ways. With ``forgetting`` a command is denied from then on, and the library forgets
+        what it has in memory before ``check``.
         """
         fresh = prepare()
         with self.armed(None) as passed:
@@ -172,9 +178,9 @@ class FailingServer:
         for place, site in enumerate(passed, 1):
             places.setdefault(site, []).append(place)
         failed: set[Site] = set()
-        for failure in sorted({each for at in places.values() for each in _failures(at)}):
-            if forgetting and not failure.lasting:
-                continue
+        for failure in sorted(
+            {each for at in places.values() for each in _failures(at, forgetting)}
+        ):
             target = prepare()
             with self.armed(failure) as passed_now:
                 try:
