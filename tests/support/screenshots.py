@@ -73,7 +73,7 @@ def main(folder: Path | None) -> None:
         with (
             headwater.connect(url) as hw,
             Showcase(hw, home) as shown,
-            ApiServer(url, front=Console, db=shown.database_url) as api,
+            ApiServer(url, front=Console, db=shown.database_url, farm=shown.farm) as api,
             open_browser() as browser,
         ):
             shown.act(api.client())
@@ -87,7 +87,8 @@ def main(folder: Path | None) -> None:
             if folder is None:
                 write_list()
     finally:
-        embedded.discard(home / ".headwater")
+        for place in (".headwater", "east", "west"):
+            embedded.discard(home / place)
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import random
@@ -24,6 +25,10 @@ from headwater.metrics.history import (
 from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.spark.queries.notes import NotedQuery, note
 from headwater.timed.runner import TimedRunner
+from headwater.timeline import AsyncFarm, Farm
+from headwater.timeline.records import Repaired
+from headwater.timeline.walker.notes import WalkNotes
+from headwater.timeline.walker.walker import Walker
 from tests.support.api import ApiClient
 
 _PLACES = ("Harbour", "Old Town", "Airport", "Station", "Museum", "Stadium")
@@ -43,6 +48,7 @@ class Showcase:
         self._dice = random.Random(18)
         self.database_url = f"sqlite:///{home / 'rides.db'}"
         self._engine = sa.create_engine(self.database_url)
+        self.farm = "embedded://east;embedded://west"
         self.names = {
             "stream": "rides",
             "offset": "22613",
@@ -71,6 +77,7 @@ class Showcase:
         runner.run_due()
         query = NotedQuery(name="daily", epoch=88, next={"rides": 23_100}, run="r")
         self._hw.store.run(note("4f1d0a6e-daily", "read", "rides", query))
+        self._fill_farm()
         self._fill_history()
         return self
 
@@ -131,6 +138,28 @@ class Showcase:
         emails.ack(*taken[2:22])
         self._hw.queue("reports").push_many([b"monthly", b"weekly"])
 
+    def _fill_farm(self) -> None:
+        """Walk a farm whose copies of some timelines differ."""
+        rows = [(f"city-{n % 40}", float(n), f"ride-{n}") for n in range(2000)]
+        east, _ = self.farm.split(";")
+        with Farm.open(self.farm) as whole, Farm.open(east) as half:
+            whole.insert(rows)
+            half.insert([("city-1", 5000.0, "ride-5000"), ("city-2", 5001.0, "ride-5001")])
+        asyncio.run(self._walk())
+        with Farm.open(east) as half:
+            half.insert([("city-7", 6000.0, "ride-6000")])
+
+    async def _walk(self) -> None:
+        async with AsyncFarm.open(self.farm) as farm:
+            walked = await Walker(farm, rate=10_000).walk()
+            assert walked is not None
+            # As another machine would have noted it.
+            last = WalkNotes(farm.clusters, "walk", "walker-1", lambda: time.time() - 5000)
+            await last.end("done", 80, 80, walked.repaired)
+            times = iter([time.time() - 9, *[time.time()] * 9])
+            runs = WalkNotes(farm.clusters, "walk", "walker-2", lambda: next(times))
+            await runs.note(31, 82, Repaired(16, 812))
+
     def _fill_history(self) -> None:
         """Write the last five minutes as a process that samples would have."""
         now = int(time.time())
@@ -180,7 +209,7 @@ class Showcase:
             lines.run_once()
         with self._engine.begin() as conn:
             outbox.stage(conn, "payments", "ride-1", b"{}")
-        with Streamer(outbox, self._hw) as streamer:
+        with Streamer(outbox, self._hw, new_producer=lambda: "outbox:streamer-1") as streamer:
             streamer.run_once()
         with self._engine.begin() as conn:
             for n in range(37):

@@ -144,6 +144,11 @@ class OperationMetrics:
         with self._lock:
             self._own[self._statuses.get(str(status), self._statuses[OTHER])] += 1
 
+    def counted(self, name: str) -> int:
+        """Return how often all processes have counted something of farms or of stores."""
+        place, places = self._counted[name], _places()
+        return sum(self._all[at + place] for at in range(0, len(self._all), places))
+
     def add_to(self, page: Page) -> None:
         """Add the counts of all processes to a page; what never happened is left out."""
         places = _places()

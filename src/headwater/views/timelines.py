@@ -12,6 +12,7 @@ from headwater.timeline.records import (
 )
 from headwater.timeline.resharding.resharder import Estimate, ReshardResult
 from headwater.timeline.scores import exact
+from headwater.timeline.walker.notes import Kind, State, WalkNote
 from headwater.timeline.walker.sampling import Sample
 from headwater.timeline.walker.walker import Walked
 from headwater.views.record import Mark, View, copied, mirror, text_field
@@ -79,6 +80,37 @@ class WalkedView(View, frozen=True, kw_only=True):
         """Return the view of a round."""
         own = {"unscanned": sorted(walked.unscanned), "whole": walked.whole}
         return cls(**copied(cls, walked.repaired, **own))
+
+
+class WalkNoteView(View, frozen=True, kw_only=True):
+    """A walk or a move of a farm as it noted itself: who runs it, how far it is, what it did.
+
+    It has ``passed`` sorted sets of ``total``, ``per_s`` a second; ``left_s`` is how long it takes
+    to the end at that rate, null when that is not known. Times are of the process that walks.
+    """
+
+    kind: Kind
+    who: str
+    state: State
+    began_ms: int
+    noted_ms: int
+    passed: int
+    total: int
+    per_s: float
+    left_s: float | None
+    keys: int
+    elements: int
+    differing: int
+    written: int
+    failures: int
+    trimmed: int
+    forgotten: int
+    unscanned: int
+
+    @classmethod
+    def of(cls, note: WalkNote) -> WalkNoteView:
+        """Return the view of a note."""
+        return cls(**copied(cls, note, **note.repaired._asdict()))
 
 
 class MovedView(View, frozen=True, kw_only=True):

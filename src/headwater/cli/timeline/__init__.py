@@ -11,6 +11,7 @@ import headwater.cli.timeline.scrub as scrub
 import headwater.cli.timeline.serve as serve
 import headwater.cli.timeline.status as status
 import headwater.cli.timeline.walk as walk
+import headwater.cli.timeline.walks as walks
 
 app = typer.Typer(no_args_is_help=True, help="Timelines on a farm of clusters.")
 app.command("insert")(records.insert)
@@ -18,6 +19,7 @@ app.command("delete")(records.delete)
 app.command("select")(records.select)
 app.command("serve")(serve.serve)
 app.command("walk")(walk.walk)
+app.command("walks")(walks.walks)
 app.command("scrub")(scrub.scrub)
 app.command("status")(status.status)
 app.command("reshard")(reshard.reshard)

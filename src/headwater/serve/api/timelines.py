@@ -18,8 +18,9 @@ from headwater.serve.tokens import Scope
 from headwater.text_or_base64 import Encoding, from_text
 from headwater.timeline.records import InstanceStatus
 from headwater.timeline.scores import exact
+from headwater.timeline.walker.notes import read_notes
 from headwater.views.record import Mark, View, mirror, text_field
-from headwater.views.timelines import RecordView, TimelineWrittenView
+from headwater.views.timelines import RecordView, TimelineWrittenView, WalkNoteView
 
 if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
@@ -30,9 +31,14 @@ _MOST: Final = 10_000
 
 
 class FarmView(View, frozen=True, kw_only=True):
-    """The instances of a farm, cluster by cluster."""
+    """The instances of a farm, cluster by cluster, and the walks that it knows of.
+
+    ``phase`` is settled, or copying or switching while the farm is moved.
+    """
 
     instances: list[FarmInstanceView]  # type: ignore[valid-type]  # mirror makes it at run time
+    phase: str
+    walks: list[WalkNoteView]
 
 
 class TimelinesWrittenView(View, frozen=True, kw_only=True):
@@ -106,9 +112,14 @@ def _member(text: str, encoding: Encoding | None) -> str | bytes:
 
 
 async def get_farm(call: ApiCall) -> FarmView:
-    """Show the instances of the farm: whether each serves, and how much it holds."""
-    found = await _farm(call).status()
-    return FarmView(instances=[FarmInstanceView.of(one) for one in found])
+    """Show the instances of the farm: whether each serves, how much it holds, and its walks."""
+    farm = _farm(call)
+    found = await farm.status()
+    return FarmView(
+        instances=[FarmInstanceView.of(one) for one in found],
+        phase=farm.layout.phase,
+        walks=[WalkNoteView.of(note) for note in await read_notes(farm.clusters)],
+    )
 
 
 async def write_timelines(call: ApiCall) -> TimelinesWrittenView:

@@ -193,6 +193,7 @@ class Resharder:
             state=self._state,
             tell=self._tell,
             over=self._old.source,
+            noted_as="move",
         )
         try:
             walked = await walker.walk(stop)

@@ -1,8 +1,10 @@
-"""Timelines: the instances of a farm, and the copies of a key side by side."""
+"""Timelines: the instances of a farm, walks and moves of it, and the copies of a key."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import StoreError
@@ -12,11 +14,20 @@ from headwater.serve.tokens import Scope
 from headwater.timeline.farm.full_repair import read_whole
 from headwater.timeline.law import State, merge
 from headwater.timeline.records import encode
+from headwater.timeline.walker.notes import SILENT_MS, read_notes
+from headwater.timeline.walker.sampling import sample
 
 if TYPE_CHECKING:
     from headwater.timeline.farm.aio_farm import AsyncFarm
 
 _SHOWN: Final = 200
+_SAMPLED: Final = 500
+# What reads by the processes of this server have counted since they began.
+_COUNTS: Final = {
+    "divergent": "farm.select_divergent_keys",
+    "repaired": "farm.repair_write_success",
+    "failed": "farm.repair_write_failure",
+}
 
 
 class CopiedMember(NamedTuple):
@@ -43,7 +54,7 @@ class KeyCopies(NamedTuple):
 
 
 async def show_timelines(call: PageCall) -> Context:
-    """Show the instances of the farm, and the copies of a key that is asked for."""
+    """Show the instances of the farm, walks and moves, and the copies of a key side by side."""
     if not call.grant.everywhere(Scope.READ):
         raise Refused(403, "this concerns the whole farm; sign in with a token for all names (*)")
     farm = call.served.farm
@@ -51,7 +62,20 @@ async def show_timelines(call: PageCall) -> Context:
     if farm is None:
         return {"instances": None, "copies": None, "key": key}
     copies = await _copies(farm, key) if key else None
-    return {"instances": await farm.status(), "copies": copies, "key": key}
+    wanted = min(call.number("sample", 0) or 0, _SAMPLED)
+    found = await sample(farm, wanted, random.Random()) if wanted > 0 else None
+    return {
+        "instances": await farm.status(),
+        "layout": farm.layout.safe,
+        "samples": found,
+        "behind": sum(one.behind for one in found.values()) if found else 0,
+        "walks": await read_notes(farm.clusters),
+        "silent_ms": SILENT_MS,
+        "counts": {word: call.served.metrics.counted(name) for word, name in _COUNTS.items()},
+        "now_ms": int(time.time() * 1000),
+        "copies": copies,
+        "key": key,
+    }
 
 
 async def _copies(farm: AsyncFarm, key: str) -> KeyCopies:
