@@ -265,9 +265,9 @@ def test_a_table_comes_as_columns_too(spark: SparkSession, tmp_path: Any) -> Non
 def test_the_rule_is_installed_once(spark: SparkSession) -> None:
     rules = spark._jsparkSession.experimental().extraOptimizations()
     names = [rules.apply(i).getClass().getName() for i in range(rules.length())]
-    assert names == ["headwater.OwnScans"]
+    assert names == ["headwater.OwnScans", "headwater.NodeWrites"]
     install_rule(spark)
-    assert spark._jsparkSession.experimental().extraOptimizations().length() == 1
+    assert spark._jsparkSession.experimental().extraOptimizations().length() == 2
 
 
 def test_spark_pushes_no_filter_to_a_source_of_ours_before_the_rule(

@@ -43,6 +43,7 @@ PLAIN = [
     ("OwnScans.java", "PythonScanBuilder(own, name, asked,", "PythonScanBuilder(name, own, asked,"),
     ("ColumnReaders.java", "source.createPythonTaskMetrics", "source.createTaskMetrics"),
     ("Nodes.java", "batch.buffers(buffer)", "batch.buffers()"),
+    ("NodeWriter.java", "tasks.pickledWriteFunc()", "tasks.writeFunction()"),
 ]
 
 
@@ -144,5 +145,5 @@ def test_an_application_after_another_one_gets_the_rule_too(
     with caplog.at_level(logging.WARNING, "headwater.spark"):
         register(fresh)
     rules = fresh._jsparkSession.experimental().extraOptimizations()
-    assert rules.length() == 1
+    assert rules.length() == 2
     assert not caplog.records

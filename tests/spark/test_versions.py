@@ -68,7 +68,7 @@ def test_a_spark_gives_the_same_rows_in_every_session(
         assert found["joined"] == 4 * 50
         assert found["written"][1] % 3000 == 0
         if kind == "session":
-            assert found["rules"] == 1
+            assert found["rules"] == 2
             # Spark 4.1 cannot stream from us.
             of_ours = version != "4.1.4"
             assert (found["source"] == f"headwater stream '{stream.name}'") is of_ours

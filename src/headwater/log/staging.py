@@ -8,7 +8,7 @@ repeated by anybody. A publish of a sequence that is done or under way takes not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -34,19 +34,31 @@ def stage(
 ) -> Operation[int]:
     """Stage a batch of a node's shape; returns the place of the next one."""
     node.check_batch(batch)
+    nodes = map(node.pack, node.split(batch)) if batch.num_rows else ()
+    return stage_nodes(stream, nodes, staging, place, keep_ms)
+
+
+def stage_nodes(
+    stream: StreamHandle,
+    nodes: Iterable[node.PackedNode],
+    staging: str,
+    place: int,
+    keep_ms: Duration = STAGED_MS,
+) -> Operation[int]:
+    """Stage nodes that are packed already; returns the place of the next one."""
     check_count(place, "place", MAX_OFFSET)
     head: tuple[Argument, ...] = (
         check_name(staging, "staging"),
         check_ms(keep_ms, "keep_ms", 1),
         place,
     )
-    if not batch.num_rows:
+    packed = list(nodes)
+    if not packed:
         return place
-    args = (*head, *writing.packed_words(batch))
+    args = (*head, *writing.node_words(packed))
+    rows = sum(one.rows for one in packed)
     try:
-        reply: int = yield Call(
-            "hw_stream_stage", stream.key, args, repeatable=True, messages=batch.num_rows
-        )
+        reply: int = yield Call("hw_stream_stage", stream.key, args, repeatable=True, messages=rows)
     except Refusal:
         raise StagingGone(stream.name, staging) from None
     return reply

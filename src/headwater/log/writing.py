@@ -242,10 +242,14 @@ def _headed_words(batch: pa.RecordBatch) -> list[Argument]:
 
 
 def packed_words(batch: pa.RecordBatch, *, hot: bool = False) -> list[Argument]:
-    """Pack a batch as nodes; each takes five words: count, first time, newest time, fit, bytes."""
+    """Pack a batch as nodes, and return what is sent of them; see node_words."""
+    return node_words(node.pack(part, hot=hot) for part in node.split(batch))
+
+
+def node_words(nodes: Iterable[node.PackedNode]) -> list[Argument]:
+    """Return what is sent of each node: count, first time, newest time, fit, bytes."""
     words: list[Argument] = []
-    for part in node.split(batch):
-        packed = node.pack(part, hot=hot)
+    for packed in nodes:
         fit = packed.rows >= _FIT_MESSAGES or packed.raw_bytes >= _FIT_BYTES
         first = "" if packed.first_time is None else packed.first_time
         newest = "" if packed.newest_time is None else packed.newest_time

@@ -68,7 +68,7 @@ class DyingLogWriter(LogStreamWriter):
     """Writes small nodes, so that a publish takes several steps."""
 
     def __init__(self, writer: LogStreamWriter, death: Death) -> None:
-        super().__init__(writer._sink)
+        super().__init__(writer._sink, writer._rows)
         self._death = death
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -114,11 +114,11 @@ class DyingSqlWriter(SqlStreamWriter):
         self._death.at("committed")
 
 
-def log_sink_that_dies(death: Death) -> type[DataSource]:
+def log_sink_that_dies(death: Death, called: str = FORMATS["log"]) -> type[DataSource]:
     class Dying(HeadwaterSource):
         @classmethod
         def name(cls) -> str:
-            return FORMATS["log"]
+            return called
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
             writer = super().streamWriter(schema, overwrite)

@@ -14,6 +14,14 @@ def plan_of(frame: DataFrame) -> str:
     return plan
 
 
+def last_plan(spark: SparkSession) -> str:
+    """Return the physical plan of what the session ran last, a write for example."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    ran = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plan: str = ran.last().physicalPlanDescription()
+    return plan
+
+
 @contextlib.contextmanager
 def without_our_rule(spark: SparkSession) -> Iterator[None]:
     """Have the session as Spark makes it, for a while; rules of the analyzer stay in force."""

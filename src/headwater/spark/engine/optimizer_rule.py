@@ -1,11 +1,13 @@
-"""What Spark itself must learn to scan our sources well: a rule of the optimizer, and readers.
+"""What Spark itself must learn to use our formats well: rules of the optimizer, readers, a writer.
 
 Spark 4.3 plans a Python source once for a DataFrame and lets whatever filters were pushed last
 decide what all uses of it read (see ``jvm/OwnScans.java``). A rule of the optimizer corrects that,
 for our formats and everybody's. The same rule lets our own formats return columns instead of rows,
 and the log return nodes unopened (``jvm/ColumnScan.java``). A strategy of the planner does that for
-streaming queries (``jvm/StreamColumns.java``). Extensions spare our formats the filters that Spark
-would push down before the rule, and let streams tell of themselves (``jvm/OwnTables.java``).
+streaming queries (``jvm/StreamColumns.java``). A second rule lets tasks that write to the log pack
+their rows as nodes before Python gets them (``jvm/NodeWrites.java``). Extensions spare our formats
+the filters that Spark would push down before the rule, and let streams tell of themselves
+(``jvm/OwnTables.java``).
 
 All of it is Java, a few pages, compiled by the compiler that Spark brings for its own generated
 code. The driver and its executors load it from a jar that is made for the session. It holds on to
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-_RULE = "headwater.OwnScans"
-_STRATEGY = "headwater.StreamColumns"
+# What Spark takes at any time, and where.
+_EXPERIMENTAL = (
+    ("extraOptimizations", "headwater.OwnScans"),
+    ("extraOptimizations", "headwater.NodeWrites"),
+    ("extraStrategies", "headwater.StreamColumns"),
+)
 # Where Spark takes a rule of a kind, and what makes that rule.
 _EXTENSIONS = {
     "injectOptimizerRule": "headwater.OwnTables$OfBatches",
@@ -44,7 +50,7 @@ _EXTENSIBLE = "org.apache.spark.util.MutableURLClassLoader"
 
 logger = logging.getLogger("headwater.spark")
 
-# What was found out for each application: its rule, strategy and extensions, or None where these
+# What was found out for each application: its rules, strategy and extensions, or None where these
 # cannot be used.
 _rules: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
@@ -63,11 +69,11 @@ def install_rule(spark: SparkSession) -> None:
         if context not in _rules:
             _rules[context] = _make_rules(context)
             # In force unless the session has run a query before.
-            for kind, made in _rules[context][2].items():
+            for kind, made in _rules[context][1].items():
                 getattr(spark._jsparkSession.extensions(), kind)(made)
-        if (made := _rules[context]) is not None:
-            _add(spark, "extraOptimizations", made[0])
-            _add(spark, "extraStrategies", made[1])
+        if _rules[context] is not None:
+            for kind, made in _rules[context][0]:
+                _add(spark, kind, made)
     except Exception as error:  # noqa: BLE001  nobody knows what another Spark raises
         _rules[context] = None
         logger.warning(
@@ -88,8 +94,8 @@ def _add(spark: SparkSession, kind: str, made: Any) -> None:
         getattr(methods, f"{kind}_$eq")(known.appended(made))
 
 
-def _make_rules(context: SparkContext) -> tuple[Any, Any, dict[str, Any]]:
-    """Return rule, strategy and extensions, for the driver, and give all classes to executors.
+def _make_rules(context: SparkContext) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+    """Return rules, strategy and extensions, for the driver, and give all classes to executors.
 
     Raises LookupError when a part of Spark is missing, and what the JVM raises when the compiler or
     the class loader misses one.
@@ -109,9 +115,9 @@ def _make_rules(context: SparkContext) -> tuple[Any, Any, dict[str, Any]]:
         raise LookupError(", ".join(missing))
     context._jsc.addJar(str(jar))
     _offer_catalog(jvm, jar.with_name("headwater-catalog.jar"), classes)
-    rule, strategy = (loader.loadClass(name).newInstance() for name in (_RULE, _STRATEGY))
+    rules = [(kind, loader.loadClass(name).newInstance()) for kind, name in _EXPERIMENTAL]
     extensions = {kind: loader.loadClass(name).newInstance() for kind, name in _EXTENSIONS.items()}
-    return rule, strategy, extensions
+    return rules, extensions
 
 
 def _write_jar(jvm: Any, jar: Path, classes: dict[str, bytes]) -> Any:

@@ -28,15 +28,14 @@ def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     value = batch.column("value")
     if value.null_count:
         raise InvalidInput(
-            f"{value.null_count} of the rows have a value that is null; the log takes none: drop "
-            "them by .where('value IS NOT NULL'), or give an empty value"
+            "a row has a value that is null; the log takes none: drop such rows by "
+            ".where('value IS NOT NULL'), or give an empty value"
         )
     if "tag" in batch.schema.names:
         tag = batch.column("tag")
         if tag.null_count:
             raise InvalidInput(
-                f"{tag.null_count} of the rows have a tag that is null; use "
-                ".withColumn('tag', coalesce('tag', lit('')))"
+                "a row has a tag that is null; use .withColumn('tag', coalesce('tag', lit('')))"
             )
     else:
         tag = pa.repeat(pa.scalar("", pa.string()), batch.num_rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -46,8 +47,10 @@ from headwater.spark.engine.write_identity import (
 from headwater.spark.log.decoding import VALUE_OPTIONS, ValueColumns, value_columns
 from headwater.spark.log.encoding import encode_values, encoded_schema
 from headwater.spark.log.noting import note_first_epoch, note_query
+from headwater.spark.log.packed_rows import as_given, comes_packed, stage_packed
 from headwater.spark.log.staging import (
     LogSink,
+    StagedRows,
     new_staging,
     publish_rows,
     stage_rows,
@@ -111,56 +114,64 @@ def _without_places(schema: StructType, is_topic: bool) -> StructType:
 
 def batch_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogWriter:
     """Plan a batch write."""
-    columns, schema = _encoding(given, schema)
-    return LogWriter(sink_of(given, schema, overwrite), producer_of(given), columns)
+    rows, schema = _rows_of(given, schema)
+    return LogWriter(sink_of(given, schema, overwrite), producer_of(given), rows)
 
 
 def stream_writer(given: SourceOptions, schema: StructType, overwrite: bool) -> LogStreamWriter:
     """Plan the writes of a streaming query."""
     refuse_producer(given)
-    columns, schema = _encoding(given, schema)
+    rows, schema = _rows_of(given, schema)
     sink = sink_of(given, schema, overwrite)
     about = NotedQuery(
         given.text("queryName") or "",
         checkpoint=given.text("checkpointLocation") or "",
         partitions=sink.partitions,
     )
-    return LogStreamWriter(sink, columns, about)
+    return LogStreamWriter(sink, rows, about)
 
 
-def _encoding(given: SourceOptions, schema: StructType) -> tuple[ValueColumns | None, StructType]:
-    """Return the columns that the value is made of, if any, and those of the write with it."""
-    columns = value_columns(given)
-    return columns, schema if columns is None else encoded_schema(schema, columns)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the rows of a task come: packed as nodes, or with values to be made of columns."""
+
+    packed: bool = False
+    made_of: ValueColumns | None = None
+
+    def stage(
+        self, sink: LogSink, batches: Iterator[pa.RecordBatch], query: str | None = None
+    ) -> StagedRows:
+        if self.packed:
+            return stage_packed(sink, batches, new_staging(query), query)
+        if self.made_of is not None:
+            batches = encode_values(batches, self.made_of)
+        return stage_rows(sink, batches, new_staging(query), query)
 
 
-class _EncodingWriter:
-    """Makes the values of a write, where they are made of columns."""
-
-    def __init__(self, sink: LogSink, columns: ValueColumns | None = None) -> None:
-        self._sink = sink
-        self._columns = columns
-
-    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return batches if self._columns is None else encode_values(batches, self._columns)
+_AS_THEY_ARE = _Rows()
 
 
-class LogWriter(_EncodingWriter, DataSourceArrowWriter):
+def _rows_of(given: SourceOptions, schema: StructType) -> tuple[_Rows, StructType]:
+    """Return how rows come, and the columns of the write with the value."""
+    rows = _Rows(comes_packed(schema), value_columns(given))
+    schema = as_given(schema)
+    return rows, schema if rows.made_of is None else encoded_schema(schema, rows.made_of)
+
+
+class LogWriter(DataSourceArrowWriter):
     """A batch write: all rows are in the log when it succeeds, and none when a task fails."""
 
     def __init__(
-        self,
-        sink: LogSink,
-        producer: tuple[str, int] | None,
-        columns: ValueColumns | None = None,
+        self, sink: LogSink, producer: tuple[str, int] | None, rows: _Rows = _AS_THEY_ARE
     ) -> None:
-        super().__init__(sink, columns)
+        self._sink = sink
+        self._rows = rows
         self._producer, self._sequence = producer or (f"spark-{secrets.token_hex(12)}", 0)
 
     @one_line()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
-        return stage_rows(self._sink, self._rows(iterator), new_staging())
+        return self._rows.stage(self._sink, iterator)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -173,19 +184,17 @@ class LogWriter(_EncodingWriter, DataSourceArrowWriter):
         unstage_rows(self._sink, messages)
 
 
-class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
+class LogStreamWriter(DataSourceStreamArrowWriter):
     """The writes of a streaming query: each epoch is in the log once.
 
     ``about`` is what is known of the query, to be noted in the store.
     """
 
     def __init__(
-        self,
-        sink: LogSink,
-        columns: ValueColumns | None = None,
-        about: NotedQuery | None = None,
+        self, sink: LogSink, rows: _Rows = _AS_THEY_ARE, about: NotedQuery | None = None
     ) -> None:
-        super().__init__(sink, columns)
+        self._sink = sink
+        self._rows = rows
         self._about = about or NotedQuery()
 
     @one_line()
@@ -193,7 +202,7 @@ class LogStreamWriter(_EncodingWriter, DataSourceStreamArrowWriter):
         """Stage the rows of a task."""
         query = query_of_task()
         note_first_epoch(self._sink.target, query, self._about)
-        return stage_rows(self._sink, self._rows(iterator), new_staging(query), query)
+        return self._rows.stage(self._sink, iterator, query)
 
     @one_line()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

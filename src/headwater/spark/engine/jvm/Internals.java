@@ -11,13 +11,17 @@ import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.List;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.python.ArrowPythonRunner;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
+import org.apache.spark.sql.execution.streaming.sources.MicroBatchWrite;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -40,6 +44,15 @@ public class Internals {
   static final Field TASK_SCHEMA = task("outputSchema", StructType.class);
   static final Field TASK_ARTIFACTS = task("jobArtifactUUID", Option.class);
   static final Field TASK_SESSION = task("sessionUUID", Option.class);
+  static final Field WRITE_SOURCE = write("ds", PythonDataSourceV2.class);
+  static final Field WRITE_NAME = write("shortName", String.class);
+  static final Field WRITE_INFO = write("info", LogicalWriteInfo.class);
+  static final Field WRITE_TRUNCATES = write("isTruncate", Boolean.TYPE);
+  static final Field STREAMING_SOURCE = streaming("ds", PythonDataSourceV2.class);
+  static final Field STREAMING_NAME = streaming("shortName", String.class);
+  static final Field STREAMING_INFO = streaming("info", LogicalWriteInfo.class);
+  static final Field STREAMING_TRUNCATES = streaming("isTruncate", Boolean.TYPE);
+  static final Field EPOCH = epoch("epochId", Long.TYPE);
   static final Constructor TASK_RUNNER = runner("$MapInBatchEvaluator", "$$anon$1");
 
   private static Field scan(String name, Class type) {
@@ -52,6 +65,18 @@ public class Internals {
 
   private static Field source(String name, Class type) {
     return field(PythonDataSourceV2.class, name, name, type);
+  }
+
+  private static Field write(String name, Class type) {
+    return field(PythonWrite.class, name, name, type);
+  }
+
+  private static Field streaming(String name, Class type) {
+    return field(PythonStreamingWrite.class, name, name, type);
+  }
+
+  private static Field epoch(String name, Class type) {
+    return field(MicroBatchWrite.class, name, name, type);
   }
 
   private static Field task(String name, Class type) {
