@@ -154,3 +154,25 @@ def test_letters_of_a_topic_are_chosen_by_partition_and_filter(
     assert sum(one.returned for one in group.redrive(letters=late[:1]).values()) == 1
     assert sum(one.returned for one in group.redrive(matching=TIMED_OUT).values()) == 2
     assert group.discard(matching=LetterFilter(error="ride")) == 5
+
+
+def test_letters_of_a_group_are_moved_at_a_rate(hw: Headwater, group: Group) -> None:
+    begun = hw.store.clock()
+    assert group.redrive(letters=[1, (3, 4)], rate_per_s=20) == (3, 0)
+    assert group.discard(matching=LetterFilter(error="ride"), rate_per_s=20) == 6
+    assert hw.store.clock() - begun >= 9 / 20
+    assert origins(group.dead()) == [6, 9, 12]
+    for wrong in (0, -1, 10**9):
+        with pytest.raises(InvalidInput):
+            group.redrive(rate_per_s=wrong)
+
+
+def test_letters_of_a_queue_are_moved_at_a_rate(hw: Headwater, queue: Queue) -> None:
+    letters = queue.dead()
+    begun = hw.store.clock()
+    assert queue.redrive(letters[:2], rate_per_s=20) == 2
+    assert queue.discard(rate_per_s=20) == len(letters) - 2
+    assert hw.store.clock() - begun >= len(letters) / 20
+    assert queue.stats().dead == 0
+    with pytest.raises(InvalidInput):
+        queue.discard(rate_per_s=0)

@@ -82,7 +82,10 @@ def test_dead_letters_are_shown_brought_back_and_discarded(url: str, name: str) 
     assert redriven == {"queue": name, "returned": 1}
     assert run(url, "queue", "discard", name, letters[0]["id"]).out == "discarded: 1\n"
     assert run(url, "queue", "redrive", name, "--error", "timeout").out == "brought back: 0\n"
-    assert run(url, "queue", "redrive", name, "--min-attempts", "1").out == "brought back: 1\n"
+    assert (
+        run(url, "queue", "redrive", name, "--min-attempts", "1", "--rate", "9").out
+        == "brought back: 1\n"
+    )
     values = [row["value"] for row in run(url, "queue", "pop", name, "-c", "9", "--json").rows]
     assert values == ["b", "c"]
 

@@ -118,7 +118,7 @@ def test_dead_letters_are_shown_and_given_back(hw_stream: StreamCommands) -> Non
     assert heading.split() == ["origin", "attempts", "buried", "cause", "tag", "value"]
     assert [row.split()[-1] for row in shown] == ["one"]
     assert hw_stream("discard", "g", "3", "7-9").out == "discarded: 0\n"
-    assert hw_stream("redrive", "g", "--count", "1").out == "given back 1\n"
+    assert hw_stream("redrive", "g", "--count", "1", "--rate", "100").out == "given back 1\n"
     assert hw_stream("redrive", "g", "--json").row["returned"] == 1
     assert [message.offset for message in group.read(5, retry_ms=60_000)] == [1, 2]
     group.bury(1, error=ValueError("no such ride"))

@@ -210,9 +210,10 @@ def test_letters_are_filtered_and_ticked_on_the_page(browser: ApiClient, dead: D
 
 def test_all_that_match_are_counted_and_taken_back_in_time(browser: ApiClient, dead: Dead) -> None:
     fields = {"do": "letters", "action": "discard", "which": "all", "place": f"q:{dead.name}"}
-    asked = {**fields, "error": "ride", "after": "2h"}
+    asked = {**fields, "error": "ride", "after": "2h", "rate": "5"}
     bill = text_of(browser.get("/console/act?" + urlencode(asked)))
-    assert "Discard 2 letters" in bill
+    for words in ("Discard 2 letters", f"queue discard {dead.name} --rate 5", "rate_per_s=5)"):
+        assert words in bill
     assert send(browser, "/console/act", **fields, error="ride", rate="5").status == 303
     job = browser.get(JOBS).body["jobs"][0]
     assert (job["state"], job["rate_per_s"]) == ("waiting", 5)

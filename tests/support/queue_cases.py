@@ -12,6 +12,7 @@ from headwater.failures import Failure
 from headwater.queue import dead_letters
 from headwater.queue.handles import QueueHandle
 from headwater.store.call import Call
+from headwater.store.pacing import Pace
 from tests.support.queue_books import NO_NAME, contents, queue_key
 from tests.support.watch import let_pass
 
@@ -263,4 +264,4 @@ def handle_of(case: Case) -> QueueHandle:
 
 
 def discard_all(case: Case) -> None:
-    case.hw.store.run(dead_letters.discard(handle_of(case), None, None, 10))
+    case.hw.store.run(dead_letters.discard(handle_of(case), None, None, 10, Pace()))

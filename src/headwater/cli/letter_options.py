@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headwater.failures import LetterFilter
+from headwater.store.pacing import MAX_RATE
 
 WithTag = Annotated[
     str | None, typer.Option("--tag", help="Only letters whose message has this tag.")
@@ -29,6 +30,16 @@ BuriedAfter = Annotated[
 BuriedBefore = Annotated[
     str | None,
     typer.Option("--before", metavar="TIME", help="Only letters that were given up before then."),
+]
+AtRate = Annotated[
+    int | None,
+    typer.Option(
+        "--rate",
+        min=1,
+        max=MAX_RATE,
+        metavar="N",
+        help="At most N letters a second; Ctrl-C leaves the rest.",
+    ),
 ]
 
 

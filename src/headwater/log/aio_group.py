@@ -14,6 +14,7 @@ from headwater.log.ack_arguments import Letters, Offsets
 from headwater.log.handles import GroupHandle, Start
 from headwater.log.limits import MAX_LETTERS, MAX_READ
 from headwater.log.types import DeadLetter, GroupInfo, Message, Redriven, WithInfo
+from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -137,13 +138,17 @@ class AsyncGroup(Generic[D]):
         *,
         letters: Letters | None = None,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> Redriven:
         """Have dead letters redelivered, at once and as if they had never been tried.
 
         The oldest, those that fit ``matching``, or ``letters`` as ``dead`` returned them or by the
-        offsets that the messages have. Those of messages that the stream no longer holds stay.
+        offsets that the messages have. Those of messages that the stream no longer holds stay. With
+        ``rate_per_s`` it lasts: so many a second at most.
         """
-        return await self._run(letter_walks.redrive(self._handle, letters, matching, count))
+        return await self._run(
+            letter_walks.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def discard(
         self,
@@ -151,13 +156,16 @@ class AsyncGroup(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: these, the oldest, or those that fit; returns how many.
 
         They are given as ``dead`` returned them, or by the offsets that the messages had. What they
         hold stays in the stream of the dead letters, until its retention removes it.
         """
-        return await self._run(letter_walks.discard(self._handle, letters, matching, count))
+        return await self._run(
+            letter_walks.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def bury(self, *messages: Offsets, error: BaseException | str | None = None) -> int:
         """Make dead letters of messages or offsets; without any, of what has expired by now.

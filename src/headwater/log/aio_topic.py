@@ -27,6 +27,7 @@ from headwater.log.types import (
     TopicMessage,
     TopicWithInfo,
 )
+from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -258,9 +259,12 @@ class AsyncTopicGroup(Generic[D]):
         *,
         letters: LettersInTopic | None = None,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> dict[int, Redriven]:
         """Have dead letters redelivered; see Group.redrive. Returns how many by partition."""
-        return await self._run(topic_groups.redrive(self._handle, letters, matching, count))
+        return await self._run(
+            topic_groups.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def discard(
         self,
@@ -268,9 +272,12 @@ class AsyncTopicGroup(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: these, those that fit, or the oldest; see Group.discard."""
-        return await self._run(topic_groups.discard(self._handle, letters, matching, count))
+        return await self._run(
+            topic_groups.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def fail(self, *failures: Failure) -> int:
         """Report failed attempts at messages that were read; see Group.fail."""

@@ -238,7 +238,7 @@ def _words_of(
     group: GroupHandle, letters: Letters, end: int | None
 ) -> Operation[list[tuple[int, ...]]]:
     """Return where letters lie and of which messages they are, as the functions take them."""
-    found = yield from _places_of(group, *letters_and_ranges(letters))
+    found = yield from places_of(group, *letters_and_ranges(letters))
     places = [place for place in found if end is None or place[0] < end]
     return [
         tuple(word for place in places[start : start + LETTERS_PER_CALL] for word in place)
@@ -268,7 +268,7 @@ def _discard_some(
         raise group.unknown() from None
 
 
-def _places_of(
+def places_of(
     group: GroupHandle, letters: list[DeadLetter], spans: list[Span]
 ) -> Operation[list[tuple[int, int]]]:
     """Return where letters lie, and of which messages they are, in order.

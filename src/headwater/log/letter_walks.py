@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 from headwater.errors import InvalidInput
-from headwater.failures import LetterFilter
+from headwater.failures import ALL_LETTERS, LetterFilter
 from headwater.log import dead_letters
-from headwater.log.ack_arguments import Letters
+from headwater.log.ack_arguments import Letters, letters_and_ranges
 from headwater.log.extents import extent
 from headwater.log.handles import GroupHandle
 from headwater.log.limits import MAX_LETTERS, check_count
-from headwater.log.types import Redriven
+from headwater.log.types import DeadLetter, Redriven
 from headwater.store.call import Operation
+from headwater.store.pacing import Pace
 
 LetterAction: TypeAlias = Literal["redrive", "discard"]
 
@@ -57,11 +58,7 @@ def walk(
     if len(found) > most:
         found, place = found[:most], found[most].offset
         looked = sum(one.offset < place for one in page.letters)
-    done = Redriven(0, 0)
-    if found and action == "redrive":
-        done = yield from dead_letters.redrive(group, found, len(found))
-    elif found:
-        done = Redriven((yield from dead_letters.discard(group, found, len(found))), 0)
+    done = yield from _move(group, action, found)
     return WalkStep(looked, len(found), *done, place)
 
 
@@ -78,35 +75,71 @@ def move_named(
 
 
 def redrive(
-    group: GroupHandle, letters: Letters | None, matching: LetterFilter | None, count: int
+    group: GroupHandle,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
 ) -> Operation[Redriven]:
     """Have letters redelivered that are named or fit, or the oldest, ``count`` at most."""
-    if matching is None:
+    if matching is None and pace.check().per_s is None:
         return (yield from dead_letters.redrive(group, letters, count))
-    check_one_choice(letters, matching)
-    return (yield from _walk_all(group, "redrive", matching, check_count(count)))
+    return (yield from _walk_all(group, "redrive", letters, matching, check_count(count), pace))
 
 
 def discard(
-    group: GroupHandle, letters: Letters | None, matching: LetterFilter | None, count: int
+    group: GroupHandle,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
 ) -> Operation[int]:
     """Forget letters that are named or fit, or the oldest, ``count`` at most; returns how many."""
-    if matching is None:
+    if matching is None and pace.check().per_s is None:
         return (yield from dead_letters.discard(group, letters, count))
-    check_one_choice(letters, matching)
     most = check_count(count, most=MAX_LETTERS)
-    return (yield from _walk_all(group, "discard", matching, most)).returned
+    return (yield from _walk_all(group, "discard", letters, matching, most, pace)).returned
 
 
 def _walk_all(
-    group: GroupHandle, action: LetterAction, matching: LetterFilter, count: int
+    group: GroupHandle,
+    action: LetterAction,
+    letters: Letters | None,
+    matching: LetterFilter | None,
+    count: int,
+    pace: Pace,
 ) -> Operation[Redriven]:
+    """Redrive or discard letters step by step."""
+    if matching is not None:
+        check_one_choice(letters, matching)
     done = gone = place = 0
+    if letters is not None:
+        found = yield from dead_letters.places_of(group, *letters_and_ranges(letters))
+        named = [DeadLetter(at, "", b"", 0, origin, 0) for at, origin in found[:count]]
+        size = pace.step(dead_letters.LOOKED_AT)
+        for start in range(0, len(named), size):
+            some = named[start : start + size]
+            moved = yield from _move(group, action, some)
+            done, gone = done + moved.returned, gone + moved.gone
+            yield from pace.rest(len(some))
+        return Redriven(done, gone)
     end = yield from end_of_letters(group)
     while place >= 0 and done < count:
-        step = yield from walk(group, action, matching, place, end, count - done)
+        most = pace.step(count - done)
+        step = yield from walk(group, action, matching or ALL_LETTERS, place, end, most)
         done, gone, place = done + step.done, gone + step.gone, step.place
+        yield from pace.rest(step.fitted)
     return Redriven(done, gone)
+
+
+def _move(
+    group: GroupHandle, action: LetterAction, letters: list[DeadLetter]
+) -> Operation[Redriven]:
+    if not letters:
+        return Redriven(0, 0)
+    if action == "redrive":
+        return (yield from dead_letters.redrive(group, letters, len(letters)))
+    return Redriven((yield from dead_letters.discard(group, letters, len(letters))), 0)
 
 
 def check_one_choice(letters: object | None, matching: LetterFilter) -> None:

@@ -34,6 +34,7 @@ from headwater.log.types import (
 )
 from headwater.store.call import Operation
 from headwater.store.many import together
+from headwater.store.pacing import Pace
 
 # One position for all partitions, or positions by partition.
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
@@ -188,13 +189,14 @@ def redrive(
     letters: LettersInTopic | None,
     matching: LetterFilter | None,
     count: int,
+    pace: Pace,
 ) -> Operation[dict[int, Redriven]]:
     """Have up to ``count`` dead letters redelivered, partition by partition."""
     left = check_count(count)
 
     def redrive_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[Redriven]:
         nonlocal left
-        done = yield from letter_walks.redrive(*part, matching, left)
+        done = yield from letter_walks.redrive(*part, matching, left, pace)
         left -= done.returned
         return done
 
@@ -206,13 +208,14 @@ def discard(
     letters: LettersInTopic | None,
     matching: LetterFilter | None,
     count: int,
+    pace: Pace,
 ) -> Operation[int]:
     """Forget up to ``count`` dead letters, partition by partition; returns how many."""
     left = check_count(count, most=MAX_LETTERS)
 
     def discard_rest(part: tuple[GroupHandle, Letters | None]) -> Operation[int]:
         nonlocal left
-        done = yield from letter_walks.discard(*part, matching, left)
+        done = yield from letter_walks.discard(*part, matching, left, pace)
         # All that are meant remain all: that may be repeated.
         left = left if left == MAX_LETTERS else left - done
         return done

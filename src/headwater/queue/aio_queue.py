@@ -33,6 +33,7 @@ from headwater.queue.types import (
     QueueStats,
     State,
 )
+from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.store.aio_store import AsyncStore
@@ -227,13 +228,16 @@ class AsyncQueue(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Bring dead letters back: all, those that fit, or those given; their attempts begin anew.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
-        look at the letters before it. Returns how many.
+        look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
-        return await self._run(dead_letters.redrive(self._handle, letters, matching, count))
+        return await self._run(
+            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def discard(
         self,
@@ -241,9 +245,12 @@ class AsyncQueue(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: all, those that fit, or those given; returns how many."""
-        return await self._run(dead_letters.discard(self._handle, letters, matching, count))
+        return await self._run(
+            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     async def purge(self) -> int:
         """Forget all messages, dead letters too; returns how many. Settings stay."""

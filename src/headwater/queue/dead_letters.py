@@ -16,10 +16,12 @@ from headwater.queue.replies import LettersReply, Reply
 from headwater.queue.types import QueueItem
 from headwater.queue.upkeep import keep
 from headwater.store.call import Argument, Call, Operation
+from headwater.store.pacing import Pace
 
 # A letter as dead() returned it, its place, or its id, which is looked up among all of them.
 OneQueueLetter: TypeAlias = "QueueItem | str"
 QueueLetterAction: TypeAlias = Literal["redrive", "discard"]
+_CURE = "give several letters as dead() returned them, their places or their ids"
 _FUNCTIONS: dict[QueueLetterAction, str] = {
     "redrive": "hw_queue_redrive",
     "discard": "hw_queue_discard",
@@ -83,9 +85,10 @@ def redrive(
     letters: Iterable[OneQueueLetter] | None,
     matching: LetterFilter | None,
     count: int,
+    pace: Pace,
 ) -> Operation[int]:
     """Bring dead letters back, those named or that fit, or the oldest; return how many."""
-    return (yield from _act(queue, "redrive", letters, matching, count))
+    return (yield from _act(queue, "redrive", letters, matching, count, pace))
 
 
 def discard(
@@ -93,9 +96,10 @@ def discard(
     letters: Iterable[OneQueueLetter] | None,
     matching: LetterFilter | None,
     count: int,
+    pace: Pace,
 ) -> Operation[int]:
     """Forget dead letters, those named or that fit, or the oldest; return how many."""
-    return (yield from _act(queue, "discard", letters, matching, count))
+    return (yield from _act(queue, "discard", letters, matching, count, pace))
 
 
 def _act(
@@ -104,20 +108,24 @@ def _act(
     letters: Iterable[OneQueueLetter] | None,
     matching: LetterFilter | None,
     count: int,
+    pace: Pace,
 ) -> Operation[int]:
     check_count(count, most=MAX_LETTERS)
-    if matching is None:
+    if matching is None and pace.check().per_s is None:
         return (yield from _end_letters(queue, _FUNCTIONS[action], letters, count))
-    if letters is not None:
+    if letters is not None and matching is not None:
         raise InvalidInput("give either letters or matching, not both")
-    if not isinstance(matching, LetterFilter):
+    if not isinstance(matching, LetterFilter | None):
         raise InvalidInput(f"matching must be a LetterFilter, not {matching!r}")
+    ids = None if letters is None else _ids_of(letters)
     total = 0
     place: bytes | None = b""
     end_ms = yield from end_of_letters(queue)
     while place is not None and total < count:
-        step = yield from walk(queue, action, matching, place, end_ms, count - total)
+        most = pace.step(count - total)
+        step = yield from walk(queue, action, matching or ALL_LETTERS, place, end_ms, most, ids)
         total, place = total + step.done, step.place
+        yield from pace.rest(step.fitted)
     return total
 
 
@@ -196,10 +204,15 @@ def _messages_gone(_: Call, reply: Reply) -> int:
     return messages
 
 
+def _ids_of(letters: Iterable[OneQueueLetter]) -> set[str]:
+    """Return the ids of letters: bundles get other names while letters are taken out of them."""
+    places, ids = chosen(letters, _CURE, "dead")
+    return ids | {place.rpartition(".")[2] for place in places}
+
+
 def _places_of(queue: QueueHandle, letters: Iterable[OneQueueLetter]) -> Operation[list[str]]:
     """Return where letters lie; ids are looked up among all of them."""
-    cure = "give several letters as dead() returned them, their places or their ids"
-    places, ids = chosen(letters, cure, "dead")
+    places, ids = chosen(letters, _CURE, "dead")
     if ids:
         yield from keep(queue)
         places += yield from places_by_id(queue, ids, [Spot("dead", 0)], "dead")

@@ -33,6 +33,7 @@ from headwater.queue.types import (
     QueueStats,
     State,
 )
+from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.store.store import Store
@@ -264,13 +265,16 @@ class Queue(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Bring dead letters back: all, those that fit, or those given; their attempts begin anew.
 
         They are given as ``dead`` returned them, by their places or by their ids; an id costs a
-        look at the letters before it. Returns how many.
+        look at the letters before it. ``rate_per_s`` of them at most. Returns how many.
         """
-        return self._run(dead_letters.redrive(self._handle, letters, matching, count))
+        return self._run(
+            dead_letters.redrive(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     def discard(
         self,
@@ -278,9 +282,12 @@ class Queue(Generic[D]):
         *,
         count: int = MAX_LETTERS,
         matching: LetterFilter | None = None,
+        rate_per_s: int | None = None,
     ) -> int:
         """Forget dead letters: all, those that fit, or those given; returns how many."""
-        return self._run(dead_letters.discard(self._handle, letters, matching, count))
+        return self._run(
+            dead_letters.discard(self._handle, letters, matching, count, Pace(rate_per_s))
+        )
 
     def purge(self) -> int:
         """Forget all messages, dead letters too; returns how many. Settings stay."""

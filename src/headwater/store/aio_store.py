@@ -170,7 +170,7 @@ class AsyncStore(StoreSteps):
         elif isinstance(request, ScanKeys):
             return await self._do(self._scan(request, patience_s))
         elif isinstance(request, YieldTurn):
-            return await asyncio.sleep(0)
+            return await asyncio.sleep(request.pause_s)
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

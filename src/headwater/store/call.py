@@ -98,7 +98,12 @@ class Token(NamedTuple):
 
 
 class YieldTurn(NamedTuple):
-    """Let others of the same event loop have their turn, in the middle of a long computation."""
+    """Let others of the same event loop have their turn, in the middle of a long computation.
+
+    With ``pause_s``, wait so long: for work at a rate.
+    """
+
+    pause_s: float = 0.0
 
 
 Request: TypeAlias = "Call | Wait | Look | Many | ScanKeys | Clock | Token | YieldTurn"

@@ -153,7 +153,7 @@ class Store(StoreSteps):
         elif isinstance(request, ScanKeys):
             return self._do(self._scan(request, patience_s))
         elif isinstance(request, YieldTurn):
-            return None
+            return self._sleep(request.pause_s) if request.pause_s else None
         else:
             return self.token() if isinstance(request, Token) else self.clock() * 1000
         command = self._encode(request)

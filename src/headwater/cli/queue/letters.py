@@ -9,6 +9,7 @@ import typer
 from headwater import views
 from headwater.cli import output
 from headwater.cli.letter_options import (
+    AtRate,
     BuriedAfter,
     BuriedBefore,
     MinAttempts,
@@ -52,6 +53,7 @@ def redrive(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,7 +62,7 @@ def redrive(
     check_one_choice(ids, matching)
     most = MAX_LETTERS if count is None else count
     with known_queue(store, name) as queue:
-        done = queue.redrive(ids or None, count=most, matching=matching)
+        done = queue.redrive(ids or None, count=most, matching=matching, rate_per_s=rate)
     view = views.queues.QueueRedrivenView(queue=name, returned=done)
     output.answer(view, f"brought back: {done}", as_json)
 
@@ -73,6 +75,7 @@ def discard(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -85,6 +88,6 @@ def discard(
             fitting = " that fit" if matching else ""
             confirm(f"Remove all dead letters of {name}{fitting}, of {queue.stats().dead}?", yes)
         most = MAX_LETTERS if count is None else count
-        done = queue.discard(ids or None, count=most, matching=matching)
+        done = queue.discard(ids or None, count=most, matching=matching, rate_per_s=rate)
     view = views.queues.DiscardedView(queue=name, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)

@@ -10,6 +10,7 @@ import typer
 from headwater import views
 from headwater.cli import options, output
 from headwater.cli.letter_options import (
+    AtRate,
     BuriedAfter,
     BuriedBefore,
     MinAttempts,
@@ -101,6 +102,7 @@ def redrive(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +112,7 @@ def redrive(
     check_one_choice(parsed, matching)
     most = MAX_READ if count is None else count
     with known_group(store, name, group) as found:
-        done = found.redrive(most, letters=parsed, matching=matching)
+        done = found.redrive(most, letters=parsed, matching=matching, rate_per_s=rate)
     lost = f"; {done.gone} stay, because the stream no longer holds them" if done.gone else ""
     output.answer(
         views.streams.RedrivenView.of(done, stream=name, group=group),
@@ -129,6 +131,7 @@ def discard(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -142,6 +145,6 @@ def discard(
             fitting = " that fit" if matching else ""
             confirm(f"Forget all dead letters of {group}{fitting}, of {found.info().dead}?", yes)
         most = MAX_LETTERS if count is None else count
-        done = found.discard(parsed, count=most, matching=matching)
+        done = found.discard(parsed, count=most, matching=matching, rate_per_s=rate)
     view = views.streams.LettersDiscardedView(stream=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)

@@ -9,6 +9,7 @@ import typer
 from headwater import views
 from headwater.cli import options, output
 from headwater.cli.letter_options import (
+    AtRate,
     BuriedAfter,
     BuriedBefore,
     MinAttempts,
@@ -64,6 +65,7 @@ def redrive(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,7 +75,7 @@ def redrive(
     check_one_choice(parsed, matching)
     with known_group(store, name, group) as found:
         most = MAX_READ if count is None else count
-        done = found.redrive(most, letters=parsed, matching=matching)
+        done = found.redrive(most, letters=parsed, matching=matching, rate_per_s=rate)
     gone = sum(part.gone for part in done.values())
     lost = f"; {gone} stay, because the topic no longer holds them" if gone else ""
     if as_json:
@@ -97,6 +99,7 @@ def discard(
     min_attempts: MinAttempts = None,
     after: BuriedAfter = None,
     before: BuriedBefore = None,
+    rate: AtRate = None,
     yes: Yes = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -111,6 +114,6 @@ def discard(
             fitting = " that fit" if matching else ""
             confirm(f"Forget all dead letters of {group}{fitting}, of {all_dead}?", yes)
         most = MAX_LETTERS if count is None else count
-        done = found.discard(parsed, count=most, matching=matching)
+        done = found.discard(parsed, count=most, matching=matching, rate_per_s=rate)
     view = views.streams.TopicLettersDiscardedView(topic=name, group=group, discarded=done)
     output.answer(view, f"discarded: {done}", as_json)

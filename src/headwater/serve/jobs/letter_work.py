@@ -24,13 +24,13 @@ from headwater.queue.handles import QueueHandle
 from headwater.serve.api.groups import GivenOffsets, RangeOfOffsets
 from headwater.serve.jobs.engine import JobNote
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
+from headwater.store.pacing import Pace
 
 if TYPE_CHECKING:
     from headwater.aio_client import AsyncHeadwater
 
-# So many letters are moved in one step at most, and so many steps a second at a rate.
+# So many letters are moved in one step at most.
 _STEP: Final = 500
-_STEPS_PER_S: Final = 5
 _MOST_NAMED: Final = 100_000
 
 
@@ -122,8 +122,8 @@ class LetterWork:
         self._action = action
         self._places = places
         self._matching = matching or ALL_LETTERS
-        self._rate = rate_per_s
-        self._most = _STEP if rate_per_s is None else min(-(-rate_per_s // _STEPS_PER_S), _STEP)
+        self._pace = Pace(rate_per_s)
+        self._most = self._pace.step(_STEP)
 
     def is_done(self, note: LetterNote) -> bool:
         """Return whether nothing is left."""
@@ -143,7 +143,7 @@ class LetterWork:
             after, fitted = await self._named_step(place, note, note.end)
         else:
             after, fitted = await self._group_step(place, note, note.end)
-        return after, fitted / self._rate if self._rate else 0.0
+        return after, self._pace.rest_s(fitted)
 
     async def _find_place(self, note: LetterNote, allowed: Callable[[str], bool]) -> LetterNote:
         """Return the note with the next place that has letters, or with how far it has looked."""

@@ -76,9 +76,11 @@ async def move_letters(call: PageCall) -> Action:
         method="POST",
         path="/v1/letters/jobs",
         body=body,
-        cli=" && ".join(_cli(word, one, named.get(one), matching) for one in places[:_FORMS])
+        cli=" && ".join(_cli(word, one, named.get(one), matching, rate) for one in places[:_FORMS])
         + "".join(f" {words}" for words in more),
-        python="; ".join(_python(word, one, named.get(one), matching) for one in places[:_FORMS])
+        python="; ".join(
+            _python(word, one, named.get(one), matching, rate) for one in places[:_FORMS]
+        )
         + "".join(f"  {words}" for words in more),
         back="/dead",
         careful=word == "discard",
@@ -179,10 +181,14 @@ def _time(ms: int) -> str:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat()
 
 
-def _cli(word: str, place: Place, letters: list[str] | None, matching: LetterFilter) -> str:
+def _cli(
+    word: str, place: Place, letters: list[str] | None, matching: LetterFilter, rate: int | None
+) -> str:
     words: list[object] = ["stream", word, place.name, place.group]
     if not place.group:
         words = ["queue", word, place.name]
+    if rate:
+        words += ["--rate", rate]
     if letters is not None:
         return cli_words(*words, *letters)
     for name, value in _spelled(matching).items():
@@ -192,7 +198,9 @@ def _cli(word: str, place: Place, letters: list[str] | None, matching: LetterFil
     return cli_words(*words)
 
 
-def _python(word: str, place: Place, letters: list[str] | None, matching: LetterFilter) -> str:
+def _python(
+    word: str, place: Place, letters: list[str] | None, matching: LetterFilter, rate: int | None
+) -> str:
     if letters is not None:
         chosen = f"[{', '.join(letters)}]" if place.group else repr(letters)
         chosen = f"letters={chosen}"
@@ -201,6 +209,8 @@ def _python(word: str, place: Place, letters: list[str] | None, matching: Letter
     else:
         fields = ", ".join(f"{name}={value!r}" for name, value in _spelled(matching).items())
         chosen = f"matching=headwater.LetterFilter({fields})"
+    if rate:
+        chosen += f"{', ' if chosen else ''}rate_per_s={rate}"
     if place.group:
         return f"hw.stream({place.name!r}).group({place.group!r}).{word}({chosen})"
     return f"hw.queue({place.name!r}).{word}({chosen})"
