@@ -14,7 +14,9 @@ from functools import partial
 import pytest
 
 from headwater import StagingGone, Stream
+from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
+from headwater.log.staging import staged_bytes
 from tests.support.entries import entries, pairs
 from tests.support.failing_calls import FailingServer, Failure, stopped
 from tests.support.recounting import assert_counts_are_right
@@ -162,7 +164,8 @@ def test_what_was_staged_is_published_once(failing: FailingServer) -> None:
 
 def test_a_stage_is_repeated_and_always_has_an_end(failing: FailingServer) -> None:
     def operate(stream: Stream) -> object:
-        return stream.stage(table(NODE * 3), "x")
+        stream.stage(table(NODE * 3), "x")
+        return failing.hw.store.run(staged_bytes(StreamHandle(stream.name, set())))
 
     def check(stream: Stream, _: Failure) -> None:
         operate(stream)
