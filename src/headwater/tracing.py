@@ -6,8 +6,8 @@
 
 From then on each operation of this process is a span, and messages that are written, pushed or
 staged carry the context of the span in which they were made, as the header ``traceparent``. A
-worker continues that trace in its handler; a SQL consumer links its batch to the traces of its
-messages. Nothing is installed by default, and then a message carries nothing.
+worker continues that trace in its handler; a streamer and a SQL consumer link their batches to the
+traces of their messages. Nothing is installed by default, and then a message carries nothing.
 
 Names and attributes follow the semantic conventions of OpenTelemetry for messaging. No span has a
 tag, a value or an offset.
@@ -128,7 +128,8 @@ class Tracing:
             contexts.detach(attached)
         kind = _KINDS.get(event.name, _OTHER)
         facts = _attributes(event.name, event.object)
-        if event.messages:
+        if event.messages > 1:
+            # As the conventions ask for: not of a single message.
             span.set_attribute("messaging.batch.message_count", event.messages)
         if event.error:
             span.set_attribute("error.type", event.error)
@@ -137,7 +138,8 @@ class Tracing:
             span.set_status(Status(StatusCode.ERROR, event.error or event.outcome))
         span.end()
         (self._processed if kind is _PROCESS else self._took).record(event.seconds, facts)
-        if event.messages and kind is _SEND:
+        # What a streamer sends is counted by its writes.
+        if event.messages and kind is _SEND and event.name != "streamer.batch":
             self._sent.add(event.messages, facts)
         elif event.messages and kind is _RECEIVE:
             self._consumed.add(event.messages, facts)
@@ -190,7 +192,10 @@ _FIELDS: Final = frozenset({"traceparent", "tracestate", "baggage"})
 def _attributes(name: str, object: str) -> dict[str, str]:
     """Return what the conventions say of an operation."""
     kind = _KINDS.get(name, _OTHER)
-    destination, slash, group = object.partition("/") if name in _OF_GROUPS else (object, "", "")
+    # A partition of a topic has a slash in its name, too: "rides/3/totals" is a group of "rides/3".
+    destination, slash, group = object.rpartition("/") if name in _OF_GROUPS else (object, "", "")
+    if name == "consumer.batch":
+        slash, group = "/", object
     found = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": name,

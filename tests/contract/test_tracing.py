@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +41,20 @@ class Traces:
 
     def span(self, name: str) -> ReadableSpan:
         """Return the one span of that name."""
-        (found,) = (span for span in self._exporter.get_finished_spans() if span.name == name)
+        (found,) = self.spans(name)
         return found
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        """Return all spans of that name."""
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def units(self) -> dict[str, str]:
+        """Return the unit of every metric that was measured, under the schema of the traces."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
+        assert {scope.scope.schema_url for scope in scopes} == {tracing.SCHEMA_URL}
+        return {metric.name: metric.unit or "" for scope in scopes for metric in scope.metrics}
 
     def counted(self, name: str) -> float:
         """Return the sum of a counter, or how often a histogram was added to."""
@@ -132,11 +146,61 @@ def test_a_trace_goes_from_a_transaction_through_the_outbox_to_a_consumer(
         outbox.stage_many(conn, name, [("t", b"of no trace")])
     with Streamer(outbox, hw) as streamer:
         assert streamer.run_once() == 3
+    # The write of the batch is a part of it.
+    write, sent = sorted(traces.spans(f"send {name}"), key=lambda span: span.parent is None)
+    assert write.parent is not None
+    assert write.parent.span_id == sent.context.span_id
+    assert [link.context.span_id for link in sent.links] == [one.span_id for one in requests]
+    assert traces.counted("messaging.client.sent.messages") == 3
     consumer = Consumer(f"c-{name}", name, engine, hw, lambda *_: None)
     assert consumer.run_once() == 3
     batch = traces.span(f"process c-{name}")
     assert [link.context.trace_id for link in batch.links] == [one.trace_id for one in requests]
     assert [link.context.span_id for link in batch.links] == [one.span_id for one in requests]
+    assert batch.attributes is not None
+    assert batch.attributes["messaging.consumer.group.name"] == f"c-{name}"
+    assert batch.attributes["messaging.batch.message_count"] == 3
+
+
+def test_spans_and_metrics_follow_the_conventions(hw: Headwater, name: str, traces: Traces) -> None:
+    topic = hw.topic(name, partitions=1)
+    topic.write("t", b"v")
+    group = topic.partition(0).group("g")
+    (message,) = group.read(10, ack_ms=60_000)
+    group.ack(message)
+    hw.stream(name).write_many([("t", b"v")] * 3)
+    by_type = {
+        "send": (f"send {name}/0", SpanKind.PRODUCER, f"{name}/0", None, None),
+        "receive": (f"receive {name}/0/g", SpanKind.CONSUMER, f"{name}/0", "g", None),
+        "settle": (f"settle {name}/0/g", SpanKind.CLIENT, f"{name}/0", "g", None),
+        "batch": (f"send {name}", SpanKind.PRODUCER, name, None, 3),
+    }
+    for kind, (spelled, role, destination, member_of, count) in by_type.items():
+        span = traces.span(spelled)
+        assert span.attributes is not None
+        assert (span.kind, span.status.status_code) == (role, StatusCode.UNSET)
+        assert span.attributes["messaging.destination.name"] == destination
+        assert span.attributes.get("messaging.consumer.group.name") == member_of
+        assert span.attributes.get("messaging.batch.message_count") == count
+        assert span.attributes["messaging.operation.type"] == ("send" if count else kind)
+        assert span.instrumentation_scope is not None
+        assert span.instrumentation_scope.schema_url == tracing.SCHEMA_URL
+    assert traces.counted("messaging.client.sent.messages") == 4
+    assert traces.counted("messaging.client.consumed.messages") == 1
+    assert traces.units() == {
+        "messaging.client.operation.duration": "s",
+        "messaging.client.sent.messages": "{message}",
+        "messaging.client.consumed.messages": "{message}",
+    }
+
+
+def test_a_program_without_traces_loads_nothing_of_them() -> None:
+    program = (
+        "import sys, headwater, headwater.aio, headwater.outbox\n"
+        "print('headwater.tracing' in sys.modules, headwater.instrument.current())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert found.stdout == b"False None\n"
 
 
 def test_a_failed_handler_is_a_failed_span(hw: Headwater, name: str, traces: Traces) -> None:
