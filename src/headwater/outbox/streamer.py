@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from headwater.client import Headwater
 from headwater.client_handles import member_name
@@ -28,8 +28,8 @@ from headwater.errors import (
     StoreError,
     StoreUnreachable,
 )
-from headwater.headers import OUTBOX_ID, Headers, with_header
-from headwater.instrument import Outcome, current, observe
+from headwater.headers import OUTBOX_ID, with_header
+from headwater.instrument import Outcome, observe
 from headwater.log import node, writing
 from headwater.log.handles import StreamHandle
 from headwater.log.limits import check_count
@@ -39,6 +39,7 @@ from headwater.outbox.claims import ID_HEADER, ClaimedBatch, Claims, LostLead, S
 from headwater.outbox.database import ConnectionSource, OutboxDatabase
 from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
+from headwater.outbox.traced_rows import traced_rows
 from headwater.stopping import StopSignal
 
 log = logging.getLogger("headwater.outbox")
@@ -232,7 +233,7 @@ class Streamer:
         if batch is None:
             return parts
         for name, tags, values, headers, places in _by_stream(batch):
-            observation = observe("streamer.batch", name, _traced(headers))
+            observation = observe("streamer.batch", name, traced_rows(headers))
             try:
                 offsets = self._append_to(name, tags, values, headers, batch)
                 parts.append(AppendedPart(name, offsets, places))
@@ -285,8 +286,6 @@ class Streamer:
         outage.over()
 
 
-# As many links a span has, by the default of the SDK of OpenTelemetry.
-_LINKED: Final = 128
 _Columns: TypeAlias = (
     "tuple[str, Sequence[str], Sequence[bytes], Sequence[bytes] | None, Sequence[int] | None]"
 )
@@ -323,19 +322,6 @@ def _headers(staged: Sequence[bytes | None], ids: Sequence[int], *, has_ids: boo
         return [one or b"" for one in staged]
     rows = zip(staged, ids, strict=True)
     return [with_header(headers, OUTBOX_ID, b"%d" % row) for headers, row in rows]
-
-
-class _StagedRow(NamedTuple):
-    """A row as an instrument sees it."""
-
-    headers: Headers
-
-
-def _traced(headers: Sequence[bytes] | None) -> list[_StagedRow]:
-    """Return the rows whose traces a batch is linked to, if somebody makes traces."""
-    if headers is None or current() is None:
-        return []
-    return [_StagedRow(Headers.stored(one)) for one in headers[:_LINKED]]
 
 
 def _new_producer(token: Callable[[], str]) -> str:
