@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 import headwater
 from headwater import Headwater
-from headwater.outbox import Consumer, Outbox
+from headwater.outbox import Outbox
 from headwater.serve.console.calls import ConsolePage
 from headwater.serve.console.pages.table import NAVIGATION, PAGES
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
 from tests.support.browser import PHONE, WIDE, Tab, overflow, serious_faults
-from tests.support.console import EVIL, Filled, path_of
+from tests.support.console import EVIL, ICK, Filled, path_of
 from tests.support.consumers import create_tables
 from tests.support.servers import Server
 
@@ -35,25 +35,26 @@ def hw(server: Server) -> Iterator[Headwater]:
 
 
 @pytest.fixture(scope="module")
-def filled(hw: Headwater) -> Filled:
-    return Filled(hw)
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('db') / 'app.db'}"
 
 
 @pytest.fixture(scope="module")
-def address(
-    server: Server, filled: Filled, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """A server with a database, whose consumer has a hostile name, too."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('db') / 'app.db'}"
-    engine = sa.create_engine(url)
+def filled(hw: Headwater, database: str) -> Filled:
+    """Objects with hostile names, and a database with a row and a consumer of such a name."""
+    engine = sa.create_engine(database)
     create_tables(engine)
-    with headwater.connect(server.url) as hw:
-        where = [filled.stream.name]
-        Consumer(f"view{EVIL}", where, engine, hw, lambda *_: None, start=3000).run_once()
+    filled = Filled(hw, engine)
     with engine.begin() as conn:
         Outbox(engine).stage(conn, filled.stream.name, f"tag{EVIL}", EVIL.encode())
     engine.dispose()
-    with ApiServer(server.url, front=Console, db=url) as api:
+    return filled
+
+
+@pytest.fixture(scope="module")
+def address(server: Server, filled: Filled, database: str) -> Iterator[str]:
+    assert filled.consumer
+    with ApiServer(server.url, front=Console, db=database) as api:
         yield f"http://127.0.0.1:{api.port}"
 
 
@@ -90,6 +91,8 @@ def test_a_page_is_whole_in_light_and_dark_wide_and_on_a_phone(
 ) -> None:
     """It asks nobody else, runs no code of a producer, and axe finds nothing serious in it."""
     path = path_of(page.path, filled)
+    if page.path == "/ick":
+        path += f"?key={ICK}"
     assert tab.open(path).status == 200
     assert serious_faults(tab.page) == []
     tab.page.emulate_media(color_scheme="dark")

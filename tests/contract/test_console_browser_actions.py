@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
 from headwater import Headwater
@@ -16,7 +17,8 @@ from headwater.serve.console.pages.table import PAGES
 from headwater.serve.console.service import Console
 from tests.support.api import ApiServer
 from tests.support.browser import Tab, serious_faults
-from tests.support.console import TYPED, Filled, path_of
+from tests.support.console import ICK, TYPED, Filled, path_of
+from tests.support.consumers import create_tables
 from tests.support.servers import Server
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ UNAUDITED = {"write", "push"}
 SHOWN_BY = {
     "promote": "/queues/{queue}?state=delayed",
     "release": "/queues/{queue}?state=unacked",
+    "delete-ick": f"/ick?key={ICK}",
 }
 
 # The first of them may have to fetch a browser.
@@ -40,22 +43,30 @@ def hw(server: Server) -> Iterator[Headwater]:
         yield hw
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path_factory.mktemp('db') / 'app.db'}")
+    create_tables(engine)
+    yield engine
+    engine.dispose()
+
+
 @pytest.fixture
-def filled(hw: Headwater) -> Filled:
+def filled(hw: Headwater, engine: sa.Engine) -> Filled:
     """Objects of its own for each test, which changes them."""
-    return Filled(hw)
+    return Filled(hw, engine)
 
 
 @pytest.fixture(scope="module")
-def api(server: Server) -> Iterator[ApiServer]:
-    with ApiServer(server.url, front=Console) as api:
+def api(server: Server, engine: sa.Engine) -> Iterator[ApiServer]:
+    with ApiServer(server.url, front=Console, db=str(engine.url)) as api:
         yield api
 
 
 @pytest.fixture(scope="module")
-def forms(api: ApiServer, hw: Headwater) -> dict[str, str]:
+def forms(api: ApiServer, hw: Headwater, engine: sa.Engine) -> dict[str, str]:
     """The page on which each action has its form."""
-    filled, client, found = Filled(hw), api.client(), dict[str, str]()
+    filled, client, found = Filled(hw, engine), api.client(), dict[str, str]()
     for page in reversed(PAGES):
         if page.template:
             shown = client.get(path_of(page.path, filled)).body.decode()

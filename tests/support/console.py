@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import msgspec
+import sqlalchemy as sa
 
 from headwater import Headwater
+from headwater.outbox import Consumer
 from headwater.serve.api.letter_jobs import LetterJobView
 from headwater.serve.api.letters import MatchingBody
 from headwater.serve.api.replays import ReplayNote, ReplayView
@@ -26,10 +28,15 @@ from tests.support.api import Answer, ApiClient
 # makes, and runs its code. A name has no white space.
 EVIL = """"'><script>alert(1)</script><img/src="x"/onerror=alert(1)>&amp;"""
 
+# The key of an Ick, of which a store keeps no list.
+ICK = "console-ick"
+
 # What somebody types into the form of an action, by its name and the field's.
 TYPED: dict[str, dict[str, str]] = {
     "evict": {"up_to": "150"},
     "seek": {"to": "1,000"},
+    "consumer-seek": {"to": "1,000"},
+    "reshard": {"shards": "3"},
     "replay": {"into": "console-replayed"},
 }
 
@@ -37,10 +44,11 @@ TYPED: dict[str, dict[str, str]] = {
 class Filled:
     """A stream with a group that has everything a ruler shows, a queue with dead letters, a job.
 
-    ``names`` has what a page's path is made of, by the word between its braces.
+    With a database, a SQL consumer that gave a message up. ``names`` has what a page's path is made
+    of, by the word between its braces.
     """
 
-    def __init__(self, hw: Headwater) -> None:
+    def __init__(self, hw: Headwater, engine: sa.Engine | None = None) -> None:
         mark = secrets.token_hex(4)
         self.stream = hw.stream(f"console-{mark}{EVIL}")
         self.stream.write_many([(f"tag{EVIL}", json.dumps({"n": EVIL}).encode())] * 3000)
@@ -75,6 +83,10 @@ class Filled:
         self.channel = hw.ick_channel(f"search-{mark}{EVIL}", shards=2, consumer=f"bob{EVIL}")
         self.channel.add({EVIL: 1, "plain": 2})
         self.channel.reserve(1)
+        hw.ick(ICK).add({EVIL: 1})
+        self.consumer = f"view-{mark}{EVIL}"
+        if engine is not None:
+            _consume(self, hw, engine)
         query = NotedQuery(name=EVIL, epoch=1, next={self.stream.name: 2500}, checkpoint=EVIL)
         hw.store.run(note(f"query-{mark}", "write", self.stream.name, query))
         hw.store.run(note(f"query-{mark}", "read", self.stream.name, query))
@@ -106,7 +118,7 @@ class Filled:
             "stream": self.stream.name,
             "group": self.group.name,
             "queue": self.queue.name,
-            "consumer": f"view{EVIL}",
+            "consumer": self.consumer,
             "channel": self.channel.name,
             "job": self.job,
             "topic": topic.name,
@@ -119,6 +131,28 @@ def _has_job(hw: Headwater, job: str, kind: str, shown: View, note: JobNote) -> 
     """Note a job that a process has for longer than any test takes."""
     new = NewJob(job, kind, shown.to_json(), b"", msgspec.json.encode(note))
     hw.store.run(begin_job(new, "somebody", 3_600_000))
+
+
+def _consume(filled: Filled, hw: Headwater, engine: sa.Engine) -> None:
+    """Let a SQL consumer of the stream give a message up."""
+    stream = filled.stream.name
+    consumer = Consumer(
+        filled.consumer,
+        [stream],
+        engine,
+        hw,
+        _refuse,
+        start=3000,
+        batch=1,
+        on_error="skip",
+        attempts=1,
+    )
+    while (consumer.positions()[stream] or 0) <= 3000:
+        consumer.run_once()
+
+
+def _refuse(_conn: Any, _messages: list[Any]) -> None:
+    raise ValueError(EVIL)
 
 
 def _fail() -> None:
