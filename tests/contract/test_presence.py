@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import html
+import os
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import headwater
-from headwater import App, Delivery, Headwater
+import headwater.aio
+from headwater import App, Delivery, Headwater, QueueWorker, TimedRunner, Worker
+from headwater.outbox import Consumer, Outbox, Streamer
 from headwater.serve.console.service import Console
 from headwater.store.presence import (
     FORGOTTEN_MS,
     KEY,
     SILENT_MS,
+    SWITCH,
     Presence,
     ReportedPart,
     SeenProcess,
@@ -42,6 +50,8 @@ def hw(server: Server) -> Iterator[Headwater]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwater.app.runner.FIRST_S", 0.01)
     monkeypatch.setattr("headwater.app.runner.BEAT_S", 0.05)
+    monkeypatch.setattr("headwater.store.reporting.FIRST_S", 0.01)
+    monkeypatch.setattr("headwater.store.reporting.BEAT_S", 0.05)
 
 
 def seen(hw: Headwater, kind: str = "app") -> list[SeenProcess]:
@@ -86,6 +96,79 @@ def test_an_application_of_async_parts_reports_by_its_loop(server: Server, hw: H
 
     asyncio.run(asyncio.wait_for(live(), 30))
     assert seen(hw) == []
+
+
+def parts(hw: Headwater) -> dict[str, ReportedPart]:
+    return {one.name: one for process in seen(hw, "worker") for one in process.note.parts}
+
+
+def test_whatever_works_outside_an_application_reports_itself(
+    hw: Headwater, tmp_path: Path
+) -> None:
+    name = f"alone-{secrets.token_hex(4)}"
+    hw.stream(name).write_many([("t", b"v")] * 20)
+    hw.queue(name).push_many([b"v"] * 20)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    outbox = Outbox(engine)
+    outbox.create_all()
+    timed = TimedRunner(hw)
+    timed.every("1h", name=name)(lambda: None)
+    works: list[Any] = [
+        Worker(hw.stream(name).group("g"), lambda _: None),
+        QueueWorker(hw.queue(name), lambda _: None),
+        Streamer(outbox, hw),
+        Consumer("view", [name], engine, hw, lambda *_: None),
+        timed,
+    ]
+    with ThreadPoolExecutor(len(works)) as pool:
+        runs = [pool.submit(work.run) for work in works]
+        try:
+            done = {f"{name}/g": 20, name: 20, "view": 20, "streamer": 0, "timed jobs": 0}
+            until(lambda: {key: one.done for key, one in parts(hw).items()} == done)
+            (process, *_) = seen(hw, "worker")
+            assert process.note.pid == os.getpid()
+            assert {one.kind for one in parts(hw).values()} == {
+                "worker",
+                "streamer",
+                "consumer",
+                "timed jobs",
+            }
+        finally:
+            for work in works:
+                work.stop()
+            for run in runs:
+                run.result(30)
+    assert seen(hw, "worker") == []
+    engine.dispose()
+
+
+def test_an_async_worker_reports_itself_by_its_loop(server: Server, hw: Headwater) -> None:
+    name = f"alone-{secrets.token_hex(4)}"
+    hw.queue(name).push(b"v")
+
+    async def handle(_: object) -> None: ...
+
+    async def live() -> None:
+        async with headwater.aio.connect(server.url) as client:
+            worker = headwater.aio.AsyncQueueWorker(client.queue(name), handle)
+            task = asyncio.create_task(worker.run())
+            while name not in await asyncio.to_thread(parts, hw):
+                pass
+            worker.stop()
+            await task
+
+    asyncio.run(asyncio.wait_for(live(), 30))
+    assert parts(hw) == {}
+
+
+def test_a_process_that_is_told_to_reports_nothing(
+    hw: Headwater, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    presence = Presence("worker", "hidden")
+    hw.store.run(presence.beat())
+    assert seen(hw, "worker") == []
+    hw.store.run(presence.leave())
 
 
 def test_a_server_reports_itself_and_shows_who_does(server: Server, hw: Headwater) -> None:

@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import logging
 import select
-import sys
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from headwater.app.part_run import PartRun, PartState
 from headwater.app.parts import Part
@@ -22,6 +20,7 @@ from headwater.errors import HeadwaterError
 from headwater.serve.processes import loop_factory
 from headwater.stopping import AsyncStopSignal, StopSignal
 from headwater.store.presence import BEAT_S, FIRST_S, Presence, ReportedPart
+from headwater.store.reporting import program_name, reported_together
 
 log = logging.getLogger("headwater.app")
 
@@ -46,7 +45,7 @@ class Runner:
         self._tasks_ended = StopSignal()
         # Set when nothing runs any more.
         self.ended = StopSignal()
-        self._presence = Presence("app", name or _program_name())
+        self._presence = Presence("app", name or program_name())
         self._beater: threading.Thread | None = None
 
     def start(self) -> None:
@@ -189,7 +188,8 @@ class Runner:
             try:
                 work = run.part.open(self._resources)
                 if run.begin(work):
-                    work.run()
+                    with reported_together():
+                        work.run()
             except BaseException as caught:  # noqa: BLE001  it is logged, and the part restarted
                 error = caught
             rest_s = run.over(error)
@@ -204,7 +204,8 @@ class Runner:
                 await self._resources.open_async()
                 work = run.part.open(self._resources)
                 if run.begin(work):
-                    await work.run()
+                    with reported_together():
+                        await work.run()
             except asyncio.CancelledError:
                 run.ended()
                 raise
@@ -244,10 +245,6 @@ class Runner:
             return call()
 
         return asyncio.run_coroutine_threadsafe(there(), loop).result(_LAST_S)
-
-
-def _program_name() -> str:
-    return Path(sys.argv[0]).name or "python"
 
 
 def _run_loop(run: Callable[[], object]) -> None:

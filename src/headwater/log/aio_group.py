@@ -26,6 +26,7 @@ class AsyncGroup(Generic[D]):
     """One member's view of a consumer group, for asyncio; see Group."""
 
     def __init__(self, store: AsyncStore, handle: GroupHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

@@ -153,6 +153,7 @@ class AsyncTopicGroup(Generic[D]):
     """One member's view of a group over a topic, for asyncio; see TopicGroup."""
 
     def __init__(self, store: AsyncStore, handle: topic_groups.TopicGroupHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

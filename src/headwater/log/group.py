@@ -26,6 +26,7 @@ class Group(Generic[D]):
     """One member's view of a consumer group."""
 
     def __init__(self, store: Store, handle: GroupHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

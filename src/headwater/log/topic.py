@@ -161,6 +161,7 @@ class TopicGroup(Generic[D]):
     """One member's view of a group over all partitions of a topic."""
 
     def __init__(self, store: Store, handle: topic_groups.TopicGroupHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

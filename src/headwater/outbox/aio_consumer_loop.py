@@ -28,6 +28,7 @@ from headwater.outbox.plan import (
     engine_of,
 )
 from headwater.stopping import AsyncStopSignal
+from headwater.store.reporting import reporting_async
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox
@@ -83,6 +84,10 @@ class AsyncConsumer(ConsumerShell[AsyncHandler, AsyncOnReset]):
 
     async def run(self) -> None:
         """Apply what is there and what comes, until ``stop``."""
+        async with reporting_async(self._store, self._report):
+            await self._run()
+
+    async def _run(self) -> None:
         # The consumer retries by itself; a call of the store must end soon enough to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()

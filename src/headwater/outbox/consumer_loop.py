@@ -34,6 +34,7 @@ from headwater.outbox.plan import (
 )
 from headwater.outbox.topic_turn import TopicTurn
 from headwater.stopping import StopSignal
+from headwater.store.reporting import reporting
 
 if TYPE_CHECKING:
     from headwater.outbox.outbox import Outbox
@@ -116,6 +117,10 @@ class Consumer(ConsumerShell[Handler, OnReset]):
         restarts, and logs once that it does. Raises what run_once raises when waiting would not
         help.
         """
+        with reporting(self._store, self._report):
+            self._run()
+
+    def _run(self) -> None:
         # The consumer retries by itself; a call of the store must end soon enough to stop.
         self._patience_s = PATIENCE_S
         first, *others = self._turns.values()

@@ -29,6 +29,7 @@ from headwater.outbox.plan import (
 )
 from headwater.outbox.topic_turn import TopicTurn
 from headwater.outbox.work import Work
+from headwater.store.presence import ReportedPart
 
 H = TypeVar("H")
 R = TypeVar("R")
@@ -97,3 +98,8 @@ class ConsumerShell(Generic[H, R]):
     def stats(self) -> ConsumerStats:
         """What was done since the consumer was made."""
         return reduce(add, [turn.stats for turn in self._turns.values()], ConsumerStats())
+
+    def _report(self) -> ReportedPart:
+        """Return what is told of this consumer to those who watch the store."""
+        where, stats = ", ".join(self.streams)[:200], self.stats
+        return ReportedPart(self.name, "consumer", where, "running", stats.handled, stats.dead)

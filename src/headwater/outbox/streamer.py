@@ -41,6 +41,8 @@ from headwater.outbox.outages import DatabaseOutage, is_passing
 from headwater.outbox.outbox import Outbox
 from headwater.outbox.traced_rows import traced_rows
 from headwater.stopping import StopSignal
+from headwater.store.presence import ReportedPart
+from headwater.store.reporting import reporting
 
 log = logging.getLogger("headwater.outbox")
 
@@ -146,6 +148,14 @@ class Streamer:
         answers is an error. Raises errors that do not pass by waiting. When it returns after
         ``stop``, no batch is left half-way.
         """
+        with reporting(self._hw.store, self._report):
+            self._run()
+
+    def _report(self) -> ReportedPart:
+        state = "streams" if self._leading else "stands by"
+        return ReportedPart("streamer", "streamer", self._source.where, state, self._rows)
+
+    def _run(self) -> None:
         self._retries = True
         outage = DatabaseOutage("the streamer", log, self._source.engine)
         reached = False

@@ -48,6 +48,7 @@ class AsyncQueue(Generic[D]):
     """A queue for asyncio; Queue says what each method promises."""
 
     def __init__(self, store: AsyncStore, handle: QueueHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

@@ -44,6 +44,7 @@ class Queue(Generic[D]):
     """A queue of messages, each for one consumer. It comes into being with its first push."""
 
     def __init__(self, store: Store, handle: QueueHandle) -> None:
+        self._store = store
         self._run = store.run
         self._handle = handle
         self.name = handle.name

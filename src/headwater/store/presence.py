@@ -26,13 +26,15 @@ FIRST_S: Final = 1.0
 SILENT_MS: Final = 15_000
 FORGOTTEN_MS: Final = 600_000
 
-ProcessKind: TypeAlias = Literal["app", "server"]
+ProcessKind: TypeAlias = Literal["app", "server", "worker"]
+# This variable set to "off" keeps a process from reporting itself.
+SWITCH: Final = "HEADWATER_PRESENCE"
 
 
 class ReportedPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of an application in one process: what it has done, and how fast it is now.
+    """A part of an application, or a worker alone: what it has done, and how fast it is now.
 
-    ``why`` is what it died of last.
+    ``held`` messages are in its hands. ``why`` is what it died of last.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ReportedPart(msgspec.Struct, frozen=True, omit_defaults=True):
     restarts: int = 0
     per_s: float = 0.0
     why: str = ""
+    held: int = 0
 
 
 class ProcessNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,7 +100,9 @@ class Presence:
         self._reported = False
 
     def beat(self, parts: Sequence[ReportedPart] = ()) -> Operation[None]:
-        """Report that the process is here, and what its parts have done."""
+        """Report that the process is here, and what its parts have done, unless that is off."""
+        if os.environ.get(SWITCH, "").lower() == "off":
+            return
         now, done = self._clock(), {part.name: part.done for part in parts}
         since, before = self._before or (now, done)
         self._before = (now, done)

@@ -12,6 +12,8 @@ from headwater.handlers import check_async, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
+from headwater.store.presence import ReportedPart
+from headwater.store.reporting import reporting_async
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import JobTable, TimedJob
@@ -51,6 +53,17 @@ class AsyncTimedRunner(JobTable):
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
         When it is cancelled, its handlers are, and their runs are returned untried.
         """
+        async with reporting_async(self._store, self._report):
+            await self._run()
+
+    def _report(self) -> ReportedPart:
+        counts, held = self.counts, len(self._running)
+        which = ", ".join(sorted(self.jobs))[:200]
+        return ReportedPart(
+            "timed jobs", "timed jobs", which, "running", counts.done, counts.failed, held=held
+        )
+
+    async def _run(self) -> None:
         outage = Outage("the runner of timed jobs", log)
         try:
             while not self._stop.is_set() or self._running or self._unsettled:

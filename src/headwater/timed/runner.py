@@ -24,6 +24,8 @@ from headwater.handlers import check_done, check_sync
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
+from headwater.store.presence import ReportedPart
+from headwater.store.reporting import reporting
 from headwater.timed.clocks import NowMs
 from headwater.timed.engine import FinishedRun, TakenRun, TimedEngine
 from headwater.timed.jobs import JobTable, TimedJob
@@ -76,6 +78,17 @@ class TimedRunner(JobTable):
 
         When it is asked to stop, nothing more is begun; when it returns, running jobs have ended.
         """
+        with reporting(self._store, self._report):
+            self._run()
+
+    def _report(self) -> ReportedPart:
+        counts, held = self.counts, len(self._running)
+        which = ", ".join(sorted(self.jobs))[:200]
+        return ReportedPart(
+            "timed jobs", "timed jobs", which, "running", counts.done, counts.failed, held=held
+        )
+
+    def _run(self) -> None:
         outage = Outage("the runner of timed jobs", log)
         while not self._stop.is_set() or self._running or self._unsettled:
             try:

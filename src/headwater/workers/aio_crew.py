@@ -16,6 +16,9 @@ from headwater.handlers import check_async, check_takes, not_awaitable
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import AsyncStopSignal
+from headwater.store.aio_store import AsyncStore
+from headwater.store.presence import ReportedPart
+from headwater.store.reporting import reporting_async
 from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.handled import (
     NOT_BEGUN,
@@ -37,6 +40,10 @@ class AsyncMessageSource(Protocol[Item]):
     log: logging.Logger
     name: str
     retries: Retries
+
+    @property
+    def store(self) -> AsyncStore:
+        """The store that the messages are in."""
 
     async def begin(self) -> None:
         """Learn what must be known before the first message."""
@@ -91,6 +98,14 @@ class AsyncCrew(Generic[Item]):
         self.counts = HandledCounts()
 
     async def run(self) -> None:
+        """Work until ``stop``, and report that; see ``_run``."""
+        async with reporting_async(self._source.store, self._standing):
+            await self._run()
+
+    def _standing(self) -> ReportedPart:
+        return self.counts.report(self._source.name, len(self._held))
+
+    async def _run(self) -> None:
         """Work until ``stop``: then return what was not begun, and wait for running handlers.
 
         Raises InvalidInput when the handler turns out not to be async.

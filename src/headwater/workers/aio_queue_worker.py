@@ -10,6 +10,7 @@ from headwater.inputs import Duration
 from headwater.limiting import Limits
 from headwater.queue.aio_queue import AsyncQueue
 from headwater.queue.types import Delivery
+from headwater.store.aio_store import AsyncStore
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
@@ -82,6 +83,11 @@ class AsyncQueueWorker:
 
 
 class _Queue(QueueMessages[AsyncQueue[Any]]):
+    @property
+    def store(self) -> AsyncStore:
+        store: AsyncStore = self.queue._store
+        return store
+
     async def begin(self) -> None:
         if self.limits is not None:
             self.replaced(await self.queue.limit(self.limits))

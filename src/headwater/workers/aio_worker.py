@@ -11,6 +11,7 @@ from headwater.limiting import Limits
 from headwater.log.aio_group import AsyncGroup
 from headwater.log.aio_topic import AsyncTopicGroup
 from headwater.log.types import Message, TopicMessage
+from headwater.store.aio_store import AsyncStore
 from headwater.workers.aio_crew import AsyncCrew
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
@@ -112,6 +113,11 @@ class AsyncWorker:
 
 
 class _Group(GroupMessages[AsyncGroup[Any] | AsyncTopicGroup[Any]]):
+    @property
+    def store(self) -> AsyncStore:
+        store: AsyncStore = self.group._store
+        return store
+
     async def begin(self) -> None:
         await self.group.read(0)
         if self.limits is not None:

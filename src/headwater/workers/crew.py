@@ -20,6 +20,9 @@ from headwater.handlers import check_done, check_sync, check_takes
 from headwater.instrument import observe
 from headwater.outages import Outage, store_may_recover
 from headwater.stopping import StopSignal
+from headwater.store.presence import ReportedPart
+from headwater.store.reporting import reporting
+from headwater.store.store import Store
 from headwater.workers.attempts import Attempt, AttemptUnderWay
 from headwater.workers.handled import (
     NOT_BEGUN,
@@ -41,6 +44,10 @@ class MessageSource(Protocol[Item]):
     log: logging.Logger
     name: str
     retries: Retries
+
+    @property
+    def store(self) -> Store:
+        """The store that the messages are in."""
 
     def begin(self) -> None:
         """Learn what must be known before the first message."""
@@ -96,6 +103,14 @@ class Crew(Generic[Item]):
         self.counts = HandledCounts()
 
     def run(self) -> None:
+        """Work until ``stop``, and report that; see ``_run``."""
+        with reporting(self._source.store, self._standing):
+            self._run()
+
+    def _standing(self) -> ReportedPart:
+        return self.counts.report(self._source.name, len(self._held))
+
+    def _run(self) -> None:
         """Work until ``stop``: then return what was not begun, and wait for running handlers."""
         acks = threading.Thread(target=self._settle_until_ended, name="headwater-acks", daemon=True)
         acks.start()

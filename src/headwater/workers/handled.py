@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headwater.failures import Failure
+from headwater.store.presence import ReportedPart
 
 Item = TypeVar("Item")
 
@@ -39,6 +40,10 @@ class HandledCounts:
 
     def __init__(self) -> None:
         self.done = self.failed = self.stuck = 0
+
+    def report(self, name: str, held: int) -> ReportedPart:
+        """Return what is told of a crew to those who watch the store."""
+        return ReportedPart(name, "worker", name, "running", self.done, self.failed, held=held)
 
     def add(self, batch: HandledBatch[Item]) -> None:
         """Count the messages of a batch that was settled."""

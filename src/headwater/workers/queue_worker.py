@@ -14,6 +14,7 @@ from headwater.inputs import Duration
 from headwater.limiting import Limits
 from headwater.queue.queue import Queue
 from headwater.queue.types import Delivery
+from headwater.store.store import Store
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
@@ -98,6 +99,11 @@ class QueueWorker:
 
 
 class _Queue(QueueMessages[Queue[Any]]):
+    @property
+    def store(self) -> Store:
+        store: Store = self.queue._store
+        return store
+
     def begin(self) -> None:
         if self.limits is not None:
             self.replaced(self.queue.limit(self.limits))

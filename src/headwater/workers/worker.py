@@ -17,6 +17,7 @@ from headwater.limiting import Limits
 from headwater.log.group import Group
 from headwater.log.topic import TopicGroup
 from headwater.log.types import Message, TopicMessage
+from headwater.store.store import Store
 from headwater.workers.attempts import Attempt
 from headwater.workers.checks import check_object
 from headwater.workers.crew import Crew
@@ -130,6 +131,11 @@ class Worker:
 
 
 class _Group(GroupMessages[Group[Any] | TopicGroup[Any]]):
+    @property
+    def store(self) -> Store:
+        store: Store = self.group._store
+        return store
+
     def begin(self) -> None:
         self.group.read(0)
         if self.limits is not None:

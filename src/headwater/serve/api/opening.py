@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from headwater.aio_client import AsyncHeadwater
 from headwater.errors import HeadwaterError
@@ -38,6 +36,7 @@ from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.serve.topic_writes import TopicWrites
 from headwater.store.presence import BEAT_S, Presence
+from headwater.store.reporting import program_name
 from headwater.timeline.farm.aio_farm import AsyncFarm
 
 
@@ -109,7 +108,7 @@ async def open_api(
 @asynccontextmanager
 async def _reporting(hw: AsyncHeadwater) -> AsyncIterator[None]:
     """Report this process among those that use the store, as long as the block runs."""
-    presence = Presence("server", Path(sys.argv[0]).name or "python")
+    presence = Presence("server", program_name())
 
     async def beat() -> None:
         with suppress(HeadwaterError):
