@@ -6,13 +6,14 @@ import asyncio
 import json
 import math
 import random
+import threading
 import time
 from pathlib import Path
 from typing import Any, Self
 
 import sqlalchemy as sa
 
-from headwater import Headwater
+from headwater import Headwater, QueueWorker
 from headwater.metrics.history import (
     OUTBOX,
     STORE,
@@ -23,7 +24,9 @@ from headwater.metrics.history import (
     write_points,
 )
 from headwater.outbox import Consumer, Outbox, Streamer
+from headwater.release import __version__
 from headwater.spark.queries.notes import NotedQuery, note
+from headwater.store.past_checks import VerifyNote, note_verify
 from headwater.timed.runner import TimedRunner
 from headwater.timeline import AsyncFarm, Farm
 from headwater.timeline.records import Repaired
@@ -51,7 +54,7 @@ class Showcase:
         self.farm = "embedded://east;embedded://west"
         self.names = {
             "stream": "rides",
-            "offset": "22613",
+            "offset": "24046",
             "row": "37",
             "group": "mail",
             "queue": "emails",
@@ -75,9 +78,13 @@ class Showcase:
         runner.every("5m", name="tidy-up")(lambda: None)
         runner.cron("0 3 * * *", tz="Europe/Lisbon", name="nightly-totals")(lambda: None)
         runner.run_due()
+        killed = {"server": 9, "writer": 6, "member": 5}
+        verified = VerifyNote(81204, 20.0, killed, 41_230, 0, __version__, "build-1")
+        self._hw.store.run(note_verify(verified))
         query = NotedQuery(name="daily", epoch=88, next={"rides": 23_100}, run="r")
         self._hw.store.run(note("4f1d0a6e-daily", "read", "rides", query))
         self._fill_farm()
+        self._work()
         self._fill_history()
         return self
 
@@ -87,7 +94,22 @@ class Showcase:
         client.post("/v1/streams/rides/groups/totals/seek", {"to": 24_001})
         client.post("/v1/streams/rides/evict", {"up_to": 3000})
 
+    def _work(self) -> None:
+        """Let some work go on while the pictures are taken."""
+        receipts = self._hw.queue("receipts")
+        receipts.push_many([b"receipt"] * 12_000)
+        runner = TimedRunner(self._hw)
+        runner.every("5m", name="tidy-up")(lambda: None)
+        self._works: list[Any] = [QueueWorker(receipts, lambda _: time.sleep(0.05)), runner]
+        self._threads = [threading.Thread(target=work.run) for work in self._works]
+        for thread in self._threads:
+            thread.start()
+
     def __exit__(self, *_: object) -> None:
+        for work in self._works:
+            work.stop()
+        for thread in self._threads:
+            thread.join()
         self._engine.dispose()
 
     def _ride(self, number: int) -> tuple[str, bytes]:
@@ -208,8 +230,11 @@ class Showcase:
         while (lines.positions()["rides"] or 0) < 24_005:
             lines.run_once()
         with self._engine.begin() as conn:
-            outbox.stage(conn, "payments", "ride-1", b"{}")
-        with Streamer(outbox, self._hw, new_producer=lambda: "outbox:streamer-1") as streamer:
+            for n in range(24_041, 24_053):
+                outbox.stage(conn, "rides", *self._ride(n))
+        with Streamer(
+            outbox, self._hw, id_header=True, new_producer=lambda: "outbox:streamer-1"
+        ) as streamer:
             streamer.run_once()
         with self._engine.begin() as conn:
             for n in range(37):

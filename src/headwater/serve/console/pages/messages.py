@@ -9,7 +9,7 @@ from headwater.errors import InvalidInput
 from headwater.serve.api.traces import find_row, traced
 from headwater.serve.console.actions.action import cli_words
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.links import group_link, part, stream_link
+from headwater.serve.console.links import consumer_link, group_link, part, stream_link
 from headwater.serve.console.pages.stream import frame, opened
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
@@ -66,6 +66,8 @@ def _link(stream: str, step: TraceStepView) -> str | None:
         return (
             f"/dead?place={part(place)}" if step.state == "dead" else group_link(stream, step.name)
         )
+    if step.kind == "consumer":
+        return consumer_link(step.name)
     return {"outbox": "/outbox", "batch": "/outbox", "query": "/spark"}.get(step.kind)
 
 
