@@ -156,7 +156,7 @@ class HttpConnection(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._go_on_reading)
                 return
             pieces += 1
-            size = parser.piece_bytes
+            size = parser.piece_bytes(self._ahead)
             piece, self._ahead = self._ahead[:size], self._ahead[size:]
             parser.feed(piece)
 

@@ -107,9 +107,11 @@ class RequestParser:
         """How many bytes of an incomplete request are kept."""
         return self._quiet_bytes + self._size if self.begun else 0
 
-    @property
-    def piece_bytes(self) -> int:
-        """How many bytes to feed at once, so that few requests are parsed ahead."""
+    def piece_bytes(self, ahead: memoryview) -> int:
+        """Return how much of that to feed at once, so that few requests are parsed ahead."""
+        if not self.begun:
+            # A head alone, if it is there: the body behind it is then one piece.
+            return sum(map(len, bytes(ahead[:PIECE_BYTES]).partition(b"\r\n\r\n")[:2]))
         if self.in_body and self._length:
             return min(max(self._length - self._size, PIECE_BYTES), _BODY_PIECE_BYTES)
         return PIECE_BYTES
