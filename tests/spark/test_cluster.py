@@ -40,7 +40,7 @@ def test_a_stream_is_read_by_the_executors_of_a_cluster(
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_topic_and_a_table_are_written_by_the_executors_of_a_cluster(
+def test_a_topic_a_table_and_a_stream_are_written_by_the_executors_of_a_cluster(
     standalone: Standalone,
     embedded_url: str,
     make_embedded_stream: Callable[[int], Stream],
@@ -53,11 +53,16 @@ def test_a_topic_and_a_table_are_written_by_the_executors_of_a_cluster(
         conn.exec_driver_sql("CREATE TABLE totals (ride text PRIMARY KEY, distance bigint)")
     topic, folder = f"{stream.name}-out", str(tmp_path)
     words = (embedded_url, stream.name, topic, database_url, folder)
-    assert standalone.submit("write_on_cluster.py", *words)["master"] == standalone.url
+    found = standalone.submit("write_on_cluster.py", *words)
+    assert found["master"] == standalone.url
+    assert "headwater (nodes)" in found["plan"]
     with headwater.connect(embedded_url) as hw:
+        again = [(m.tag, m.value) for m in hw.stream(f"{stream.name}-again").read(1, 10_000) if m]
+        hw.stream(f"{stream.name}-again").delete()
         copied = [row for batch in hw.topic(topic).scan() for row in batch.to_pylist()]
         hw.topic(topic).delete()
     assert sorted((row["tag"], row["value"]) for row in copied) == sorted(entries(5000))
+    assert again == list(entries(5000))
     wanted: dict[str, int] = {}
     for offset, (tag, _) in enumerate(entries(5000), 1):
         wanted[tag] = wanted.get(tag, 0) + offset

@@ -1,4 +1,4 @@
-"""Write to a topic and to a table on a cluster; prints from which executors, as JSON."""
+"""Write to a topic, a table and a stream on a cluster; prints where, and the last plan, as JSON."""
 
 import json
 import sys
@@ -34,4 +34,10 @@ sums = (
 )
 for query in (copy, sums):
     query.awaitTermination()
-print(json.dumps({"master": spark.sparkContext.master}))
+whole = spark.read.format("headwater").option("url", url).option("stream", stream)
+again = whole.option("minPartitions", 4).load().select("tag", "value").write.format("headwater")
+again.mode("append").option("url", url).option("stream", f"{stream}-again").save()
+spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+ran = spark._jsparkSession.sharedState().statusStore().executionsList()
+plan = ran.last().physicalPlanDescription()
+print(json.dumps({"master": spark.sparkContext.master, "plan": plan}))
