@@ -225,7 +225,7 @@ def test_a_read_only_server_shows_and_changes_nothing(stores: Stores, hw: Headwa
 def test_files_are_kept_by_browsers_until_they_change(browser: ApiClient) -> None:
     page = text_of(browser.get("/console"))
     files = re.findall(r'(?:href|src)="(/console/static/[^"]+)"', page)
-    assert len(set(files)) == 7
+    assert len(set(files)) == 8
     for file in files:
         found = browser.get(file)
         assert found.status == 200

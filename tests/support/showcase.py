@@ -97,7 +97,7 @@ class Showcase:
     def _work(self) -> None:
         """Let some work go on while the pictures are taken."""
         receipts = self._hw.queue("receipts")
-        receipts.push_many([b"receipt"] * 12_000)
+        receipts.push_many([b"receipt"] * 5000)
         runner = TimedRunner(self._hw)
         runner.every("5m", name="tidy-up")(lambda: None)
         self._works: list[Any] = [QueueWorker(receipts, lambda _: time.sleep(0.05)), runner]
