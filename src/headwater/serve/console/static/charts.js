@@ -2,8 +2,6 @@
 "use strict";
 
 (() => {
-  // Where the browser's language is malformed (en-US@posix), uPlot does not load: what the server drew stays.
-  if (typeof uPlot !== "function") return;
   const COLOURS = ["--chart-0", "--chart-1", "--chart-2", "--chart-3", "--chart-4", "--chart-5"];
   const drawn = new Map();
   // A canvas takes no light-dark(): an element says which of the two it is.
