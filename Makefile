@@ -30,7 +30,7 @@ ifneq ($(shell test -x $(VENV)/bin/python && cat $(READY) 2>/dev/null),$(shell p
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test compiled test-long outside oldest verify check format contracts bench bench-scale docs screenshots lock clean
+.PHONY: help setup demo test test-long outside oldest verify check types collected format contracts bench bench-scale docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,9 +58,6 @@ test: setup ## run all tests on every core, first without Spark; each part ends 
 	@$(RUN) pytest -n $(JOBS) --dist worksteal --ignore=tests/spark
 	@$(RUN) pytest -n $(SPARK_JOBS) --dist worksteal tests/spark
 
-compiled: setup ## import every test once, so that the workers of a first run find all of it compiled
-	@$(RUN) pytest --collect-only -qq >/dev/null
-
 test-long: setup ## run the models for about an hour, and every other proof at length
 	@HEADWATER_LONG=1 $(RUN) pytest $(STRICT) -n $(JOBS) --dist worksteal tests/contract
 	@HEADWATER_EXAMPLES=3000 $(RUN) pytest -n $(JOBS) --dist worksteal tests/contract -k model
@@ -85,11 +82,19 @@ oldest: setup ## run tests on the oldest releases of every dependency that are a
 verify: setup ## kill the server, writers and members for ten minutes; nothing may be lost or duplicated
 	@$(VENV)/bin/headwater verify --seconds 600 --writers 6 --members 6 --kills 600
 
-check: setup ## check lint, formatting, types and layers
+check: setup ## check lint, formatting, types, layers, and that every test can be imported
 	@$(RUN) ruff check $(CODE)
 	@$(RUN) ruff format --check $(CODE)
-	@$(RUN) mypy $(CODE)
+	@$(MAKE) --no-print-directory -j2 types collected
 	@$(VENV)/bin/lint-imports
+
+types: setup
+	@$(RUN) mypy $(CODE)
+
+# Beside mypy, which uses one core. It also compiles the tests once, before several workers need them.
+collected: setup
+	@mkdir -p build
+	@$(RUN) pytest --collect-only -qq >build/collected.txt 2>&1 || { tail -n 40 build/collected.txt; exit 1; }
 
 format: setup ## format the code, and fix what lint can fix
 	@$(RUN) ruff format $(CODE)
