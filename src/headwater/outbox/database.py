@@ -29,7 +29,7 @@ from headwater.outbox.schema import (
     outbox_table,
     streamer_table,
 )
-from headwater.outbox.statements import Statements
+from headwater.outbox.streamer_sql import Statements
 from headwater.sql.driver_errors import translating_errors
 from headwater.sql.engines import is_in_memory, sqlite_file
 from headwater.sql.safe_names import safe_name

@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from headwater.outbox.database import OutboxDatabase, Row
 from headwater.outbox.runs import Runs
 from headwater.outbox.schema import CHANNEL
-from headwater.outbox.statements import spell_statements
+from headwater.outbox.streamer_sql import spell_statements
 
 # For this session only. The rows of the table are short-lived, so its statistics are always wrong,
 # and an index scan is always right. A leader whose host is gone is noticed within ten seconds.

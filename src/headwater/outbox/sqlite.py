@@ -15,7 +15,7 @@ from typing import Any
 
 from headwater.outbox.database import OutboxDatabase, Row
 from headwater.outbox.runs import Runs
-from headwater.outbox.statements import spell_statements
+from headwater.outbox.streamer_sql import spell_statements
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 # A character has four bytes at most.
