@@ -99,7 +99,7 @@ def test_every_part_is_tried_here() -> None:
         part
         for file, text in java_sources().items()
         if file != "Internals.java"
-        for part in re.findall(r"\bInternals\.(\w+)", text)
+        for part in re.findall(r"\bInternals\.([A-Z]\w+)", text)
     }
     assert used == set(LINES)
     assert used == {line.split()[3] for line, _, _ in LACKING}

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import headwater
 from headwater import Stream, Topic
+from headwater.spark.engine.processes import SOURCE_DAEMON
 from headwater.spark.queries.status import QueryStatus, ReadPosition, query_statuses
 from tests.spark.conftest import STORES
 from tests.support.entries import entries
@@ -139,10 +140,10 @@ def test_a_query_waits_for_a_stream_that_is_not_there_yet(
 ) -> None:
     query = harvest.start()
     try:
-        # Its process connects to Spark before it imports PySpark.
-        until(lambda: "headwater.spark.engine.source_process" in children(spark))
+        # Its process is forked from one that has imported all of it.
+        until(lambda: SOURCE_DAEMON in children(spark), 60)
         stream = make_embedded_stream(10)
-        until(lambda: harvest.offsets() == list(range(1, 11)))
+        until(lambda: harvest.offsets() == list(range(1, 11)), 60)
         stream.write("late", b"")
         until(lambda: harvest.offsets() == list(range(1, 12)))
         assert query.exception() is None

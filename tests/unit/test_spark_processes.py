@@ -51,6 +51,17 @@ source = HeadwaterSource({"url": "redis://localhost:1", "stream": "rides"})
 source.streamReader(source.schema())
 print(json.dumps([name for name in sys.modules if name.startswith("headwater")]))
 """
+FORKING = """
+import json, sys
+import headwater.spark.log.source_daemon
+before = set(sys.modules)
+from headwater.spark.log.source import HeadwaterSource
+
+source = HeadwaterSource({"url": "redis://localhost:1", "stream": "rides"})
+source.streamReader(source.schema())
+parts = ("headwater", "pyarrow", "pyspark", "redis")
+print(json.dumps([name for name in sys.modules if name not in before and name.startswith(parts)]))
+"""
 STUCK = """
 import os, signal
 from headwater.spark.engine import processes
@@ -100,6 +111,10 @@ def test_the_python_of_a_streaming_query_imports_only_what_it_uses() -> None:
     imported = json.loads(run(PLANNING).stdout)
     assert "headwater.spark.log.stream_reader" in imported
     assert [name for name in imported if name.startswith(UNUSED)] == []
+
+
+def test_the_parent_of_streaming_queries_has_imported_all_that_a_query_needs() -> None:
+    assert json.loads(run(FORKING).stdout) == []
 
 
 def test_a_process_that_does_not_come_to_its_end_is_ended() -> None:

@@ -16,8 +16,10 @@ import sys
 import traceback
 from typing import Any
 
-# The module of PySpark that the process of a streaming source runs.
+# The module of PySpark that the process of a streaming source runs, and the parent that such a
+# process is forked from where our Java is in force.
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+SOURCE_DAEMON = "headwater.spark.log.source_daemon"
 
 _print_exc = traceback.print_exc
 # Objects that survive one of the first so many full collections are frozen: some are made while
@@ -25,6 +27,7 @@ _print_exc = traceback.print_exc
 # never freed, so there is an end to it.
 _FREEZES = 10
 _END_S = 30
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def is_spark_process() -> bool:
@@ -34,19 +37,25 @@ def is_spark_process() -> bool:
 
 
 def stop_on_signal() -> None:
-    """Let the process of a streaming source stop its reader when Spark ends it, by SIGTERM."""
+    """Let the process of a streaming source stop its reader when Spark ends it, by a signal.
+
+    Spark sends SIGTERM at the end of a query. The parent of forked processes sends SIGHUP to them
+    when the application ends.
+    """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name == RUNNER:
-        signal.signal(signal.SIGTERM, _end_of_stream)
+    if spec is not None and spec.name in (RUNNER, SOURCE_DAEMON):
+        for ends in _ENDS:
+            signal.signal(ends, _end_of_stream)
 
 
 def end_undisturbed() -> None:
     """Let a reader that stops finish: Spark closes its socket and sends SIGTERM behind that.
 
-    It has ``_END_S`` for it: Spark sends no other signal, and a store may not answer.
+    It has ``_END_S`` for it: Spark does not end it otherwise, and a store may not answer.
     """
     if signal.getsignal(signal.SIGTERM) is _end_of_stream:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for ends in _ENDS:
+            signal.signal(ends, signal.SIG_IGN)
         signal.alarm(_END_S)
 
 

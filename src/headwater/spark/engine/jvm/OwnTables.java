@@ -26,7 +26,6 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
@@ -196,11 +195,10 @@ public class OwnTables extends Rule {
       PythonDataSourceV2 own = new PythonDataSourceV2();
       own.setShortName(name);
       CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(all);
-      PythonScan scan = new PythonScan(own, name, schema, given, NO_FILTERS);
-      MicroBatchStream stream = scan.toMicroBatchStream(place);
-      return stream instanceof SupportsTriggerAvailableNow
-          ? new ObservedStream((SupportsTriggerAvailableNow) stream, options)
-          : stream;
+      if (!Internals.hasStreams()) {
+        return new PythonScan(own, name, schema, given, NO_FILTERS).toMicroBatchStream(place);
+      }
+      return new ObservedStream(ForkedRunner.stream(own, name, schema, given), options);
     }
   }
 }
