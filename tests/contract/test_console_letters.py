@@ -290,3 +290,10 @@ def test_a_bill_whose_counts_have_changed_does_nothing_and_shows_the_new_one(
     form = urlencode(asked | {"agreed": agreed}).encode()
     assert one.ask("POST", "/console/act", form, media=media).status == 303
     assert dead.queue.stats().dead == 0
+
+
+def test_a_queue_with_the_name_of_a_stream_is_reached_behind_it(
+    browser: ApiClient, dead: Dead
+) -> None:
+    page = text_of(browser.get(f"/console/dead?go=s/{dead.name}/mail/"))
+    assert f'value="q:{dead.name}#' in page

@@ -89,8 +89,11 @@ class LetterSweep:
         rows = sorted((row.stream, row.group.name, row.group.dead) for row in found.groups)
         holders = [LetterHolder(*row) for row in rows]
         holders += [LetterHolder(one.name, "", one.dead) for one in found.queues]
-        _, name, group = self._after
-        return [one for one in holders if one.dead and (one.name != name or one.group > group)]
+        *after, group = self._after
+        # A queue may have the name of a stream.
+        return [
+            one for one in holders if one.dead and ([*one.place[:2]] != after or one.group > group)
+        ]
 
     async def _open(self) -> list[tuple[str, str]]:
         streams, queues = await self._hw.streams(), await self._hw.queues()
