@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from headwater.errors import InvalidInput
 from headwater.spark.engine.processes import RUNNER
 from headwater.spark.engine.python import fast_python
+from headwater.spark.engine.session import make_session
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -94,3 +96,8 @@ def test_a_python_or_a_spark_of_the_users_own_is_left_alone(
     with fast_python():
         assert os.environ["PYSPARK_PYTHON"] == "/usr/bin/python3"
         assert "PYSPARK_DRIVER_PYTHON" not in os.environ
+
+
+def test_a_master_that_is_none_is_refused_before_java_starts() -> None:
+    with pytest.raises(InvalidInput, match=r"'nowhere'; name a master like local\[4\]"):
+        make_session("nowhere", "headwater", {})

@@ -36,6 +36,8 @@ _SETTINGS = {
     # A busy machine may take long to start a process: that is no reason to end a query.
     "spark.python.authenticate.socketTimeout": "300s",
 }
+# How the name of a master begins; with another one Spark ends its JVM with a stack.
+_MASTERS = ("local", "spark://", "k8s://", "yarn")
 # Older ones lack what our sources and sinks are written on.
 LEAST_SPARK = (4, 1)
 _LOCAL_SETTINGS = {
@@ -95,6 +97,10 @@ def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) 
     require_spark()
     from pyspark.sql import SparkSession
 
+    if master is not None and not master.startswith(_MASTERS):
+        raise InvalidInput(
+            f"no Spark runs at {master!r}; name a master like local[4], spark://host:7077 or yarn"
+        )
     submitted = _SUBMITTED in os.environ
     if not submitted:
         prepare_java()
