@@ -88,8 +88,10 @@ def test_what_a_crash_takes_depends_on_persistence(
     with Server(fsync=fsync, options=options) as server:
         code, report = examine(server.url)
         strict, _ = examine(server.url, "--strict")
+        short = doctor.examine(server.url).durability
     assert (report["verdict"], verdicts(report)["persistence"]) == (verdict, verdict)
     assert words in found(report, "persistence")
+    assert ("survives kill -9 and power loss" if verdict == "ok" else words) in short
     assert (code, strict) == {"fail": (1, 1), "warn": (0, 1), "ok": (0, 0)}[verdict]
 
 

@@ -74,12 +74,12 @@ def shown(busy: Busy, path: str = "") -> str:
 def test_all_streams_are_looked_at(busy: Busy) -> None:
     page = shown(busy)
     assert f"<dt>streams</dt><dd>{MANY + 2:,}</dd>" in page, "with the stream of dead letters"
-    table = page.partition("Everything that lags")[2]
-    assert set(re.findall(r'data-label="What"><a href="[^>]*">(\w+)</a>', table)) == {
+    table = page.partition("Lagging consumers")[2]
+    assert set(re.findall(r'data-label="Name"><a href="[^>]*">(\w+)</a>', table)) == {
         "mail",
         "jobs",
     }
-    assert 'data-label="Waiting">880</td>' in table
+    assert 'data-label="Lag">880</td>' in table
 
 
 def test_what_has_waited_longest_comes_first() -> None:
@@ -95,11 +95,19 @@ def test_what_has_waited_longest_comes_first() -> None:
     ]
 
 
-def test_an_alarm_says_what_it_touches_and_what_to_do(busy: Busy) -> None:
+def test_the_header_says_what_the_store_survives(busy: Busy) -> None:
+    def said() -> list[str]:
+        return re.findall(r'id="verdict".*?<a [^>]*>([^<]*)</a>', shown(busy, "/streams"))
+
+    until(lambda: bool(said()))
+    assert said() == ["a restart of the server loses everything"]
+
+
+def test_an_alarm_says_what_it_affects_and_what_to_do(busy: Busy) -> None:
     page = shown(busy)
     assert re.search(r"mail of z-last.* has 1 dead letters", page)
     assert "look at their errors, then redrive or discard them" in page
-    assert "touches: every message is handled" in page
+    assert "affects: every message is handled" in page
     assert "jobs is paused" in page
 
 
@@ -139,7 +147,7 @@ def test_charts_are_renewed_from_the_history_of_the_store(busy: Busy) -> None:
     assert 880 in until(lag)
     page = shown(busy)
     assert 'data-source="/console/charts?step=1"' in page
-    assert "Nothing was sampled yet" not in page.partition("Messages a second")[2][:3000]
+    assert "No samples yet" not in page.partition("Messages per second")[2][:3000]
     kept = re.search(r"<dt>history</dt><dd>([\d.]+ \w+) <small>(\d+) series", page)
     assert kept is not None
 
@@ -168,7 +176,7 @@ def test_a_token_for_some_names_sees_these_alone(tmp_path: Path) -> None:
             page = client.get("/console").body.decode()
             assert mine in page
             assert yours not in page
-            assert "Messages a second" not in page, "it is that of the whole store"
+            assert "Messages per second" not in page, "it is that of the whole store"
             assert client.get(f"/console/streams/{yours}/groups/g/charts").status == 403
             assert client.get(f"/console/streams/{mine}/groups/g/charts").status == 200
             stranger = api.client()

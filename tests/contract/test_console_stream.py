@@ -161,7 +161,7 @@ def test_a_histogram_counts_what_the_window_has(browser: ApiClient, filled: Fill
     whole = shown(browser, path)
     bars = re.findall(r": ([\d,]+) from offset", whole)
     assert sum(int(count.replace(",", "")) for count in bars) == 2903
-    assert "drawn from nodes" in whole
+    assert "offsets over time" in whole
 
 
 def test_storage_is_counted_and_compaction_estimated(

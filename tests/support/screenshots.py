@@ -79,6 +79,9 @@ def main(folder: Path | None) -> None:
             shown.act(api.client())
             for theme in ("light", "dark"):
                 tab = Tab(browser, f"http://127.0.0.1:{api.port}", color_scheme=theme)
+                # The header says what the store survives once it has been examined.
+                tab.open("/console")
+                tab.page.wait_for_selector("#verdict a")
                 if folder is None:
                     take_shown(tab, shown, theme)
                 else:

@@ -72,7 +72,7 @@ def test_a_table_says_the_newest_first_in_a_bounded_number_of_rows() -> None:
 
 
 def test_a_chart_without_points_says_so() -> None:
-    assert "Nothing was sampled yet" in page(chart())
+    assert "No samples yet" in page(chart())
 
 
 def test_a_spark_line_fits_its_picture() -> None:

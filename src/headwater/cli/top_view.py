@@ -70,7 +70,7 @@ def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
         f"{output.counted(len(sample.groups), 'group')} · "
         f"{output.counted(len(sample.queues), 'queue')}   "
         f"in {store.in_per_s:,.0f}/s · out {store.out_per_s:,.0f}/s   "
-        f"waiting {store.lag:,.0f} · pending {store.pending:,.0f} · {dead:,} dead"
+        f"lag {store.lag:,.0f} · pending {store.pending:,.0f} · {dead:,} dead"
     )
     parts: list[RenderableType] = [head, facts]
     for alarm in top.alarms[:_ALARMS]:
@@ -87,7 +87,7 @@ def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
         line = Text(f"verify {at}: {top.checks.verify}", "dim", no_wrap=True, overflow="ellipsis")
         parts.append(line)
     if len(top.alarms) > _ALARMS:
-        parts.append(Text(f"and {len(top.alarms) - _ALARMS:,} more to look at", "dim"))
+        parts.append(Text(f"and {len(top.alarms) - _ALARMS:,} more need attention", "dim"))
     parts.append(Text())
     parts.append(_rows_table(top, max(height - len(parts) - 3, 3)))
     if top.chosen is not None:
@@ -97,16 +97,16 @@ def overview_picture(top: TopPicture, height: int = 1000) -> RenderableType:
 
 def _rows_table(top: TopPicture, most: int) -> RenderableType:
     if not top.rows:
-        return Text("Nothing waits for anybody.")
+        return Text("Nothing lags: every message is taken and acknowledged.")
     chosen = top.chosen or 0
     first = max(min(chosen - most // 2, len(top.rows) - most), 0)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("what", no_wrap=True, max_width=28)
-    table.add_column("of", no_wrap=True, max_width=24)
+    table.add_column("name", no_wrap=True, max_width=28)
+    table.add_column("stream", no_wrap=True, max_width=24)
     table.add_column("kind", no_wrap=True)
-    for name in ("waiting", "behind", "pending", "oldest", "dead"):
+    for name in ("lag", "behind", "pending", "oldest", "dead"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("two minutes", no_wrap=True)
+    table.add_column("last 2 min", no_wrap=True)
     for place, row in enumerate(top.rows[first : first + most], first):
         point = row.point
         table.add_row(
@@ -196,7 +196,7 @@ _LEGEND: Final = (
     ("done", "done"),
     ("pending-1", "pending, by attempt"),
     ("due", "due again"),
-    ("new", "not taken yet"),
+    ("new", "not handed out"),
     ("dead", "dead or missed"),
 )
 _BACK: Final = "esc back · q leave"

@@ -7,6 +7,7 @@ acknowledged messages can be lost in the ordinary course of things, or that the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -46,6 +47,18 @@ class DoctorReport:
             "look at" if self.verdict == "warn" else "do not trust it with messages before you fix"
         )
         return f"{what}: {', '.join(worst)}"
+
+    @property
+    def durability(self) -> str:
+        """What a crash and a power loss do to acknowledged messages, in a few words."""
+        if self.verdict == "ok":
+            return "survives kill -9 and power loss"
+        for verdict in ("fail", "warn"):
+            for finding in self.findings:
+                if finding.check == "persistence" and finding.verdict == verdict:
+                    # The consequence comes last, after how the server syncs.
+                    return re.split("[:;] ", finding.found)[-1]
+        return self.summary
 
 
 def examine(url: str | None = None) -> DoctorReport:

@@ -48,15 +48,15 @@ async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
         known = any(value is not None for line in lines for value in line.values)
         return Chart(name, title, unit, found.times if known else [], lines, source, every_s)
 
-    title = "Age of the oldest pending message"
+    title = "Oldest pending message"
     oldest = [_line(found, STORE, lambda one: one.oldest_s, "pending")]
     if call.served.database is not None:
         oldest.insert(0, _line(found, OUTBOX, lambda one: one.lag_s, "staged row"))
-        title = "Age of the oldest staged row and pending message"
+        title = "Oldest staged row and pending message"
     return [
         chart(
             "rates",
-            "Messages a second",
+            "Messages per second",
             "per s",
             [
                 _line(found, STORE, lambda one: one.in_per_s, "in"),
@@ -65,14 +65,14 @@ async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
         ),
         chart(
             "lag",
-            "Age of the oldest message not taken yet, worst five",
+            "Oldest unread message, worst five",
             "seconds",
             [_line(found, one, lambda point: point.lag_s, name_of(one)) for one in worst]
             or [_line(found, STORE, lambda one: one.lag_s, "all")],
         ),
         chart(
             "pending",
-            "Messages taken and not acknowledged",
+            "Pending messages",
             "messages",
             [_line(found, STORE, lambda one: one.pending, "pending")],
         ),
@@ -94,9 +94,9 @@ async def channel_charts(call: PageCall, channel: str) -> list[Chart]:
     """Return what waits in a channel of dirty lists over time, and for how long."""
     charts = await _object_charts(call, ("channel", channel), channel_link(channel))
     words = {
-        "lag": ("Members that wait", ("waiting", "reserved")),
+        "lag": ("Waiting members", ("waiting", "reserved")),
         "age": ("Longest wait", ("waiting",)),
-        "rates": ("Adds a second", ("added",)),
+        "rates": ("Adds per second", ("added",)),
     }
     drawn = []
     for one in charts:
@@ -112,8 +112,8 @@ async def outbox_charts(call: PageCall) -> list[Chart]:
     found = await call.served.history.points([OUTBOX], step_s)
     wanted: tuple[tuple[str, str, str, str, Callable[[Point], float]], ...] = (
         ("staged", "Staged rows", "messages", "staged", lambda one: one.lag),
-        ("age", "Age of the oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
-        ("batches", "Batches a second", "per s", "batches", lambda one: one.out_per_s),
+        ("age", "Oldest staged row", "seconds", "oldest", lambda one: one.lag_s),
+        ("batches", "Batches per second", "per s", "batches", lambda one: one.out_per_s),
     )
     return [
         Chart(name, title, unit, found.times, [_line(found, OUTBOX, take, label)])
@@ -127,8 +127,8 @@ async def reader_charts(call: PageCall, streams: Sequence[str], reader: str) -> 
     series: list[Series] = [("reader", stream, reader) for stream in streams]
     found = await call.served.history.points(series, step_s)
     wanted: tuple[tuple[str, str, str, Callable[[Point], float]], ...] = (
-        ("lag", "Messages that wait", "messages", lambda one: one.lag),
-        ("rates", "Messages a second", "per s", lambda one: one.out_per_s),
+        ("lag", "Waiting messages", "messages", lambda one: one.lag),
+        ("rates", "Messages per second", "per s", lambda one: one.out_per_s),
     )
     return [
         Chart(name, title, unit, found.times, [_line(found, one, take, one[1]) for one in series])
@@ -151,17 +151,17 @@ async def _object_charts(call: PageCall, series: Series, page: str) -> list[Char
     return [
         chart(
             "lag",
-            "Messages that wait",
+            "Waiting messages",
             "messages",
             waiting=lambda one: one.lag,
             pending=lambda one: one.pending,
         ),
         chart(
             "age",
-            "Age of the oldest",
+            "Oldest message",
             "seconds",
             waiting=lambda one: one.lag_s,
             pending=lambda one: one.oldest_s,
         ),
-        chart("rates", "Messages a second", "per s", **rates),
+        chart("rates", "Messages per second", "per s", **rates),
     ]

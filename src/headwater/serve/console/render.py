@@ -75,6 +75,8 @@ def age(ms: float | None) -> str:
     if ms is None:
         return "–"
     seconds = ms / 1000
+    if seconds < 0.1:
+        return f"{ms:.0f} ms" if ms >= 1 else "0 s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     for length, unit in _AGES:

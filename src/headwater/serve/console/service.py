@@ -30,7 +30,7 @@ from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
-from headwater.serve.tokens import Grant
+from headwater.serve.tokens import Grant, Scope
 
 log = logging.getLogger("headwater.serve.console")
 
@@ -198,11 +198,13 @@ class Console:
         self, call: PageCall, template: str, place: str, context: dict[str, Any], status: int = 200
     ) -> Reply:
         root = call.request.root + HOME
+        whole = status == 200 and call.grant.everywhere(Scope.READ)
         own = {
             "root": root,
             "place": place,
             "nav": NAVIGATION,
             "store": call.served.hw.store.where if call.grant.widest else "",
+            "report": call.served.facts.report() if whole else None,
             "holder": call.grant.holder,
             "read_only": call.read_only,
             "needs_token": self.needs_token,

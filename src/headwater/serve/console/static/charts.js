@@ -21,6 +21,7 @@
     if (unit === "seconds") {
       for (const [length, word] of [[86400, "d"], [3600, "h"], [60, "min"]])
         if (value >= 2 * length) return whole.format(value / length) + " " + word;
+      if (value < 0.1) return value >= 0.001 ? whole.format(value * 1000) + " ms" : "0 s";
       return (value < 10 ? value.toFixed(1) : whole.format(value)) + " s";
     }
     if (unit === "bytes") {

@@ -8,12 +8,15 @@
   const renewed = document.querySelector("[hx-trigger^=every]") !== null;
   let asOf = new Date();
   const say = (state) => {
-    const time = asOf.toLocaleTimeString();
+    // The clock of the charts and of exact times: 24 hours, UTC.
+    const exact = asOf.toISOString().replace("T", " ").slice(0, 19);
+    const time = exact.slice(11) + " UTC";
     live.classList.toggle("on", renewed && state === "live");
     live.classList.toggle("lost", state === "lost");
-    const words = { live: `as of ${time}`, held: `held, as of ${time}`, lost: `no answer since ${time}; trying again` };
+    const words = { live: `as of ${time}`, held: `on hold, as of ${time}`, lost: `no answer since ${time}; trying again` };
     live.textContent = words[state];
-    live.title = { live: renewed ? "This page renews itself" : "Press r to load it again", held: "Close what is open, or leave the field, to go on", lost: "" }[state];
+    const hint = { live: renewed ? "This page refreshes itself." : "Press r to reload.", held: "Refreshing is on hold while something is open, ticked or being edited.", lost: "" }[state];
+    live.title = `${exact} UTC, your time ${asOf.toLocaleTimeString("en-GB", { timeZoneName: "short" })}. ${hint}`;
     // Said aloud once, not with every try.
     const aloud = state === "lost" ? "The server does not answer; the page tries again." : "";
     if (news.textContent !== aloud) news.textContent = aloud;
@@ -46,14 +49,14 @@
   const show = (name) => {
     if (name) document.documentElement.dataset.theme = name;
     else delete document.documentElement.dataset.theme;
-    const [sign, words] = { "": ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] }[name];
-    theme.replaceChildren(sign, " ", Object.assign(document.createElement("span"), { className: "words", textContent: words }));
+    const [sign, words] = { "": ["◐", "system"], light: ["☀", "light"], dark: ["☾", "dark"] }[name];
+    theme.replaceChildren(sign, " ", Object.assign(document.createElement("span"), { className: "words", textContent: `Theme: ${words}` }));
     theme.setAttribute("aria-label", `Theme: ${words}`);
   };
   let chosen = localStorage.getItem("headwater-theme") || "";
   show(chosen);
   theme.hidden = false;
-  theme.title = "Light, dark, or as the system";
+  theme.title = "Switch the theme: system, light, dark";
   theme.addEventListener("click", () => {
     chosen = themes[(themes.indexOf(chosen) + 1) % themes.length];
     localStorage.setItem("headwater-theme", chosen);
