@@ -72,6 +72,20 @@ def test_a_read_only_server_has_no_buttons_and_notes_nothing(server: Server, hw:
     hw.queue("mails").resume()
 
 
+def test_alarms_are_shown_of_a_store_that_refuses_writes(server: Server, hw: Headwater) -> None:
+    hw.queue("bills").push(b"v")
+    hw.queue("bills").pause()
+    with ApiServer(server.url, front=Console) as api, server.client() as raw:
+        raw.config_set("min-replicas-to-write", 1)
+        try:
+            first = since(overview(api), "bills is paused")
+            assert since(overview(api), "bills is paused") == first
+            assert raw.hlen(ALARMS) == 0
+        finally:
+            raw.config_set("min-replicas-to-write", 0)
+    hw.queue("bills").resume()
+
+
 def test_the_last_verify_and_scrub_are_shown_where_they_are_noted(
     server: Server, hw: Headwater
 ) -> None:

@@ -6,12 +6,16 @@ matter is over, and costs a call only when something begins or ends.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final
 
 from headwater.aio_client import AsyncHeadwater
+from headwater.errors import StoreError
 from headwater.store.notes import all_notes, keep_notes
+
+log = logging.getLogger("headwater.metrics")
 
 ALARMS: Final = "hw:{alarms}"
 # So many are noted, and more have no time; a key is cut at so many characters.
@@ -19,6 +23,8 @@ _MOST: Final = 500
 _KEY_CHARS: Final = 200
 # Another server may have noted or forgotten something.
 _FRESH_S: Final = 60.0
+# A page waits for the store no longer than this.
+_PATIENCE_S: Final = 0.5
 
 
 class FirstSeen:
@@ -32,19 +38,24 @@ class FirstSeen:
         self._clock = clock
         self._read_at = -float("inf")
         self._known: dict[str, int] = {}
+        # Those of them that are not noted.
+        self._remembered: dict[str, int] = {}
 
     async def times(self, keys: Collection[str], now_ms: int) -> dict[str, int]:
         """Return since when each is seen; all that is not among the keys is over.
 
-        Raises errors of the store.
+        A store that refuses notes is often one of the matters: this process then remembers them.
         """
         current = {key[:_KEY_CHARS] for key in keys}
-        if self._clock() - self._read_at > _FRESH_S:
-            await self._read()
+        if self._writes and self._clock() - self._read_at > _FRESH_S:
+            await self._try(self._read())
         new = [one for one in sorted(current) if one not in self._known][:_MOST]
         over = [one for one in self._known if one not in current]
-        if new or over:
-            await self._change(new, over, now_ms)
+        if (new or over) and not (self._writes and await self._try(self._note(new, over))):
+            for one in over:
+                del self._known[one]
+            self._known |= {one: self._remembered.setdefault(one, now_ms) for one in new}
+        self._remembered = {one: self._remembered[one] for one in self._remembered.keys() & current}
         return self.known(keys)
 
     def known(self, keys: Collection[str]) -> dict[str, int]:
@@ -52,18 +63,22 @@ class FirstSeen:
         cut = {key: key[:_KEY_CHARS] for key in keys}
         return {key: self._known[one] for key, one in cut.items() if one in self._known}
 
-    async def _read(self) -> None:
-        if self._writes:
-            noted = await self._hw.store.run(all_notes(ALARMS))
-            self._known = {key: note.at_ms for key, note in noted.items()}
+    async def _try(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Return whether the store took part; asks again after a while if it did not."""
         self._read_at = self._clock()
+        try:
+            await work
+        except StoreError as error:
+            log.debug("%s takes no notes of alarms: %s", self._hw.store.where, error)
+            return False
+        return True
 
-    async def _change(self, new: list[str], over: list[str], now_ms: int) -> None:
-        if self._writes:
-            notes = dict.fromkeys(new, "")
-            await self._hw.store.run(keep_notes(ALARMS, notes, over, most=_MOST, replace=False))
-            await self._read()
-            return
-        for one in over:
-            del self._known[one]
-        self._known.update(dict.fromkeys(new, now_ms))
+    async def _read(self) -> None:
+        noted = await self._hw.store.run(all_notes(ALARMS), _PATIENCE_S)
+        self._known = {key: note.at_ms for key, note in noted.items()}
+
+    async def _note(self, new: list[str], over: list[str]) -> None:
+        notes = dict.fromkeys(new, "")
+        kept = keep_notes(ALARMS, notes, over, most=_MOST, replace=False)
+        await self._hw.store.run(kept, _PATIENCE_S)
+        await self._read()
