@@ -142,17 +142,22 @@ def read_points(
     count = resolution.points if span_s is None else min(span_s // step_s, resolution.points)
     slots = range(newest - count + 1, newest + 1)
     store = _points_of(found[0], slots)
-    known = dict(zip(series, (_points_of(ring, slots) for ring in found), strict=True))
     bridge = max(_BRIDGED_S // step_s, 2)
-    return SpacedPoints(
-        [slot * step_s for slot in slots],
-        {one: _bridged(_quiet(known[one], store), bridge) for one in wanted},
-    )
+    known = {
+        one: _drawn(ring, slots, store, bridge) for one, ring in zip(series, found, strict=True)
+    }
+    return SpacedPoints([slot * step_s for slot in slots], {one: known[one] for one in wanted})
 
 
 def _points_of(ring: bytes, slots: range) -> list[Point | None]:
     found = {slot: Point(*values) for slot, *values in _POINT.iter_unpack(_whole(ring))}
     return [found.get(slot) for slot in slots]
+
+
+def _drawn(ring: bytes, slots: range, store: list[Point | None], bridge: int) -> list[Point | None]:
+    points = _points_of(ring, slots)
+    # A series that is not kept has no ring: nothing is known of it, which is not the same as 0.
+    return _bridged(_quiet(points, store), bridge) if ring else points
 
 
 def _whole(ring: bytes) -> bytes:

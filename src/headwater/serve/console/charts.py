@@ -59,6 +59,11 @@ class Chart(NamedTuple):
         return max(known, default=0.0)
 
     @property
+    def is_known(self) -> bool:
+        """Whether any value is known."""
+        return any(line.newest is not None for line in self.lines)
+
+    @property
     def data(self) -> str:
         """What charts.js draws, as JSON."""
         return msgspec.json.encode(chart_data(self)).decode()
