@@ -26,6 +26,7 @@ pytestmark = pytest.mark.fault
 
 NOW, LONG_AGO = "1.0.0:1:1", "0.9.0:1:1"
 REGISTRY = "hw:{streams}"
+OPEN, OVER = "hw:{jobs}:open", "hw:{jobs}:over"
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +164,9 @@ def test_every_call_of_the_functions_of_jobs_may_fail(failing: FailingServer) ->
         return run(note_job("new", begun.token, b"2", None))
 
     def check(_: None, __: Failure) -> None:
+        listed = {*admin.zrange(OPEN, 0, -1), *admin.zrange(OVER, 0, -1)}
+        left = {key.removeprefix(b"hw:{jobs}:job:") for key in admin.keys("hw:{jobs}:job:*")}
+        assert left <= listed, "what no set names would stay for ever"
         operate(None)
         found = {one.id: one for one in run(list_jobs("k"))}
         assert (found["new"].over, found["new"].note) == (True, b"2")

@@ -226,7 +226,8 @@ class ServerJobs:
             job.note = _failed(job.note, error)
         else:
             if not complete and not job.stop_asked:
-                await job.save(0)
+                with suppress(JobTaken):
+                    await job.save(0)
                 return
             job.note = msgspec.structs.replace(job.note, state="done" if complete else "stopped")
         finally:

@@ -36,17 +36,18 @@ redis.register_function('hw_job_begin', function(keys, args)
   local J, job, kind, head, asked, note, by = keys[1], args[1], args[2], args[3], args[4], args[5], args[6]
   local lease, now = tonumber(args[7]), server_ms()
   local facts = jobs.key(J, job)
-  local known = redis.call('HMGET', facts, 'token', 'by')
+  local known = redis.call('HMGET', facts, 'token', 'by', 'asked')
   local token = tonumber(known[1] or 0)
   local until_ms = redis.call('ZSCORE', J .. ':open', job)
   if not until_ms or known[2] ~= by then
-    if until_ms and tonumber(until_ms) > now then return { 0, now } end
+    if until_ms and known[3] and tonumber(until_ms) > now then return { 0, now } end
     token = token + 1
+    -- It is listed first: facts that no set names would stay for ever.
+    redis.call('ZADD', J .. ':open', digits(now + lease), job)
     redis.call(
       'HSET', facts, 'kind', kind, 'head', head, 'asked', asked, 'note', note, 'noted', digits(now),
       'token', digits(token), 'by', by, 'stop', 0
     )
-    redis.call('ZADD', J .. ':open', digits(now + lease), job)
   end
   redis.call('ZREM', J .. ':over', job)
   return { token, now }
