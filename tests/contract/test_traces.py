@@ -185,7 +185,8 @@ def test_a_trace_is_the_same_over_http_on_the_page_and_in_a_terminal(
         assert client.get(gone).headers["location"] == f"/console/streams/{name}/messages/3"
         assert client.get("/v1/outbox/rows/999999").status == 404
         assert client.get("/console/outbox/rows/999999").status == 200
-        assert client.get("/v1/outbox/rows/none").status == 400
+        for wrong in ("none", "%C2%B2", "9" * 19):
+            assert client.get(f"/v1/outbox/rows/{wrong}").status == 400
         assert client.get(f"/v1/streams/{name}/messages/99/trace").status == 404
         assert client.get(f"/v1/streams/{name}/messages/0/trace").status == 404
     words = ["stream", "trace", "--row", str(row), "--db", url, "--store", store_url, "--json"]

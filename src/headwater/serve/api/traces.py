@@ -104,8 +104,8 @@ async def get_row(call: ApiCall) -> RowPlaceView:
 
 
 def _number(given: str, what: str) -> int:
-    if not given.isdigit() or len(given) > 18:
-        raise Refused(400, f"{given!r} is no number of {what}; give a whole number from 1 on")
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise Refused(400, f"{given!r} is not {what}; give a whole number from 1 on")
     return int(given)
 
 
