@@ -73,8 +73,11 @@ def note_batch(
     database: OutboxDatabase, producer: str, batch: int, runs: Runs, parts: Sequence[AppendedPart]
 ) -> None:
     """Write the lines of a batch whose rows are in the log and not deleted yet."""
+    # They are spelled out once, however many streams there are.
+    apart = any(part.places is not None for part in parts)
+    rows = [number for first, last in runs for number in range(first, last + 1)] if apart else []
     for part in parts:
-        own = runs if part.places is None else _some(runs, part.places)
+        own = runs if part.places is None else _some(rows, part.places)
         if not own or not part.offsets:
             continue
         ids = spell_runs(own)
@@ -97,6 +100,5 @@ def note_batch(
         database.prune_batches(batch - KEPT)
 
 
-def _some(runs: Runs, places: Sequence[int]) -> Runs:
-    ids = [number for first, last in runs for number in range(first, last + 1)]
-    return runs_of([ids[place] for place in places]) if places[-1] < len(ids) else []
+def _some(rows: Sequence[int], places: Sequence[int]) -> Runs:
+    return runs_of([rows[place] for place in places]) if places[-1] < len(rows) else []
