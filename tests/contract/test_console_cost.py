@@ -75,6 +75,7 @@ def test_open_tabs_cost_the_store_less_than_five_calls_a_second(
             print(f"\n{one:.1f} calls a second with one tab, {five:.1f} with five")
             assert one < PROMISED_PER_S
             assert five < PROMISED_PER_S, "all tabs share one sampler"
+            assert [fault for tab in tabs for fault in tab.faults] == []
         finally:
             for tab in tabs:
                 tab.close()
