@@ -118,3 +118,10 @@ def test_a_verify_notes_its_result_where_it_is_asked_to(server: Server, hw: Head
     found = hw.store.run(past_checks()).verify
     assert found is not None
     assert (found.note.seed, found.note.anomalies) == (5, 0)
+
+
+def test_a_verify_prints_what_it_found_also_when_it_cannot_note_it() -> None:
+    words = ["verify", "--seconds", "1", "--kills", "1", "--note-in", "redis://127.0.0.1:1"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code != 0
+    assert "nothing lost" in said.output

@@ -68,8 +68,6 @@ def verify(
         else:
             embedded.discard(directory / "store")
             shutil.rmtree(directory, ignore_errors=True)
-    if note_in is not None:
-        _note(plan, report, note_in)
     killed = ", ".join(f"{count} {kind}" for kind, count in sorted(report.killed.items()))
     output.say(f"killed    {killed or 'nothing'}")
     output.say(f"writes    {report.written} acknowledged, {report.unknown} with unknown outcome")
@@ -82,8 +80,13 @@ def verify(
             f"{len(report.anomalies)} anomalies; the store and the notes of all are in {directory}",
             "bold red",
         )
+    else:
+        output.say("nothing lost, nothing twice, nothing out of order", "green")
+    # What was found is printed by now, whatever becomes of the note.
+    if note_in is not None:
+        _note(plan, report, note_in)
+    if report.anomalies:
         raise typer.Exit(1)
-    output.say("nothing lost, nothing twice, nothing out of order", "green")
 
 
 def _note(plan: KillPlan, report: VerifyReport, store: str) -> None:
