@@ -44,6 +44,7 @@ def test_an_embedded_store_is_in_order(stores: Stores) -> None:
         "rights",
         "round trip",
         "scrub",
+        "verify",
     }
     assert "survives kill -9 of the server and a power loss" in found(report, "persistence")
 
