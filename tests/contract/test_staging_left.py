@@ -8,7 +8,7 @@ from headwater import Headwater, Published, StagingGone, StaleSequence, Stream
 from headwater.log import housekeeping, staging
 from headwater.log.handles import StreamHandle
 from headwater.log.keys import stream_key
-from headwater.store.call import Operation
+from headwater.store.call import Look, Operation
 from tests.support.entries import entries
 from tests.support.servers import until
 from tests.support.stagings import all_of, left_behind, table
@@ -124,8 +124,13 @@ def staged(client: Headwater, stream: Stream, prefix: str = "") -> int:
 
 
 def listed(client: Headwater, stream: Stream) -> int:
-    (count,) = client.store.command("ZCARD", f"{stream_key(stream.name)}:stagings")
-    return int(count)
+    key = stream_key(stream.name)
+
+    def look() -> Operation[int]:
+        (count,) = yield Look(key, (("ZCARD", f"{key}:stagings"),))
+        return int(count)
+
+    return client.store.run(look())
 
 
 @pytest.mark.usefixtures("nodes_of_two")
