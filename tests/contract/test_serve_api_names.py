@@ -117,3 +117,22 @@ def test_a_job_on_letters_is_stopped_by_those_who_may_change_all_of_it(served: S
     # Whoever may not read all of its places does not know that there is such a job.
     assert served.mine.post("/v1/letters/stop", {"job": job}).status == 404
     assert served.root.post("/v1/letters/stop", {"job": job}).status < 300
+
+
+def test_a_replay_is_shown_to_those_who_may_read_its_target(served: Served) -> None:
+    path = "/v1/streams/mine/replays"
+    for name in ("mine-shown", "yours-hidden"):
+        assert served.root.post(path, {"into": name}).status == 202
+    replays = {one["into"]: one["replay"] for one in served.root.get(path).body["replays"]}
+    assert replays.keys() >= {"mine-shown", "yours-hidden"}
+    seen = {one["into"] for one in served.mine.get(path).body["replays"]}
+    assert "mine-shown" in seen
+    assert "yours-hidden" not in seen
+    assert served.mine.ask("DELETE", f"{path}/{replays['yours-hidden']}").status == 404
+
+
+def test_what_is_no_number_is_refused(served: Served) -> None:
+    for number in ("%C2%B2", "%D9%A3", "9" * 5000):
+        assert served.root.get(f"/v1/streams/mine/messages/{number}/trace").status == 400
+        assert served.root.get(f"/v1/outbox/rows/{number}").status == 400
+    assert served.root.get("/v1/topics/mine/tail", Last_Event_ID="9" * 5000).status == 400

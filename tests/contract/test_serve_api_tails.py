@@ -59,6 +59,14 @@ def test_a_tail_begins_at_the_end_and_goes_on_where_it_was(api: ApiServer, name:
     second.close()
 
 
+def test_a_last_event_that_is_no_offset_is_passed_over(api: ApiServer, name: str) -> None:
+    write(api, name, 1, 1)
+    client = api.client()
+    events = client.events(f"/v1/streams/{name}/tail?from=1", last="9" * 5000)
+    assert next(events)["id"] == "1"
+    client.close()
+
+
 def test_many_tails_of_one_stream_all_have_everything(api: ApiServer, name: str) -> None:
     write(api, name, 1, 1)
     clients = [api.client() for _ in range(20)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import time
 import urllib.request
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 import headwater
 from headwater import Headwater
+from headwater.serve.api.letter_jobs import LetterJobKind, LetterJobs
+from headwater.serve.jobs.engine import LEASE_MS, HeldJob, JobTaken, ServerJobs
 from headwater.store.job_notes import NewJob, begin_job, list_jobs, note_job, stop_job, take_job
 from tests.support.api import serving
 from tests.support.servers import Server, until
@@ -99,3 +103,31 @@ def test_a_job_that_was_taken_over_refuses_the_notes_of_the_first_process(hw: He
     (job,) = run(list_jobs("kind"))
     assert (job.over, job.note, job.head) == (True, b"3", b"head")
     assert not run(stop_job("j"))
+
+
+def test_a_process_that_wakes_up_does_not_act_on_a_job_that_was_stopped() -> None:
+    with Server() as server:
+        asyncio.run(wake_up_late(server.url))
+
+
+async def wake_up_late(store_url: str) -> None:
+    async with await headwater.aio.connect(store_url) as hw:
+        run, group = hw.store.run, hw.stream("s").group("g", dead_letters=True)
+        await hw.stream("s").write_many([("t", b"v")] * 3)
+        await group.bury(*await group.read(3, ack_ms=600_000), error="late")
+        asked = b'{"body":{"action":"discard","places":[{"stream":"s","group":"g"}]},"begins_ms":0}'
+        note = b'{"state":"running","end":9}'
+        asleep_s = time.monotonic()
+        first = await run(begin_job(NewJob("j", "letters", b"", asked, note), "one", 0))
+        assert first is not None
+        second = await run(take_job(("letters",), "two", 60_000))
+        assert second is not None
+        assert await run(stop_job("j"))
+        assert (await run(note_job("j", second.token, note, None))).taken
+        kind = LetterJobKind(hw)
+        job = HeldJob(hw, kind, first, kind.read_note(note), asleep_s - LEASE_MS / 1000)
+        with pytest.raises(JobTaken):
+            await kind.run(job)
+        assert (await group.info()).dead == 3
+        # What is shown of it is of no form that this release knows: a list is without it.
+        assert await LetterJobs(hw, ServerJobs(hw, [kind])).known() == []

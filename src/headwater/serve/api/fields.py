@@ -11,6 +11,8 @@ from headwater.log.limits import MAX_MS, MAX_OFFSET, MAX_READ
 
 # How long a request may wait for messages; one that is not answered yet holds a connection.
 MAX_BLOCK_MS: Final = 60_000
+# As many has the largest offset; of a text that is much longer, Python makes no number.
+MAX_DIGITS: Final = len(str(MAX_OFFSET))
 
 Offset: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_OFFSET, description="An offset, from 1 on.")]
 Start: TypeAlias = Offset | Literal["first", "last"]

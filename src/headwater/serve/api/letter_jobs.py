@@ -138,7 +138,9 @@ class LetterJobKind:
             matching = replace(matching or ALL_LETTERS, before_ms=before_ms)
             grant = Grant("job", {Scope.ADMIN: asked.allowed})
             everywhere = partial(grant.allows, Scope.ADMIN)
-        work = LetterWork(self._hw, body.action, body.places, matching, body.rate_per_s, everywhere)
+        work = LetterWork(
+            self._hw, job, body.action, body.places, matching, body.rate_per_s, everywhere
+        )
         while not job.ending and not work.is_done(job.note):
             job.note, rest_s = await work.step(job.note)
             await job.save()
@@ -155,7 +157,7 @@ class LetterJobs:
 
     async def known(self) -> list[LetterJobView]:
         """Return what is known of jobs: those under way, then the newest first."""
-        found = [_shown(job) for job in await self._jobs.known(_KIND)]
+        found = await self._jobs.known(_KIND, _shown)
         return sorted(found, key=lambda job: (job.over, -job.begins_ms))
 
     async def start(self, grant: Grant, body: LetterJobBody) -> LetterJobView:

@@ -19,7 +19,7 @@ from headwater.serve.api.fields import Offset
 from headwater.serve.api.routes import Route
 from headwater.serve.http.messages import Refused
 from headwater.serve.jobs.engine import HeldJob, JobNote, ServerJobs, shown_state
-from headwater.serve.tokens import Scope
+from headwater.serve.tokens import Grant, Scope
 from headwater.store.job_notes import NewJob, NotedJob
 from headwater.views.record import View
 
@@ -133,7 +133,7 @@ class ReplayKind:
             group=asked.group,
             producer=asked.producer,
             progress=progress,
-            stop=lambda: job.ending,
+            stop=lambda: job.ending or not job.is_sure,
         )
         if before:
             job.note = _as_far(before[0], done)
@@ -158,10 +158,10 @@ class Replays:
         self._hw = hw
         self._jobs = jobs
 
-    async def known(self, source: str) -> list[ReplayView]:
-        """Return what is known of the replays of a stream: those under way, then the newest."""
-        found = [_shown(job) for job in await self._jobs.known(_KIND)]
-        return [one for one in found if one.source == source]
+    async def known(self, grant: Grant, source: str) -> list[ReplayView]:
+        """Return the replays of a stream whose targets a token may read: those under way first."""
+        found = await self._jobs.known(_KIND, _shown)
+        return [one for one in found if one.source == source and grant.allows(Scope.READ, one.into)]
 
     async def start(self, who: str, asked: ReplayRequest) -> ReplayView:
         """Begin a replay, or go on with it; raises Refused, 409, for one that runs already."""
@@ -209,8 +209,8 @@ def _shown(job: NotedJob) -> ReplayView:
 
 
 async def list_replays(call: ApiCall) -> ReplaysView:
-    """Show the replays of a stream, as far as they are, the newest first."""
-    return ReplaysView(replays=await call.served.replays.known(call.name))
+    """Show the replays of a stream into those that the token may read, the newest first."""
+    return ReplaysView(replays=await call.served.replays.known(call.grant, call.name))
 
 
 async def start_replay(call: ApiCall) -> ReplayView:
@@ -229,7 +229,7 @@ async def start_replay(call: ApiCall) -> ReplayView:
 async def stop_replay(call: ApiCall) -> ReplaysView:
     """Stop a replay; what it has copied stays."""
     replays = call.served.replays
-    found = [one for one in await replays.known(call.name) if one.replay == call.names[1]]
+    found = [one for one in (await list_replays(call)).replays if one.replay == call.names[1]]
     if not found:
         raise Refused(404, "there is no such replay; GET lists those of the stream")
     await replays.stop(found[0])

@@ -23,7 +23,7 @@ from headwater.log.topics import in_partition
 from headwater.log.types import Passage
 from headwater.serve.api import topic_reads
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import BlockMs, ListQuery, ReadCount, WithHeaders
+from headwater.serve.api.fields import MAX_DIGITS, BlockMs, ListQuery, ReadCount, WithHeaders
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, NDJSON, Answered, Route
 from headwater.serve.api.streams import MOST_JSON, WriteQuery, given_entries, is_small
@@ -262,7 +262,7 @@ async def _offsets(call: ApiCall, topic: AsyncTopic[Any], place: str) -> list[in
         return [max(one.first, 1) if place == "first" else one.last + 1 for one in facts]
     partitions = await topic.partitions()
     parts = place.split(".")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    if not all(part.isascii() and part.isdecimal() and len(part) <= MAX_DIGITS for part in parts):
         raise InvalidInput(f"{place!r} is no place in a topic; give first, last, or as 5.1.12")
     offsets = [int(part) for part in parts]
     if len(offsets) != partitions or not all(1 <= one <= MAX_OFFSET for one in offsets):

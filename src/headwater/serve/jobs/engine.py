@@ -4,7 +4,8 @@ A process has a job for ``LEASE_MS`` by the clock of the store, and extends that
 note of how far it is. A job whose process is killed is taken by another process of the same store,
 or by the next one that starts, and goes on from its last note. A process that ends in order hands
 its jobs over at once. So a step of a job may be done twice: what a kind of job does must do no
-harm when it is repeated.
+harm when it is repeated. A process that was silent, because it was suspended or cut off from the
+store, asks whether it still has its job before it acts again: others may have stopped it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from headwater.errors import HeadwaterError, StoreError
 from headwater.outages import store_may_recover
 from headwater.serve.http.messages import Refused
 from headwater.store import job_notes
+from headwater.store.call import Operation
+from headwater.store.faults import Refusal
 from headwater.store.job_notes import NewJob, NotedJob, TakenJob
 
 if TYPE_CHECKING:
@@ -30,7 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headwater.serve")
 
+T = TypeVar("T")
+
 LEASE_MS: Final = 10_000
+# A call begins in the first half of the time for which a process has its job, and waits for a
+# server that is away no longer than the second half.
+_SURE_S: Final = LEASE_MS / 2000
 _NOTE_S: Final = 1.0
 # So often a process looks for jobs that nobody has any more.
 _LOOK_S: Final = 3.0
@@ -65,9 +73,14 @@ class JobKind(Protocol):
 
 
 class HeldJob:
-    """A job that this process has. ``note`` is how far it is: whoever works on it replaces it."""
+    """A job that this process has. ``note`` is how far it is: whoever works on it replaces it.
 
-    def __init__(self, hw: AsyncHeadwater, kind: JobKind, taken: TakenJob, note: JobNote) -> None:
+    ``asked_s`` is the monotonic time before which it had not been taken.
+    """
+
+    def __init__(
+        self, hw: AsyncHeadwater, kind: JobKind, taken: TakenJob, note: JobNote, asked_s: float
+    ) -> None:
         self.id = taken.id
         self.kind = kind
         self.asked = taken.asked
@@ -76,7 +89,7 @@ class HeldJob:
         self._hw = hw
         self._token = taken.token
         self._end = asyncio.Event()
-        self._heard = (time.monotonic(), taken.now_ms)
+        self._heard = (asked_s, taken.now_ms)
         if taken.stop:
             self._end.set()
 
@@ -96,6 +109,18 @@ class HeldJob:
         """Whether nothing could be noted for so long that another process may have the job."""
         return time.monotonic() - self._heard[0] > LEASE_MS / 1000
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether no other process can have the job, nor for as long as a call takes."""
+        return time.monotonic() - self._heard[0] < _SURE_S
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation of the store, as long as no other process has the job.
+
+        Raises JobTaken before the first of its calls that comes too late.
+        """
+        return await self._hw.store.run(self._fenced(operation), _SURE_S)
+
     def end(self, *, stop: bool = False) -> None:
         """Have the work end soon: because the job is stopped, or because the process ends."""
         self.stop_asked = self.stop_asked or stop
@@ -111,16 +136,33 @@ class HeldJob:
 
     async def save(self, lease_ms: int | None = LEASE_MS) -> None:
         """Note how far the job is; 0 hands it over, None ends it. Raises JobTaken."""
+        await self._hw.store.run(self._note(lease_ms), LEASE_MS / 1000)
+
+    def _note(self, lease_ms: int | None) -> Operation[None]:
         sent = time.monotonic()
         note = msgspec.json.encode(self.note)
-        reply = await self._hw.store.run(
-            job_notes.note_job(self.id, self._token, note, lease_ms), LEASE_MS / 1000
-        )
+        reply = yield from job_notes.note_job(self.id, self._token, note, lease_ms)
         if not reply.taken:
             raise JobTaken
         self._heard = (sent, reply.now_ms)
         if reply.stop:
             self.end(stop=True)
+
+    def _fenced(self, operation: Operation[T]) -> Operation[T]:
+        try:
+            request = operation.send(None)
+            while True:
+                if not self.is_sure:
+                    yield from self._note(LEASE_MS)
+                try:
+                    reply = yield request
+                except (Refusal, HeadwaterError) as error:
+                    request = operation.throw(error)
+                else:
+                    request = operation.send(reply)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 class ServerJobs:
@@ -132,9 +174,16 @@ class ServerJobs:
         self._me = secrets.token_hex(8)
         self._held: dict[str, tuple[HeldJob, asyncio.Task[None]]] = {}
 
-    async def known(self, kind: str) -> list[NotedJob]:
-        """Return what is noted of the jobs of a kind: those under way, then the newest first."""
-        return await self._hw.store.run(job_notes.list_jobs(kind))
+    async def known(self, kind: str, shown: Callable[[NotedJob], T]) -> list[T]:
+        """Return what is shown of the jobs of a kind: those under way, then the newest first.
+
+        One of another release, which ``shown`` cannot read and raises ValueError, is left out.
+        """
+        found = []
+        for job in await self._hw.store.run(job_notes.list_jobs(kind)):
+            with suppress(ValueError):
+                found.append(shown(job))
+        return found
 
     async def start(self, job: NewJob) -> bool:
         """Begin a job; False when it runs already. Raises Refused, 429, when there are many."""
@@ -142,10 +191,10 @@ class ServerJobs:
             raise Refused(429, f"{_MOST_RUNNING} jobs run already; wait for the end of one")
         if job.id in self._held:
             return False
-        by = f"{self._me}.{secrets.token_hex(4)}"
+        by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
         taken = await self._hw.store.run(job_notes.begin_job(job, by, LEASE_MS))
         if taken is not None:
-            self._hold(taken)
+            self._hold(taken, asked_s)
         return taken is not None
 
     async def stop(self, job: str) -> None:
@@ -178,7 +227,7 @@ class ServerJobs:
             await asyncio.sleep(_LOOK_S)
 
     async def _take(self) -> bool:
-        by = f"{self._me}.{secrets.token_hex(4)}"
+        by, asked_s = f"{self._me}.{secrets.token_hex(4)}", time.monotonic()
         kinds = tuple(self._kinds)
         taken = await self._hw.store.run(job_notes.take_job(kinds, by, LEASE_MS))
         if taken is None:
@@ -188,12 +237,12 @@ class ServerJobs:
             self._held[taken.id][0].end()
             await asyncio.wait([self._held[taken.id][1]])
         log.info("the job %s (%s) goes on in this process", taken.id, taken.kind)
-        self._hold(taken)
+        self._hold(taken, asked_s)
         return True
 
-    def _hold(self, taken: TakenJob) -> None:
+    def _hold(self, taken: TakenJob, asked_s: float) -> None:
         kind = self._kinds[taken.kind]
-        job = HeldJob(self._hw, kind, taken, kind.read_note(taken.note))
+        job = HeldJob(self._hw, kind, taken, kind.read_note(taken.note), asked_s)
         task = asyncio.create_task(self._drive(job))
         self._held[job.id] = (job, task)
         task.add_done_callback(lambda done: self._over(job.id, done))

@@ -22,7 +22,7 @@ from headwater.log.letter_walks import LetterAction
 from headwater.queue import dead_letters as queue_letters
 from headwater.queue.handles import QueueHandle
 from headwater.serve.api.groups import GivenOffsets, RangeOfOffsets
-from headwater.serve.jobs.engine import JobNote
+from headwater.serve.jobs.engine import HeldJob, JobNote
 from headwater.serve.jobs.letter_sweep import LetterHolder, LetterSweep, SweepPlace
 from headwater.store.pacing import Pace
 
@@ -109,6 +109,7 @@ class LetterWork:
     def __init__(
         self,
         hw: AsyncHeadwater,
+        job: HeldJob,
         action: LetterAction,
         places: list[LetterPlace],
         matching: LetterFilter | None,
@@ -116,6 +117,7 @@ class LetterWork:
         everywhere: Callable[[str], bool] | None = None,
     ) -> None:
         self._hw = hw
+        self._job = job
         self._everywhere = everywhere
         self._sweep: LetterSweep | None = None
         self._holders: list[LetterHolder] = []
@@ -161,9 +163,9 @@ class LetterWork:
         """Return where the letters of a place end now."""
         if place.queue is not None:
             handle = QueueHandle(place.queue, set(), "server")
-            return await self._hw.store.run(queue_letters.end_of_letters(handle))
+            return await self._job.run(queue_letters.end_of_letters(handle))
         try:
-            return await self._hw.store.run(letter_walks.end_of_letters(_group(place)))
+            return await self._job.run(letter_walks.end_of_letters(_group(place)))
         except UnknownGroup:
             return 0  # it was removed, and its letters with it
 
@@ -172,7 +174,7 @@ class LetterWork:
     ) -> tuple[LetterNote, int]:
         at = note.at if isinstance(note.at, int) else 0
         try:
-            step = await self._hw.store.run(
+            step = await self._job.run(
                 letter_walks.walk(_group(place), self._action, self._matching, at, end, self._most)
             )
         except UnknownGroup:
@@ -189,7 +191,7 @@ class LetterWork:
         handle = QueueHandle(place.queue or "", set(), "server")
         ids = None if place.ids is None else frozenset(place.ids)
         matching = self._matching if ids is None else ALL_LETTERS
-        step = await self._hw.store.run(
+        step = await self._job.run(
             queue_letters.walk(handle, self._action, matching, at, end_ms, self._most, ids)
         )
         after = _counted(note, step.looked if ids is None else step.fitted, step.done, 0)
@@ -204,9 +206,7 @@ class LetterWork:
         some = list(islice(_each(place.offsets or []), at, at + self._most))
         if not some:
             return _next_place(note), 0
-        moved = await self._hw.store.run(
-            letter_walks.move_named(_group(place), self._action, some, end)
-        )
+        moved = await self._job.run(letter_walks.move_named(_group(place), self._action, some, end))
         after = _counted(note, len(some), moved.returned, moved.gone)
         return _changed(after, at=at + len(some)), len(some)
 

@@ -106,7 +106,9 @@ async def stop_replay(call: PageCall) -> Action:
     """Stop a replay that runs."""
     stream, name = given(call, "stream"), given(call, "replay")
     call.check(stream)
-    found = [one for one in await call.served.replays.known(stream) if one.replay == name]
+    found = [
+        one for one in await call.served.replays.known(call.grant, stream) if one.replay == name
+    ]
     if not found:
         raise InvalidInput(f"there is no replay {name!r} of {stream!r}")
     return Action(

@@ -13,6 +13,7 @@ from headwater.inputs import parse_size, parse_span
 from headwater.log.keys import stream_key
 from headwater.log.retention import preview
 from headwater.log.types import Retention, StreamInfo
+from headwater.serve.api.fields import MAX_DIGITS
 from headwater.serve.console.actions.action import Action, cli_words, given, place_of
 from headwater.serve.console.calls import PageCall
 from headwater.serve.console.links import part, stream_link
@@ -146,7 +147,7 @@ def _policy(call: PageCall) -> Retention:
         return read(text) if text else None
 
     def count(text: str) -> int:
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > MAX_DIGITS:
             raise InvalidInput(f"{text!r} is no number of messages")
         return int(text)
 

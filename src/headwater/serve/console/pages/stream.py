@@ -170,7 +170,7 @@ async def show_stream_replay(call: PageCall) -> Context:
     return frame(call, info, "Replay") | {
         "first": first,
         "last": last,
-        "replays": await call.served.replays.known(info.name),
+        "replays": await call.served.replays.known(call.grant, info.name),
         "export": [
             ("CLI", cli_words(*read)),
             ("curl", shlex.join(["curl", "-H", ask, f"{path}&count={count}"])),
