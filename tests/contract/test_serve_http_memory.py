@@ -45,6 +45,11 @@ class ServerProgram:
         assert found
         return int(found[1]) * 1024
 
+    def new_pages(self) -> int:
+        """Return how many pages the kernel has given to the process so far."""
+        facts = Path(f"/proc/{self.pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        return int(facts[7])
+
     def ask(self, text: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as raw:
             raw.sendall(text)
@@ -152,6 +157,19 @@ def test_clients_with_a_token_cost_what_may_be_buffered(reading: bool) -> None:
             server.send(text, reading=reading)
             # What grows piece by piece is moved as it grows, and then there twice.
             assert server.peak() - before < 2 * (16 << 20) + 12 * MB, case
+
+
+def test_large_bodies_reuse_the_memory_of_those_before_them() -> None:
+    body = b"x" * MB
+    text = POST + TOKEN + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % MB + body
+    with serving("--token", "all", *LIMITS) as server:
+        for _ in range(10):
+            assert server.ask(text).startswith(b"HTTP/1.1 4")
+        before = server.new_pages()
+        for _ in range(20):
+            server.ask(text)
+        # One body has 245 pages.
+        assert server.new_pages() - before < 20 * 100
 
 
 SEED = int(os.environ.get("HEADWATER_SEED") or secrets.randbits(32))

@@ -66,14 +66,13 @@ _SCHEMAS = {
     HAS_TIME | HAS_OFFSET: pa.schema([TAG, VALUE, TIME, OFFSET]),
 }
 _SCHEMAS |= {flag | HAS_HEADERS: schema.append(HEADERS) for flag, schema in _SCHEMAS.items()}
-_PLAIN = _SCHEMAS[0]
+PLAIN = _SCHEMAS[0]
 EMPTY = pa.RecordBatch.from_pylist([], _SCHEMAS[HAS_TIME | HAS_OFFSET])
 _FAST = pa.Codec("lz4_raw")
 _MIDDLING = pa.Codec("zstd", 2)
 _SMALL = pa.Codec("zstd", 6)
 # Below this many bytes of messages, compression costs more time than it saves.
 _COMPRESS_FROM = 1024
-
 
 # What the server adds to a CRC is taken modulo this prime; see lua/shared/05-checks.lua.
 CHECK_PRIME = 4294967291
@@ -217,9 +216,11 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
             f"append takes a pyarrow.RecordBatch or Table, not {type(batch).__name__}"
         )
     schema = batch.schema
-    if schema.names == _PLAIN.names and schema.types == _PLAIN.types:
+    if schema == PLAIN:
+        return batch
+    if schema.names == PLAIN.names and schema.types == PLAIN.types:
         # What most callers give: the types are those of a node, and there is nothing to convert.
-        return pa.RecordBatch.from_arrays(batch.columns, schema=_PLAIN)
+        return pa.RecordBatch.from_arrays(batch.columns, schema=PLAIN)
     names = set(schema.names)
     if not {"tag", "value"} <= names or names - {"tag", "value", "time", "headers"}:
         raise InvalidInput(

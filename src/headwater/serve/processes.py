@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from headwater.inputs import check_int
+from headwater.serve.allocation import keep_freed_memory
 from headwater.serve.listening import bound_address
 from headwater.stopping import STOP_SIGNALS, stop_on_signals
 
@@ -68,6 +69,7 @@ def run_processes(
         log.warning("uvloop is not installed: the server works, with more time for each request")
     # What is here now stays: the garbage collector takes milliseconds to look through it again.
     gc.freeze()
+    keep_freed_memory()
 
     def live(number: int, own: _Sockets, parent: int | None, tell: Callable[[], None]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:

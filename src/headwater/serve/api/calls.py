@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from headwater.serve.api.routes import Route
+from headwater.serve.api.routes import JSON, Route
 from headwater.serve.http.authorization import require
 from headwater.serve.http.messages import Request
 from headwater.serve.tokens import Grant, Scope
@@ -74,6 +75,11 @@ class ApiCall:
     id: str
 
     @property
+    def sent(self) -> str:
+        """The media type of the body."""
+        return media_type((self.request.headers or {}).get(b"content-type"))
+
+    @property
     def hw(self) -> AsyncHeadwater:
         """The client of the store."""
         return self.served.hw
@@ -91,3 +97,10 @@ class ApiCall:
     def require(self, needed: Scope, name: str) -> None:
         """Check a further name that the request concerns; raises Refused, 403."""
         require(self.grant, needed, name)
+
+
+# Most clients send few media types, again and again.
+@lru_cache(maxsize=64)
+def media_type(header: bytes | None) -> str:
+    """Return the media type that a header names, without its parameters; JSON without one."""
+    return (header or b"").decode("latin-1").partition(";")[0].strip().lower() or JSON

@@ -8,6 +8,7 @@ to the loopback after it was loaded.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -65,12 +66,19 @@ def check_local(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:
 
     It names a host of the loopback, and comes from no page, or from one of an allowed origin.
     """
-    given = headers or {}
-    host = given.get(b"host", b"").decode("latin-1").strip()
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = _host_name((headers or {}).get(b"host", b""))
     if name and not is_loopback(name.strip("[]")):
         raise Refused(403, f"this server is not {name}; ask it by an address of the loopback")
     check_origin(headers, cors)
+
+
+# Most clients send one Host header, again and again.
+@lru_cache(maxsize=64)
+def _host_name(header: bytes) -> str:
+    """Return the host of a Host header, without its port."""
+    host = header.decode("latin-1").strip()
+    name, _, port = host.rpartition(":")
+    return name if port.isdecimal() else host
 
 
 def check_origin(headers: dict[bytes, bytes] | None, cors: Cors | None) -> None:

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from headwater.errors import InvalidInput
 from headwater.log.limits import MAX_BATCH_MESSAGES
+from headwater.log.node import PLAIN
 from headwater.log.runs import SCHEMA
 from headwater.text_or_base64 import Encoding, from_text
 
@@ -141,7 +142,9 @@ def _schema_of(metadata: bytes) -> pa.Schema:
     prefix = _PREFIX.pack(_CONTINUES, len(metadata))
     schema = pa.ipc.read_schema(pa.py_buffer(prefix + metadata))
     _check_schema(schema)
-    return schema
+    # Read as the columns of a node, those of its names and types are not converted later.
+    same = schema.names == PLAIN.names and schema.types == PLAIN.types
+    return PLAIN if same else schema
 
 
 # Most clients send few schemas, again and again.

@@ -16,7 +16,7 @@ import msgspec
 
 from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.audit import audited
-from headwater.serve.api.calls import ApiCall, Served
+from headwater.serve.api.calls import ApiCall, Served, media_type
 from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
@@ -148,7 +148,7 @@ class ApiService:
         except (Refused, HeadwaterError) as error:
             finish(None, error)
             return None
-        if not isinstance(work, Coroutine):
+        if not asyncio.iscoroutine(work):
             # A future that many requests of this moment share the work for.
             future = asyncio.ensure_future(work)
             future.add_done_callback(partial(_shared_done, call, finish))
@@ -169,7 +169,7 @@ class ApiService:
     def _call(self, request: Request, request_id: str) -> ApiCall:
         route, names, grant = request.action
         query = _read_query(request.query, route.query)
-        sent = _media_type(request, b"content-type") if request.body else None
+        sent = media_type((request.headers or {}).get(b"content-type")) if request.body else None
         body: Any = None
         if route.body is not None and (sent is None or sent not in route.bodies):
             if sent not in (None, JSON):
@@ -308,11 +308,6 @@ def _read_query(text: str, kind: type[msgspec.Struct]) -> msgspec.Struct:
     except msgspec.ValidationError as error:
         takes = ", ".join(kind.__struct_encode_fields__) if kind is not NoQuery else "none"
         raise InvalidInput(f"the query is wrong: {error}; the parameters are: {takes}") from None
-
-
-def _media_type(request: Request, header: bytes) -> str:
-    given = (request.headers or {}).get(header, b"").decode("latin-1")
-    return given.partition(";")[0].strip().lower() or JSON
 
 
 def _accepted(request: Request, route: Route) -> str:

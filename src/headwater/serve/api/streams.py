@@ -149,8 +149,7 @@ def is_small(call: ApiCall, given: list[Any]) -> bool:
 def given_entries(call: ApiCall) -> list[Any] | pa.Table:
     """Return the messages of a request, or the Arrow table of them; raises InvalidInput."""
     if call.body is None:
-        media = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
-        if media == ARROW:
+        if call.sent == ARROW:
             return formats.table_of_arrow(call.request.body)
         return formats.entries_of_lines(call.request.body)
     if isinstance(call.body, NewMessage):
