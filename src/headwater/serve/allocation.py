@@ -25,7 +25,7 @@ def keep_freed_memory() -> None:
     This does nothing where the C library has no such setting, or where whoever started the process
     has set it.
     """
-    if any("MALLOC_" in name or name == "GLIBC_TUNABLES" for name in os.environ):
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
