@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import pytest
 
 from headwater import Headwater
 from headwater.log.handles import GroupHandle, StreamHandle
 from headwater.log.ruler import DeadOffsets, GroupRuler, group_ruler
+from headwater.views.group_lives import life_in_group
 
 
 def ruler(hw: Headwater, stream: str, first: int, last: int, cells: int = 256) -> GroupRuler:
@@ -57,3 +59,50 @@ def test_a_group_that_is_not_there_has_none(hw: Headwater, name: str) -> None:
     hw.stream(name).write("t", b"x")
     handle = GroupHandle(StreamHandle(name, set()), "g", "test")
     assert hw.store.run(group_ruler(handle, 1, 1)) is None
+
+
+def test_what_a_group_never_got_is_not_done(hw: Headwater, name: str) -> None:
+    stream = hw.stream(name)
+    stream.write_many([("t", b"x")] * 1000)
+    group = stream.group("g", start=900)
+    group.read(10)
+    assert said(hw, name, 1, 899) == {"before"}
+    assert said(hw, name, 900, 909) == {"done"}
+    group.seek(950)
+    assert said(hw, name, 909) == {"done"}
+    assert said(hw, name, 910, 949) == {"passed"}
+    group.seek(800)
+    group.read(200, ack_ms=60_000)
+    group.seek(980)
+    assert said(hw, name, 799) == {"before"}
+    assert said(hw, name, 800, 979) == {"passed"}
+    assert said(hw, name, 980, 1000) == {"new"}
+
+
+def test_many_seeks_are_kept_as_few_ranges(hw: Headwater, name: str) -> None:
+    stream = hw.stream(name)
+    stream.write_many([("t", b"x")] * 1000)
+    group = stream.group("g")
+    for offset in range(10, 410, 20):
+        group.read(1)
+        group.seek(offset)
+    found = ruler(hw, name, 1, 1000)
+    assert len(found.jumps) == 16
+    assert found.jumps[0][0] == 2
+    assert said(hw, name, 2) == said(hw, name, 389) == {"passed"}
+    assert said(hw, name, 1) == {"done"}
+
+
+def test_where_an_older_group_began_is_not_known(hw: Headwater, name: str) -> None:
+    stream = hw.stream(name)
+    stream.write_many([("t", b"x")] * 10)
+    stream.group("g").read(5)
+    older = replace(ruler(hw, name, 1, 10), start=0)
+    assert life_in_group(older, None, 3, 0)[0] == "unknown"
+    assert life_in_group(older, None, 6, 0)[0] == "new"
+
+
+def said(hw: Headwater, stream: str, *offsets: int) -> set[str]:
+    """Return what is said of these offsets in the group: the states."""
+    found = ruler(hw, stream, min(offsets), max(offsets))
+    return {life_in_group(found, None, offset, 0)[0] for offset in offsets}

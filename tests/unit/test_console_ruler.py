@@ -94,11 +94,15 @@ def test_a_row_shows_what_is_done_pending_due_dead_and_new() -> None:
         pending=[PendingRange(400, 409, 1, 300, 1), PendingRange(420, 420, 2, 100, 1)],
         dead=[DeadOffsets(450, 450, 5)],
         gaps=[(1, 10)],
+        start=100,
+        jumps=[(200, 300)],
     )
     picture = draw(STREAM, Stretch(1, 1000), [(GROUP, ruler)], [], 200)
     found = {(one.kind, one.first, one.last) for one in picture.rows[0].segments}
     assert found == {
-        ("done", 1, 499),
+        ("before", 1, 99),
+        ("done", 100, 499),
+        ("passed", 200, 300),
         ("new", 500, 1000),
         ("missed", 1, 10),
         ("pending-1", 400, 409),

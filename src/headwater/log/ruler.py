@@ -6,7 +6,7 @@ as a short one: at most so many ranges as the picture has cells.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from headwater.inputs import check_int
@@ -44,8 +44,10 @@ class DeadOffsets(NamedTuple):
 class GroupRuler:
     """What became of a part of a stream in one group.
 
-    Offsets from ``next`` on are new; before it they are done, unless they are in one of the lists.
-    ``dead`` has the newest 256 ranges, ``gaps`` the newest 16 ranges that the group missed.
+    Offsets from ``next`` on are new; from ``start`` on and before ``next`` they are done, unless
+    they are in one of the lists. ``start`` is where the group began, or the lowest offset that it
+    was set to since; 0 when that is not known. ``dead`` has the newest 256 ranges, ``gaps`` the
+    newest 16 ranges that the group missed, ``jumps`` what a seek passed over.
     """
 
     name: str
@@ -54,6 +56,8 @@ class GroupRuler:
     pending: list[PendingRange]
     dead: list[DeadOffsets]
     gaps: list[tuple[int, int]]
+    start: int = 0
+    jumps: list[tuple[int, int]] = field(default_factory=list)
 
 
 def group_ruler(
@@ -74,4 +78,6 @@ def group_ruler(
         pending=[PendingRange(*row) for row in rows(found["pending"], 5)],
         dead=[DeadOffsets(*row) for row in rows(found["dead"], 3)],
         gaps=[(low, high) for low, high in rows(found["gaps"], 2)],
+        start=found["start"],
+        jumps=[(low, high) for low, high in rows(found["jumps"], 2)],
     )

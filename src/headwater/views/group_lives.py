@@ -28,4 +28,16 @@ def life_in_group(
     if offset >= ruler.next:
         before = offset - ruler.next
         return "new", f"not handed out yet; {before:,} messages are before it", None
-    return "done", "done; when is not kept", None
+    return *_passed(ruler, offset), None
+
+
+def _passed(ruler: GroupRuler, offset: int) -> tuple[str, str]:
+    """Return the state of a message that lies before the next one and is in no list."""
+    if any(low <= offset <= high for low, high in ruler.jumps):
+        text = "passed over by a seek; whether it was handed out before is not kept"
+        return "passed", text
+    if not ruler.start:
+        return "unknown", "done, or before the group's start: where it began is not known"
+    if offset < ruler.start:
+        return "before", f"never handed out: the group began at {ruler.start:,}"
+    return "done", "done; when is not kept"

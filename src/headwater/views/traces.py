@@ -44,7 +44,8 @@ StepKind: TypeAlias = Literal[
 class TraceStepView(View, frozen=True, kw_only=True):
     """One station of a message: where, what became of it there, and when, if that is known.
 
-    ``state`` is done, new, due, dead, missed, unknown, or pending-N for attempt N, 3 and more.
+    ``state`` is done, new, due, dead, missed, before (the group began behind it), passed (a seek
+    passed over it), unknown, or pending-N for attempt N, 3 and more.
     """
 
     kind: StepKind

@@ -201,7 +201,7 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group stands: everything before is done, everything from there on is new."""
+    """Set where a group stands: what is before is not handed out, what is from there on is new."""
     position = options.position(to)
     with known_group(store, name, group) as found:
         offset = found.seek(position)

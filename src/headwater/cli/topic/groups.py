@@ -225,7 +225,7 @@ def seek(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group stands in all partitions or in one: everything before is done."""
+    """Set where a group stands in all partitions or in one: what is before is not handed out."""
     position = options.position(to)
     if partition is None and isinstance(position, int):
         raise typer.BadParameter("an offset is one of a partition; give --partition with it")

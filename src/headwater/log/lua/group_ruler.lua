@@ -4,7 +4,9 @@
   ARGV   1 group   2 first offset   3 last offset   4 cells into which the part is cut, 1 to 512
   Reply  name, value, ...: next, ack_offset,
          pending { first, last, attempt, when it is looked at again (ms; 0: now), ranges, ... },
-         dead { first, last, attempt, ... } (of the newest 256 ranges), gaps { first, last, ... }
+         dead { first, last, attempt, ... } (of the newest 256 ranges), gaps { first, last, ... },
+         start (where the group began, or the lowest offset that it was set to since; 0 when not known),
+         jumps { first, last, ... } (what a seek passed over and nothing has read since)
          error HW_NO_GROUP
   Cost   O(cells * log ranges), whatever the length of the part
 
@@ -54,7 +56,7 @@ redis.register_function{
     local group = load_group(G, stream)
     if not group then return no_group() end
     cells = math.max(1, math.min(cells, MOST_CELLS, last - first + 1))
-    local pending, dead, gaps = {}, {}, {}
+    local pending, dead, gaps, jumps = {}, {}, {}, {}
     if group.seeking == 0 and group.pending > 0 and first <= last then
       local before = redis.call('ZRANGE', G .. ':pending', '(' .. digits(first), '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, 1)
       local reaching = before[1] and parse_pending(before[1])
@@ -83,15 +85,17 @@ redis.register_function{
         dead[n + 1], dead[n + 2], dead[n + 3] = to_number(low), to_number(high), to_number(attempt)
       end
     end
-    for number in string.gmatch(redis.call('HGET', G, 'gaps') or '', '%d+') do
-      gaps[#gaps + 1] = to_number(number)
-    end
+    local f = redis.call('HMGET', G, 'gaps', 'start', 'jumps')
+    for number in string.gmatch(f[1] or '', '%d+') do gaps[#gaps + 1] = to_number(number) end
+    for number in string.gmatch(f[3] or '', '%d+') do jumps[#jumps + 1] = to_number(number) end
     return {
       'next', group.seeking > 0 and group.seeking or group.next,
       'ack_offset', group_position(G),
       'pending', pending,
       'dead', dead,
       'gaps', gaps,
+      'start', to_number(f[2] or 0),
+      'jumps', jumps,
     }
   end,
   flags = { 'no-writes' },

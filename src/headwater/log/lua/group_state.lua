@@ -1,5 +1,5 @@
 --[[
-  hw_group_seek: the group stands at an offset: all before it is done, all from it on is new.
+  hw_group_seek: the group stands at an offset: nothing before it is handed out, all from it on is new.
   What was pending is forgotten, also what lies unseen in a box or was about to be buried.
   KEYS   1 the stream
   ARGV   1 group   2 'first', 'last' or an offset up to last + 1
@@ -7,6 +7,30 @@
          error HW_NO_GROUP
          error HW_RANGE <first> <last> when it lies beyond the end of the stream
 ]]
+local MOST_JUMPS = 16
+
+-- Notes what a group passes over when it goes to an offset: from the oldest that is pending, or else new,
+-- up to there. What lies from there on is new, whatever was passed over before. Of too many ranges the two
+-- oldest become one, so that nothing that was passed over is ever taken for done.
+local function note_jump(G, group, target)
+  local f = redis.call('HMGET', G, 'start', 'jumps')
+  local position, jumps = group_position(G), {}
+  if to_number(f[1] or 0) > target then change(group, 'start', target) end
+  for low, high in string.gmatch(f[2] or '', '(%d+)-(%d+) ') do
+    low, high = to_number(low), math.min(to_number(high), target - 1)
+    if low <= high then jumps[#jumps + 1] = { low, high } end
+  end
+  if position < target then jumps[#jumps + 1] = { position, target - 1 } end
+  if #jumps > MOST_JUMPS then
+    local oldest = table.remove(jumps, 1)
+    jumps[1] = { math.min(oldest[1], jumps[1][1]), math.max(oldest[2], jumps[1][2]) }
+  end
+  local words = {}
+  for i, jump in ipairs(jumps) do words[i] = digits(jump[1]) .. '-' .. digits(jump[2]) .. ' ' end
+  local text = table.concat(words)
+  if text ~= (f[2] or '') then change(group, 'jumps', text) end
+end
+
 redis.register_function{
   function_name = 'hw_group_seek',
   callback = function(keys, args)
@@ -24,6 +48,7 @@ redis.register_function{
     book_group(G, group)
     save_group(G, group)
     if not drop_boxes(G) then return { target, 0 } end
+    note_jump(G, group, target)
     lower_position(K, name, target)
     change(group, 'seeking', target)
     save_group(G, group)

@@ -141,7 +141,10 @@ def _strip(info: StreamInfo, window: Stretch, archived: int) -> list[Segment]:
 def _group_row(
     facts: GroupInfo, ruler: GroupRuler, info: StreamInfo, window: Stretch, now_ms: int
 ) -> RulerRow:
-    segments = [*_passed(ruler.next, info, window)]
+    done = "done" if ruler.start else "done, or before the group's start, which is not known"
+    segments = _passed(ruler.next, info, window, max(ruler.start, 1), done)
+    for low, high in ruler.jumps:
+        segments += _kept(_segment("passed", low, high, window, "passed over by a seek"))
     for low, high in ruler.gaps:
         segments += _kept(_segment("missed", low, high, window, "missed: evicted before read"))
     for one in ruler.pending:
@@ -165,10 +168,14 @@ def _reader_row(reader: OutsideReader, info: StreamInfo, window: Stretch) -> Rul
     return RulerRow(reader.kind, reader.name, segments, lag, None, reader.note, reader.lag_ms)
 
 
-def _passed(following: int, info: StreamInfo, window: Stretch) -> list[Segment]:
-    """Return what lies before the next offset of a reader, and what from there on."""
+def _passed(
+    following: int, info: StreamInfo, window: Stretch, start: int = 1, done: str = "done"
+) -> list[Segment]:
+    """Return what lies before the start of a reader, before its next offset, and from there on."""
+    before = min(start, following) - 1
     return _kept(
-        _segment("done", 1, following - 1, window, "done"),
+        _segment("before", 1, before, window, "before its start: never handed out"),
+        _segment("done", before + 1, following - 1, window, done),
         _segment("new", following, info.last, window, "not handed out yet"),
     )
 

@@ -18,7 +18,7 @@ local function create_group(K, name, stream, next_offset, now)
   redis.call('ZADD', K .. ':groups', digits(now), name)
   redis.call('ZADD', K .. ':positions', digits(next_offset), name)
   redis.call('HSET', G, 'next', digits(next_offset), 'pending', 0, 'max_pending', 0, 'dead_letters', '',
-    'created', digits(now), 'era', stream.era)
+    'created', digits(now), 'era', stream.era, 'start', digits(next_offset))
 end
 
 -- Frees the keys of a group, of whichever era; returns nil when there are too many boxes for one call,
