@@ -18,7 +18,7 @@ from headwater.errors import ExtraMissing
 # The modules that an extra of the distribution brings.
 _EXTRAS = {
     "sql": ("sqlalchemy", "psycopg", "greenlet"),
-    "serve": ("httptools",),
+    "serve": ("httptools", "jinja2", "markupsafe"),
     "otel": ("opentelemetry",),
 }
 

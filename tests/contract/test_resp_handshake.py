@@ -218,3 +218,26 @@ def test_every_command_is_described(door: RespServer) -> None:
         assert client.ask("COMMAND", "COUNT") == len(names)
         keys = client.ask("COMMAND", "GETKEYS", "TLINSERT", "a", "1", "m", "b", "2", "m")
         assert keys == [b"a", b"b"]
+
+
+def test_nothing_of_a_refused_transaction_is_run(door: RespServer, name: str) -> None:
+    """What redis-py's pipeline() sends unless told otherwise; a repeat must not write twice."""
+    with door.redis() as client:
+        for _ in range(2):
+            pipeline = client.pipeline()
+            pipeline.execute_command("TWRITE", name, "t", "a")
+            pipeline.execute_command("TWRITE", name, "t", "b")
+            with pytest.raises(redis.ResponseError, match=r"pipeline\(transaction=False\)"):
+                pipeline.execute()
+        assert client.execute_command("TREAD", name, 1, 10) == []
+        with pytest.raises(redis.ResponseError, match="MULTI is not supported"):
+            client.execute_command("MULTI")
+        with pytest.raises(redis.ResponseError, match="was not run"):
+            client.execute_command("TWRITE", name, "t", "a")
+        assert client.execute_command("DISCARD") in (b"OK", True)
+        for command in ("EXEC", "DISCARD"):
+            with pytest.raises(redis.ResponseError, match=f"{command} without MULTI"):
+                client.execute_command(command)
+        pipeline = client.pipeline(transaction=False)
+        pipeline.execute_command("TWRITE", name, "t", "a")
+        assert pipeline.execute() == [1]

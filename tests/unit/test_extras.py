@@ -21,7 +21,16 @@ sys.meta_path.insert(0, NotInstalled())
 {program}
 """
 CLI = "from headwater.cli.main import app; sys.argv[0] = 'headwater'; app()"
-EXTRAS = ("sqlalchemy", "psycopg", "greenlet", "httptools", "uvloop", "jinja2", "pyspark")
+EXTRAS = (
+    "sqlalchemy",
+    "psycopg",
+    "greenlet",
+    "httptools",
+    "uvloop",
+    "jinja2",
+    "markupsafe",
+    "pyspark",
+)
 
 
 def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -50,7 +59,9 @@ with headwater.connect() as hw:
     assert (said.stdout, said.returncode) == ("1 1\n", 0), said.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("stream", "list"), ("doctor",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("stream", "list"), ("doctor",), ("top", "--once")]
+)
 def test_the_command_line_needs_no_extra(arguments: tuple[str, ...], tmp_path: Path) -> None:
     said = run(CLI, *arguments, cwd=tmp_path)
     assert said.returncode == 0, said.stderr
@@ -61,6 +72,10 @@ def test_the_command_line_needs_no_extra(arguments: tuple[str, ...], tmp_path: P
     [
         (("outbox", "status", "--db", "sqlite:///app.db"), "sql"),
         (("timeline", "serve", "--instances", "127.0.0.1:1"), "serve"),
+        (("serve",), "serve"),
+        (("console", "--no-open"), "serve"),
+        (("keep", "--http", "127.0.0.1:0"), "serve"),
+        (("consumer", "list", "--db", "sqlite:///app.db"), "sql"),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(

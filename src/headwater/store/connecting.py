@@ -100,4 +100,4 @@ def last_words(sock: Any) -> Iterator[None]:
 
 def refuse_closed(**_: Any) -> NoReturn:
     """Take the place of what makes connections once a store is closed."""
-    raise StoreError("this client was closed; connect again")
+    raise StoreError("this client was closed; connect again") from None

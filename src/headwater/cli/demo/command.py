@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -44,10 +45,17 @@ def demo(
         output.say(f"all {len(story.claims)} claims were true", "green")
     if directory is not None:
         see = shlex.join(["headwater", "console", "--store", url])
-        output.say(f"see what it made:  {see}")
+        output.say(f"see what it made:  {see}{_extra_for_console()}")
         output.say(f"and remove it:     {shlex.join(['rm', '-r', str(directory.parent)])}")
     if false:
         raise typer.Exit(1)
+
+
+def _extra_for_console() -> str:
+    """Return what has to be installed before the console can be started; nothing if it can."""
+    if find_spec("jinja2") and find_spec("httptools"):
+        return ""
+    return "  (needs pip install 'headwater[serve]')"
 
 
 @contextmanager

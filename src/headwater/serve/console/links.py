@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, urlencode
 
 
 def part(name: str) -> str:
     """Spell a name as one part of a path."""
     return quote(name, safe="")
+
+
+def query(**given: Any) -> str:
+    """Spell the query of a link; what is None is left out."""
+    return urlencode({key: value for key, value in given.items() if value is not None})
 
 
 def stream_link(stream: str) -> str:

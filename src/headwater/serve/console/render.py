@@ -8,7 +8,6 @@ import shlex
 import time
 from functools import cache
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from markupsafe import Markup
 from headwater.log.types import Retention
 from headwater.serve.console.arrow_values import arrow_text
 from headwater.serve.console.assets import asset_path
-from headwater.serve.console.links import part
+from headwater.serve.console.links import part, query
 
 _SHOWN_BYTES: Final = 4096
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB")
@@ -166,8 +165,3 @@ def payload(value: bytes) -> dict[str, Any]:
 
 def _line(text: str) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
-
-
-def query(**given: Any) -> str:
-    """Spell the query of a link; what is None is left out."""
-    return urlencode({key: value for key, value in given.items() if value is not None})

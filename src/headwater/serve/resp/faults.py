@@ -6,6 +6,7 @@ WRONGPASS        there is no such token
 NOPERM           the token does not allow that, or not for this name
 READONLY         the server was started to read only
 NOPROTO          another protocol than RESP2 and RESP3 was asked for
+EXECABORT        MULTI was refused, and so was all that followed it; nothing was done
 NOGROUP          the group has never read
 NOTFOUND         there is no such stream, queue, dirty list or timeline farm
 STALE            a producer's repeat is older than what is remembered
@@ -45,8 +46,8 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.FarmUnreachable, "TRYAGAIN"),
 )
 ERROR_CODES: Final = (
-    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "NOPROTO", "NOGROUP", "NOTFOUND", "STALE",
-    "REUSED", "WRONGTYPE",
+    "ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "NOPROTO", "EXECABORT", "NOGROUP",
+    "NOTFOUND", "STALE", "REUSED", "WRONGTYPE",
     "TRYAGAIN", "OUTCOME-UNKNOWN", "LOSTFUTURE", "DAMAGED",
 )  # fmt: skip
 

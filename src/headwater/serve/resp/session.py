@@ -19,8 +19,8 @@ class RespSession:
     """The session of a client, from its connection to its end."""
 
     __slots__ = (
-        "address", "blocked", "door", "ending", "grant", "id", "last_command", "library",
-        "library_version", "name", "protocol", "since",
+        "address", "blocked", "discarding", "door", "ending", "grant", "id", "last_command",
+        "library", "library_version", "name", "protocol", "since",
     )  # fmt: skip
 
     def __init__(self, door: Door, number: int, address: str) -> None:
@@ -36,6 +36,8 @@ class RespSession:
         self.grant: Grant | None = None if door.tokens.required else EVERYBODY
         # Whether the present command waits for messages, and may be given up at any time.
         self.blocked = False
+        # Whether MULTI was refused: so is what follows, until the client ends its transaction.
+        self.discarding = False
         # Whether the connection is closed behind the present reply.
         self.ending = False
 
@@ -90,4 +92,5 @@ class RespSession:
         """Forget what the client has set, its token too."""
         self.protocol = 2
         self.name = ""
+        self.discarding = False
         self.grant = None if self.door.tokens.required else EVERYBODY

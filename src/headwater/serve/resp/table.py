@@ -12,6 +12,7 @@ from headwater.serve.resp.commands import (
     unknown_command,
     wrong_arity,
 )
+from headwater.serve.resp.faults import CommandRefused
 from headwater.serve.resp.group_commands import GROUP_COMMANDS
 from headwater.serve.resp.handshake import HANDSHAKE
 from headwater.serve.resp.ick_commands import ICK_COMMANDS
@@ -20,10 +21,12 @@ from headwater.serve.resp.queue_commands import QUEUE_COMMANDS
 from headwater.serve.resp.session import RespSession
 from headwater.serve.resp.stream_commands import STREAM_COMMANDS
 from headwater.serve.resp.timeline_commands import TIMELINE_COMMANDS
+from headwater.serve.resp.transactions import ENDS_TRANSACTION, TRANSACTION_COMMANDS
 
 _introspection = Introspection()
 COMMANDS: Final = table_of(
     HANDSHAKE,
+    TRANSACTION_COMMANDS,
     _introspection.commands(),
     STREAM_COMMANDS,
     GROUP_COMMANDS,
@@ -47,6 +50,8 @@ def find_command(words: Words) -> RespCommand:
 def call_command(command: RespCommand, session: RespSession, words: Words) -> Any:
     """Call a command if its client may; raises what its handler raises, and CommandRefused."""
     session.authorize(command, words)
+    if session.discarding and command.name not in ENDS_TRANSACTION:
+        raise CommandRefused(f"'{command.name.lower()}' was not run, because MULTI was refused")
     session.last_command = command.name.lower()
     found = command.handler(session, words)
     return audited(session, command, words, found) if command.look is not None else found

@@ -10,8 +10,7 @@ from headwater.metrics.first_seen import FirstSeen
 from headwater.metrics.store_facts import ServerFacts
 from headwater.metrics.sweeps import StoreSample
 from headwater.queue.types import QueueStats
-from headwater.serve.console.links import group_link, part, queue_link, stream_link
-from headwater.serve.console.render import query
+from headwater.serve.console.links import group_link, part, query, queue_link, stream_link
 from headwater.store.doctor import DoctorReport
 from headwater.store.presence import SeenProcess
 

@@ -8,8 +8,8 @@ from headwater.failures import LetterFilter
 from headwater.serve.api.letter_jobs import may_see
 from headwater.serve.console.calls import Context, PageCall
 from headwater.serve.console.letter_places import filter_of, look_for
+from headwater.serve.console.links import query
 from headwater.serve.console.pages.consumers import places_with_letters
-from headwater.serve.console.render import query
 from headwater.serve.tokens import Scope
 
 # How many letters one page looks at, for how long it looks for them, and how many it shows.

@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.serve.api.audit import AUDIT
 from headwater.serve.console.calls import Context, PageCall
-from headwater.serve.console.render import query
+from headwater.serve.console.links import query
 from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 from headwater.store.doctor import examine
