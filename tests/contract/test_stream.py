@@ -243,6 +243,11 @@ def test_append_takes_a_table_of_many_chunks(stream: Stream) -> None:
     assert pairs(stream.read(1, 3000)) == rows
 
 
+# Arrow takes it for text without a look at its bytes.
+NO_TEXT = pa.array([b"\xff"], pa.binary()).view(pa.string())
+NO_NAME = pa.MapArray.from_arrays([0, 1], NO_TEXT, [b""])
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -256,6 +261,15 @@ def test_append_takes_a_table_of_many_chunks(stream: Stream) -> None:
         pa.table({"tag": ["a"], "value": [b"1"], "time": [-1]}),
         pa.table({"tag": ["a"], "value": [b"1"], "time": [2**60]}),
         pa.table({"tag": ["a"], "value": [b"1"], "time": ["yesterday"]}),
+        pa.table({"tag": NO_TEXT, "value": [b"1"]}),
+        pa.table({"tag": pa.concat_arrays([NO_TEXT] * 2000), "value": [b"1"] * 2000}),
+        pa.table(
+            {
+                "tag": ["a"],
+                "value": [b"1"],
+                "headers": pa.MapArray.from_arrays([0, 1], NO_TEXT, [b""]),
+            }
+        ),
         {"tag": ["a"], "value": [b"1"]},
         None,
     ],

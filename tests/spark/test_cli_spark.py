@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 import headwater
-from tests.support.commands import run
+from tests.support.commands import run, start
 from tests.support.spark.rides import Rides, sums
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -121,6 +122,37 @@ def test_a_session_that_was_there_outlives_a_command(
 ) -> None:
     run(embedded_url, "spark", "totals", name, "--db", database_url, *TOTALS, "--available-now")
     assert spark.range(3).count() == 3
+
+
+def test_a_master_is_refused_where_a_session_runs_elsewhere(
+    spark: SparkSession, embedded_url: str, name: str
+) -> None:
+    with headwater.connect(embedded_url) as hw:
+        hw.stream(name).write_many([("a", b"old"), ("a", b"new")])
+    words = ("spark", "compact", name, "--master")
+    answer = run(embedded_url, *words, "local[7]")
+    here = spark.sparkContext.master
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert f"a session of Spark runs at {here} already, not at local[7]" in answer.err
+    assert run(embedded_url, *words, here).code == 0
+
+
+@pytest.mark.long
+def test_a_job_runs_at_the_master_that_it_is_given(
+    embedded_url: str, tmp_path: Path, name: str
+) -> None:
+    with headwater.connect(embedded_url) as hw:
+        hw.stream(name).write_many([("a", b"old"), ("a", b"new")])
+    words = ["spark", "compact", name, "--master", "local[1,2]", "--json"]
+    # Spark notes its settings in such a file.
+    for setting in ("enabled=true", f"dir={tmp_path.as_uri()}", "compress=false"):
+        words += ["--conf", f"spark.eventLog.{setting}"]
+    program = start(embedded_url, *words)
+    out, err = program.communicate()
+    assert program.returncode == 0, err
+    assert json.loads(out)["removed"] == 1
+    events = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any('"spark.master":"local[1,2]"' in text for text in events)
 
 
 def test_spark_submit_takes_the_same_commands(embedded_url: str) -> None:

@@ -43,6 +43,7 @@ REFUSED = [
     "SELECT IF(id = 2500, NULL, 'x') AS value",
     "SELECT 'x' AS value, IF(id = 0, NULL, 't') AS tag",
     "SELECT 'x' AS value, IF(id = 1200, repeat('t', 4097), 't') AS tag",
+    "SELECT 'x' AS value, IF(id = 1700, CAST(X'41FF' AS string), 't') AS tag",
     "SELECT IF(id = 7, repeat('x', 1 + (16 << 20)), 'x') AS value",
     "SELECT 'x' AS value, IF(id = 1999, NULL, now()) AS time",
     "SELECT 'x' AS value, timestamp_micros(1500 - id) AS time",

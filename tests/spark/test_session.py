@@ -77,6 +77,16 @@ def test_asking_again_gives_the_session_that_is_there(spark: SparkSession) -> No
     assert session(**{"spark.sql.shuffle.partitions": "2"}) is spark
 
 
+def test_asking_for_another_master_gives_the_session_that_is_there_and_says_so(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert session(spark.sparkContext.master) is spark
+    assert not caplog.messages
+    assert session("local[7]") is spark
+    (line,) = caplog.messages
+    assert f"runs at {spark.sparkContext.master} already and is used, not local[7]" in line
+
+
 def test_another_session_of_the_application_takes_our_formats(spark: SparkSession) -> None:
     """Spark asks the session that is active, whichever one a format is registered in."""
     fresh = spark.newSession()

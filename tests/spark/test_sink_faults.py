@@ -1,7 +1,7 @@
 """Each row has its effect once, in order, while workers, drivers and servers are killed.
 
-A query copies a stream to a topic, or adds it up in a table. It is killed at every named step,
-started again from its checkpoint, and what came out is compared with what went in.
+A query copies a stream to a topic or a stream, or adds it up in a table. It is killed at every
+named step, started again from its checkpoint, and what came out is compared with what went in.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 import headwater
+from headwater.spark import register
 from headwater.spark.log.sink import LogWriter
 from headwater.spark.log.staging import LogSink
 from headwater.spark.log.target import StreamOrTopic
@@ -32,11 +33,13 @@ from headwater.spark.sql_sink.source import SqlWriter
 from tests.support.postgres import Postgres, postgres_folder
 from tests.support.servers import Server, until
 from tests.support.spark.dying_sinks import (
+    FORMATS,
     LOG_STEPS,
     SQL_STEPS,
     Death,
     log_sink_that_dies,
     run_query,
+    sink_that_dies,
     sql_sink_that_dies,
 )
 from tests.support.stores import Stores
@@ -56,11 +59,13 @@ class Pipeline:
         self.engine = sa.create_engine(db, poolclass=sa.NullPool)
         self.source = self.hw.stream(name)
         self.topic = self.hw.topic(f"{name}-out", 2)
+        self.copy = self.hw.stream(f"{name}-copy")
         self.order = {
             "store": store,
             "db": db,
             "stream": name,
             "topic": self.topic.name,
+            "copy": self.copy.name,
             "place": str(place),
         }
         self.count = 0
@@ -83,6 +88,10 @@ class Pipeline:
             found += rows
         assert sorted(n for _, n in found) == list(range(self.count))
 
+    def check_copy(self) -> None:
+        found = [(m.tag, int(m.value)) for m in self.copy.read(1, 1_000_000) if m]
+        assert found == [(f"t{n % TAGS}", n) for n in range(self.count)]
+
     def check_table(self) -> None:
         wanted: dict[str, int] = {}
         for n in range(self.count):
@@ -95,6 +104,7 @@ class Pipeline:
         self.engine.dispose()
         self.source.delete()
         self.topic.delete()
+        self.copy.delete()
         self.hw.close()
 
 
@@ -186,7 +196,7 @@ def test_of_two_attempts_of_an_sql_task_one_counts(database_url: str, engine: sa
 
 
 def drive(pipeline: Pipeline, sink: str, step: str, marker: Path) -> int:
-    """Run both queries in a process of their own; returns how it ended."""
+    """Run the queries in a process of their own; returns how it ended."""
     order = {**pipeline.order, "sink": sink, "step": step, "marker": str(marker)}
     said = marker.with_suffix(".log")
     with said.open("w") as log:
@@ -217,12 +227,20 @@ def test_a_driver_may_die_in_the_middle_of_a_commit(
     pipeline.feed(1500)
     assert drive(pipeline, "log", "begun", tmp_path / "first") == -signal.SIGKILL
     pipeline.feed(500)
-    assert drive(pipeline, "sql", "applied", tmp_path / "second") == -signal.SIGKILL
+    assert drive(pipeline, "nodes", "begun", tmp_path / "second") == -signal.SIGKILL
     pipeline.check_topic()
-    for sink, make in (("log", log_sink_that_dies), ("sql", sql_sink_that_dies)):
-        spark.dataSource.register(make(Death("never", "")))
-        run_query(spark, sink, pipeline.order)
+    pipeline.feed(500)
+    assert drive(pipeline, "sql", "applied", tmp_path / "third") == -signal.SIGKILL
     pipeline.check_topic()
+    pipeline.check_copy()
+    # A session of its own, in which the format itself is the one that dies.
+    fresh = spark.newSession()
+    register(fresh)
+    for sink in FORMATS:
+        fresh.dataSource.register(sink_that_dies(sink, Death("never", "")))
+        run_query(fresh, sink, pipeline.order)
+    pipeline.check_topic()
+    pipeline.check_copy()
     pipeline.check_table()
 
 

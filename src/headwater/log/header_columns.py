@@ -20,7 +20,13 @@ def encoded_column(given: pa.Array) -> pa.Array | None:
 
     Takes maps, and lists of structs with two fields. Names of Headwater's own are taken along.
     """
-    rows = [_encoded(row) for row in given.to_pylist()]
+    try:
+        listed = given.to_pylist()
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            "the name of a header is not UTF-8; make text of its bytes, for example by hex"
+        ) from None
+    rows = [_encoded(row) for row in listed]
     return pa.array(rows, pa.binary()) if any(rows) else None
 
 

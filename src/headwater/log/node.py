@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from headwater.errors import InvalidInput, UnreadableNode
 from headwater.headers import MAX_HEADERS_BYTES, MAX_RESERVED_BYTES
+from headwater.log.arrow_text import check_text
 from headwater.log.header_columns import encoded_column
 from headwater.log.limits import (
     MAX_BATCH_BYTES,
@@ -152,7 +153,7 @@ def longest(array: pa.Array) -> int:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Refuse a batch outside the limits; this reads the lengths, not the bytes."""
+    """Refuse a batch outside the limits; this reads the lengths and the tags, not the values."""
     if batch.num_rows > MAX_BATCH_MESSAGES:
         raise InvalidInput(
             f"a batch may have {MAX_BATCH_MESSAGES} messages, not {batch.num_rows}; split it"
@@ -169,6 +170,7 @@ def check_batch(batch: pa.RecordBatch) -> None:
             raise InvalidInput(f"a {column} is None; every message needs one (it may be empty)")
         if size > most and _may_exceed(array, most) and (length := longest(array)) > most:
             raise InvalidInput(f"a {column} may have {most} bytes, not {length}; make it smaller")
+    check_text(batch.column("tag"), "a tag")
 
 
 def _may_exceed(array: pa.Array, most: int) -> bool:
@@ -241,11 +243,9 @@ def from_arrow(batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
                 raise InvalidInput("a time is too large; times are milliseconds since 1970")
             columns.append(times)
             flag = HAS_TIME
-        if "headers" in names:
-            headers = encoded_column(batch.column("headers"))
-            if headers is not None:
-                columns.append(headers)
-                flag |= HAS_HEADERS
+        if "headers" in names and (kept := encoded_column(batch.column("headers"))) is not None:
+            columns.append(kept)
+            flag |= HAS_HEADERS
     except pa.ArrowException as error:
         raise InvalidInput(
             f"append takes tag: string, value: binary, time: timestamp or int64 ({error})"

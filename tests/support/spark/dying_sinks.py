@@ -3,7 +3,8 @@
 ``log_sink_that_dies`` and ``sql_sink_that_dies`` give formats to register. Where a step is reached
 for the first time, the victims are killed, and the process that reached it: a task's worker while
 it is "writing", or whoever commits on behalf of the driver. Run as a program, it copies a stream
-to a topic and adds it up in a table, and its driver is among the victims.
+to a topic and to another stream, whose nodes the JVM packs, and adds it up in a table. Its driver
+is among the victims.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tests.spark.conftest import SMALL
 
 LOG_STEPS = ["writing", "staged", "begun", "stepped", "published"]
 SQL_STEPS = ["writing", "staged", "applied", "committed"]
-FORMATS = {"log": "headwater_dying", "sql": "headwater_sql_dying"}
+# The JVM packs nodes for the format of the log only, under its own name.
+FORMATS = {"log": "headwater_dying", "nodes": "headwater", "sql": "headwater_sql_dying"}
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def log_sink_that_dies(death: Death, called: str = FORMATS["log"]) -> type[DataS
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
             writer = super().streamWriter(schema, overwrite)
             assert isinstance(writer, LogStreamWriter)
+            assert writer._rows.packed == (called == FORMATS["nodes"])
             return DyingLogWriter(writer, death)
 
     return Dying
@@ -142,6 +145,11 @@ def sql_sink_that_dies(death: Death) -> type[DataSource]:
     return Dying
 
 
+def sink_that_dies(sink: str, death: Death) -> type[DataSource]:
+    """Return the format of one of the sinks."""
+    return sql_sink_that_dies(death) if sink == "sql" else log_sink_that_dies(death, FORMATS[sink])
+
+
 def run_query(spark: SparkSession, sink: str, order: dict[str, str]) -> None:
     """Bring all that is in the stream now to a sink, from where its checkpoint says."""
     rows = (
@@ -153,6 +161,9 @@ def run_query(spark: SparkSession, sink: str, order: dict[str, str]) -> None:
     if sink == "log":
         rows = rows.select("tag", "value")
         options = {"url": order["store"], "topic": order["topic"]}
+    elif sink == "nodes":
+        rows = rows.select("tag", "value")
+        options = {"url": order["store"], "stream": order["copy"]}
     else:
         rows = rows.selectExpr("tag AS ride", "CAST(CAST(value AS string) AS bigint) AS distance")
         options = {"url": order["db"], "table": "totals", "mode": "add"}
@@ -169,9 +180,9 @@ def _main(order: dict[str, str]) -> None:
     spark = session("local[2]", **SMALL)
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     victims = (os.getpid(), int(java))
-    for sink, make in (("log", log_sink_that_dies), ("sql", sql_sink_that_dies)):
+    for sink in FORMATS:
         step = order["step"] if order["sink"] == sink else ""
-        spark.dataSource.register(make(Death(step, order["marker"], victims)))
+        spark.dataSource.register(sink_that_dies(sink, Death(step, order["marker"], victims)))
         run_query(spark, sink, order)
 
 

@@ -20,6 +20,7 @@ from headwater import views
 from headwater.cli import output
 from headwater.cli.option_groups import OptionGroup
 from headwater.cli.options import AsJson, StoreUrl, connected
+from headwater.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,15 +109,29 @@ class _LateSession:
             from headwater.spark import session
 
             master, app_name, conf = self._how
-            self._used = SparkSession.getActiveSession()
-            if self._used is None:
-                self._used = self._made = session(master, app_name=app_name, **conf)
+            there = SparkSession.getActiveSession()
+            if there is None:
+                there = self._made = session(master, app_name=app_name, **conf)
+            else:
+                _refuse_other_master(there, master)
+            self._used = there
         return getattr(self._used, name)
 
     def end(self) -> None:
         """Stop the session, unless it was there before, or never started."""
         if self._made is not None:
             self._made.stop()
+
+
+def _refuse_other_master(spark: SparkSession, master: str | None) -> None:
+    """Refuse a master that a job would not run at, since a session is there already."""
+    from headwater.spark.engine.session import other_master
+
+    if (runs_at := other_master(spark, master)) is not None:
+        raise InvalidInput(
+            f"a session of Spark runs at {runs_at} already, not at {master}; "
+            "stop it first, or leave --master out"
+        )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ from headwater.spark.engine.python import fast_python, starts_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger("headwater.spark")
 
 # Set by spark-submit in the programs that it starts: their JVM runs already, with its settings.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -92,6 +95,12 @@ def _are_found_by_server(spark: SparkSession) -> bool:
     return True
 
 
+def other_master(spark: SparkSession, master: str | None) -> str | None:
+    """Return the master of a session that runs elsewhere than was asked for; else None."""
+    runs_at = spark.conf.get("spark.master", None)
+    return None if master in (None, runs_at) else runs_at
+
+
 def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) -> SparkSession:
     """Return the session that is there, or make one; see ``headwater.spark.session``."""
     require_spark()
@@ -100,6 +109,14 @@ def make_session(master: str | None, app_name: str, conf: Mapping[str, object]) 
     if master is not None and not master.startswith(_MASTERS):
         raise InvalidInput(
             f"no Spark runs at {master!r}; name a master like local[4], spark://host:7077 or yarn"
+        )
+    there = SparkSession.getActiveSession()
+    if there is not None and (runs_at := other_master(there, master)) is not None:
+        logger.warning(
+            "a session of Spark runs at %s already and is used, not %s; stop it first, or leave "
+            "the master out",
+            runs_at,
+            master,
         )
     submitted = _SUBMITTED in os.environ
     if not submitted:

@@ -85,6 +85,7 @@ public class NodePacker {
     return tag != null
         && value != null
         && tag.numBytes() <= MAX_TAG_BYTES
+        && tag.isValid()
         && value.numBytes() <= MAX_VALUE_BYTES
         && (columns.time < 0 || (timed && time >= 0 && time <= MAX_TIME_MS));
   }
