@@ -14,17 +14,9 @@ from headwater.inputs import check_name
 from headwater.log.header_columns import MAP
 from headwater.log.limits import MAX_BATCH_MESSAGES, MAX_OFFSET
 from headwater.log.runs import SCHEMA
-from headwater.serve.api import formats
+from headwater.serve.api import fields, formats
 from headwater.serve.api.calls import ApiCall
-from headwater.serve.api.fields import (
-    MAX_DIGITS,
-    BlockMs,
-    Count,
-    ListQuery,
-    ReadCount,
-    Start,
-    WithHeaders,
-)
+from headwater.serve.api.fields import BlockMs, Count, ListQuery, ReadCount, Start, WithHeaders
 from headwater.serve.api.formats import NewMessage
 from headwater.serve.api.routes import ARROW, EVENTS, JSON, NDJSON, Answered, Route
 from headwater.serve.http.messages import StreamedReply
@@ -268,8 +260,9 @@ async def tail_stream(call: ApiCall) -> Answered:
     """
     check_name(call.name, "stream")
     seen = call.header(b"last-event-id")
-    if seen is not None and seen.isdecimal() and len(seen) <= MAX_DIGITS and int(seen) < MAX_OFFSET:
-        at = int(seen) + 1
+    known = seen if seen and seen.isdecimal() and len(seen) <= fields.MAX_DIGITS else None
+    if known is not None and int(known) < MAX_OFFSET:
+        at = int(known) + 1
     else:
         at = await _offset(call, call.query.from_)
     allowed = lambda: call.served.tokens.still(call.grant)  # noqa: E731
