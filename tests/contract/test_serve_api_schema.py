@@ -48,6 +48,8 @@ KINDS = ("stream", "topic", "queue", "ick", "channel", "timeline", "consumer", "
 THERE = dict.fromkeys(KINDS, "there")
 THERE["reader"] = "consumer:there"
 THERE["replay"] = "there"
+THERE["offset"] = "1"
+THERE["row"] = "1"
 # A tail does not end.
 ENDLESS = {route.path for route in ROUTES if route.answers == (EVENTS,)}
 
