@@ -79,6 +79,9 @@ def test_metrics_are_the_sum_of_all_processes(running: Running) -> None:
     # Once for each sync part: of async ones, "fail" is a message like any other.
     assert running.metric('headwater_part_failed_total{part="queue_sync"}') == 1
     until(lambda: 'headwater_part_lag{part="queue_sync"} 0' in running.get("/metrics")[1])
+    page = running.get("/metrics")[1].splitlines()
+    series = [line.rpartition(" ")[0] for line in page if not line.startswith("#")]
+    assert sorted(series) == sorted(set(series))
 
 
 def test_log_lines_name_part_object_and_message(running: Running) -> None:
@@ -139,8 +142,9 @@ def test_what_is_wrong_is_listed_and_nothing_runs(stores: Stores, folder: Path) 
     assert [part for kind, part in listed if kind == "warning"] == ["good"]
     assert not (folder / "ran").exists()
     only = run(url, "run", "shop:app", "--check", "--only", "good")
-    assert (only.code, only.err) == (
+    assert (only.code, only.out, only.err) == (
         0,
+        "shop:app: all parts can run\n",
         "warning: good: the store has no queue 'good' yet; it is made by the first write\n",
     )
 

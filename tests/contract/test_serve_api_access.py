@@ -102,6 +102,14 @@ def test_a_body_of_somebody_without_the_right_is_not_read(guarded: Guarded) -> N
             assert status == (b"403" if token else b"401")
 
 
+def test_a_token_that_is_not_known_is_told_apart_from_none(guarded: Guarded) -> None:
+    for token, reason in ((None, "this needs a token"), ("hw_unknown", "is not known here")):
+        client = guarded.api.client(token)
+        answer = client.get("/v1/streams")
+        client.close()
+        assert reason in answer.body["detail"]
+
+
 @pytest.mark.parametrize("route", CHANGING, ids=label)
 def test_a_read_only_server_changes_nothing_whoever_asks(read_only: Guarded, route: Route) -> None:
     assert read_only.status("root", route, "mine-x") == 403

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from headwater.app.supervisor import Supervisor
 from headwater.metrics.exposition import Page, label_text
-from headwater.metrics.operations import OperationMetrics, shared_counts
+from headwater.metrics.operations import shared_counts
 from headwater.serve.listening import ListenAddress
 from headwater.serve.monitoring import monitored
 from headwater.serve.tokens import Tokens
@@ -23,15 +23,18 @@ def watched(
     file in which processes count. Raises InvalidInput for an address that cannot be.
     """
 
+    def others() -> memoryview[int] | None:
+        if counts is None or not supervisor.processes:
+            return None
+        return shared_counts(supervisor.processes, counts)
+
     def add(page: Page) -> None:
-        if counts is not None and supervisor.processes:
-            OperationMetrics(shared_counts(supervisor.processes, counts)).add_to(page)
         add_parts(page, supervisor)
 
     async def ready() -> str | None:
         return supervisor.missing()
 
-    with monitored(address, tokens, parts=[add], ready=ready) as url:
+    with monitored(address, tokens, others=others, parts=[add], ready=ready) as url:
         yield url
 
 

@@ -108,11 +108,12 @@ def dead(
             "origin": lambda letter: letter.origin,
             "attempts": lambda letter: letter.attempts,
             "buried": lambda letter: output.time_text(letter.buried_ms),
-            "cause": lambda letter: letter.cause and str(letter.cause),
             "tag": lambda letter: letter.tag,
             "value": lambda letter: letter.value,
+            "cause": lambda letter: letter.cause and str(letter.cause),
         },
         as_json,
+        fold=3,
         nothing="no dead letters",
     )
 

@@ -79,7 +79,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     # A traceback with variables would show passwords.
     pretty_exceptions_enable=False,
-    help="A durable log with consumer groups and replay, on the Redis or Valkey you run.",
+    help="A durable log with consumer groups and replay, on its own server, Redis or Valkey.",
     epilog="Exit codes: 0 done; 1 refused or failed, with the reason on standard error; "
     "2 bad usage; 130 interrupted.",
 )

@@ -119,7 +119,10 @@ def run(
     if check:
         found = Supervisor(plan, _list_faults).check()
         _list_faults(found)
-        raise typer.Exit(_BAD_APP if any(fault.fatal for fault in found.faults) else 0)
+        if any(fault.fatal for fault in found.faults):
+            raise typer.Exit(_BAD_APP)
+        output.say(f"{target}: all parts can run")
+        return
     try:
         with ExitStack() as opened:
             _run(plan, http, tokens, watched, opened)

@@ -149,10 +149,16 @@ class OperationMetrics:
         place, places = self._counted[name], _places()
         return sum(self._all[at + place] for at in range(0, len(self._all), places))
 
-    def add_to(self, page: Page) -> None:
-        """Add the counts of all processes to a page; what never happened is left out."""
+    def add_to(self, page: Page, others: memoryview[int] | None = None) -> None:
+        """Add the counts of all processes to a page; what never happened is left out.
+
+        ``others`` is memory of further processes, whose counts are added to these.
+        """
         places = _places()
-        parts = [self._all[at : at + places] for at in range(0, len(self._all), places)]
+        memories = (self._all,) if others is None else (self._all, others)
+        parts = [
+            memory[at : at + places] for memory in memories for at in range(0, len(memory), places)
+        ]
         totals = [sum(counts) for counts in zip(*parts, strict=True)]
         for name, row in self._rows.items():
             _add_operation(page, name, totals[row : row + _ROW])

@@ -14,6 +14,7 @@ from headwater.serve.tokens import Tokens
 
 # How long a port may still be in use by processes whose parent was killed.
 _LEAVING_S: Final = 2.0
+TOKENS_OPTION: Final = "--tokens FILE, which `headwater token new` makes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,16 @@ class ListenAddress:
     host: str
     port: int
 
-    def check(self, tokens: Tokens) -> None:
-        """Refuse what cannot be meant, or is dangerous; raises InvalidInput."""
+    def check(self, tokens: Tokens, option: str = TOKENS_OPTION) -> None:
+        """Refuse what cannot be meant, or is dangerous; raises InvalidInput.
+
+        ``option`` says how a token is given to this server.
+        """
         check_int(self.port, "port", 0, 65535)
         if not tokens.required and not is_loopback(self.host):
             raise InvalidInput(
-                f"to listen on {self.host} lets everybody on the network write; give a token, or "
-                "listen on 127.0.0.1"
+                f"to listen on {self.host} lets everybody on the network write; give a token "
+                f"({option}), or listen on 127.0.0.1"
             )
 
     def bind(self) -> socket.socket:

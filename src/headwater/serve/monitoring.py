@@ -38,6 +38,8 @@ log = logging.getLogger("headwater.serve")
 
 # Returns why the process cannot do its work at present, or None when it can.
 Ready: TypeAlias = "Callable[[], Awaitable[str | None]]"
+# Returns the memory in which other processes count, or None without any.
+OtherCounts: TypeAlias = "Callable[[], memoryview[int] | None]"
 # Adds metrics to a page; may take a while, and may raise HeadwaterError.
 AddMetrics: TypeAlias = "Callable[[Page], None]"
 
@@ -50,6 +52,10 @@ _LIMITS: Final = HttpLimits(
     max_connections=64, max_anonymous=32, max_buffered=1 << 20, max_body=1024, drain_ms=1000
 )
 _TEXT: Final = "text/plain; charset=utf-8"
+
+
+def no_others() -> None:
+    """Return that no other process counts."""
 
 
 async def always_ready() -> None:
@@ -75,22 +81,24 @@ def monitored(
     tokens: Tokens | None = None,
     *,
     operations: OperationMetrics | None = None,
+    others: OtherCounts = no_others,
     parts: Sequence[AddMetrics] = (),
     ready: Ready = always_ready,
 ) -> Iterator[str]:
     """Answer at an address while the block runs; yields its URL.
 
     All operations of this process are counted meanwhile, in ``operations`` if given; an instrument
-    that is installed is still reported to. ``parts`` are called in a thread, ``ready`` in the event
-    loop of another one. Metrics need a token to read where there are tokens. Raises InvalidInput
-    for an address that is wider than the loopback without a token, or that is taken.
+    that is installed is still reported to. The counts of ``others`` are added to those of this
+    process, so that each series is shown once. ``parts`` are called in a thread, ``ready`` in the
+    event loop of another one. Metrics need a token to read where there are tokens. Raises
+    InvalidInput for an address that is wider than the loopback without a token, or that is taken.
     """
     known = Tokens() if tokens is None else tokens
     address.check(known)
     counts = OperationMetrics() if operations is None else operations
     bound = address.bind()
     loop, stop, listens = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
-    monitor = _Monitor(known, counts, parts, ready)
+    monitor = _Monitor(known, counts, others, parts, ready)
     process = ServerProcess(0, bound, stop, listens.set)
     thread = threading.Thread(
         target=_answer, args=(loop, process, monitor), name="headwater-monitoring", daemon=True
@@ -117,10 +125,16 @@ class _Monitor:
     """Answers those who watch; a Handler of HTTP."""
 
     def __init__(
-        self, tokens: Tokens, counts: OperationMetrics, parts: Sequence[AddMetrics], ready: Ready
+        self,
+        tokens: Tokens,
+        counts: OperationMetrics,
+        others: OtherCounts,
+        parts: Sequence[AddMetrics],
+        ready: Ready,
     ) -> None:
         self._tokens = tokens
         self._counts = counts
+        self._others = others
         self._parts = parts
         self._ready = ready
         self._page = b""
@@ -186,7 +200,7 @@ class _Monitor:
 
     def _new_page(self) -> bytes:
         page = Page()
-        self._counts.add_to(page)
+        self._counts.add_to(page, self._others())
         page.add(label_text(version=__version__), build_info=1)
         for add in self._parts:
             try:

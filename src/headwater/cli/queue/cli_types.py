@@ -47,9 +47,13 @@ def show_items(items: list[QueueItem], as_json: bool, time: str, nothing: str) -
         "pushed": lambda item: output.time_text(item.pushed_ms),
         time: lambda item: output.time_text(item.due_ms or 0),
     }
-    if any(item.cause for item in items):
-        columns["cause"] = lambda item: item.cause and str(item.cause)
     if any(item.headers for item in items):
         columns["headers"] = lambda item: output.headers_text(item.headers)
     columns["value"] = lambda item: item.value
-    output.show_list(items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing)
+    if any(item.cause for item in items):
+        columns["cause"] = lambda item: item.cause and str(item.cause)
+    # Behind the five above: what may be long, and wraps.
+    fold = len(columns) - 5
+    output.show_list(
+        items, views.queues.QueueMessageView.of, columns, as_json, nothing=nothing, fold=fold
+    )

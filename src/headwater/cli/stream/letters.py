@@ -82,12 +82,16 @@ def show_letters(
             "origin": lambda letter: letter.origin,
             "attempts": lambda letter: letter.attempts,
             "buried": lambda letter: output.time_text(letter.buried_ms),
-            "cause": lambda letter: letter.cause and str(letter.cause),
-            "tag": lambda letter: letter.tag,
         }
+        # What may be long comes last and wraps; the columns before it are shown whole.
+        | {"tag": lambda letter: letter.tag}
         | (headers if any(one.headers for one in letters) else {})
-        | {"value": lambda letter: letter.value},
+        | {
+            "value": lambda letter: letter.value,
+            "cause": lambda letter: letter.cause and str(letter.cause),
+        },
         as_json,
+        fold=3 + any(one.headers for one in letters),
         nothing=none if keeps else f"{group} keeps no dead letters",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from headwater.serve.api.service import ApiService
 from headwater.serve.http.handler import Handler
 from headwater.serve.http.limits import HttpLimits
 from headwater.serve.http.server import serve_http
-from headwater.serve.listening import ListenAddress, url_of
+from headwater.serve.listening import ListenAddress, is_loopback, url_of
 from headwater.serve.processes import ServerProcess, check_processes, run_processes
 from headwater.serve.resp.door import Door
 from headwater.serve.resp.limits import RespLimits
@@ -29,6 +30,8 @@ from headwater.serve.resp.server import serve_resp
 from headwater.serve.stream_writes import StreamWrites
 from headwater.serve.tokens import Tokens
 from headwater.timeline.farm.aio_farm import AsyncFarm
+
+log = logging.getLogger("headwater.serve")
 
 
 class RespListening(NamedTuple):
@@ -91,11 +94,23 @@ class StoreServer:
         if self.resp is not None:
             self.resp.address.check(self.tokens)
             also = (self.resp.address.bind(),)
+        if self.tls is None:
+            self._warn_of_clear_text()
         bound = self.address.bind()
         urls = [url_of(bound, "https" if self.tls else "http")]
         urls += [url_of(one, "rediss" if self.tls else "redis") for one in also]
         serve = partial(self.serve, counts=shared_counts(self.workers))
         run_processes(self.workers, bound, serve, lambda: ready(*urls), also)
+
+    def _warn_of_clear_text(self) -> None:
+        doors = (self.address,) if self.resp is None else (self.address, self.resp.address)
+        wide = [one.host for one in doors if not is_loopback(one.host)]
+        if wide:
+            log.warning(
+                "tokens and messages travel in clear text to %s; use --tls-cert and --tls-key, or "
+                "a proxy that speaks TLS",
+                " and ".join(dict.fromkeys(wide)),
+            )
 
     async def serve(self, process: ServerProcess, *, counts: memoryview[int] | None = None) -> None:
         """Serve in one process, until it is told to stop; all processes share their counts."""

@@ -21,7 +21,7 @@ from headwater.serve.api.cors import Cors, check_local
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
-from headwater.serve.http.authorization import check_grant, shown_grant
+from headwater.serve.http.authorization import check_grant, is_bearer, shown_grant
 from headwater.serve.http.faults import own_fault
 from headwater.serve.http.messages import Admitted, Refused, Reply, Request, StreamedReply
 from headwater.serve.tokens import Grant, Scope
@@ -117,14 +117,20 @@ class ApiService:
 
     def admit(self, method: str, path: str, authorization: str) -> Admitted:
         """Decide on a request by its head: its route, its token, its rate; raises Refused."""
-        return self.admit_as(method, path, shown_grant(self._served.tokens, authorization))
+        grant = shown_grant(self._served.tokens, authorization)
+        return self.admit_as(method, path, grant, shown=is_bearer(authorization))
 
-    def admit_as(self, method: str, path: str, grant: Grant | None) -> Admitted:
-        """Decide on a request of somebody who may do so much; None is not known; raises Refused."""
+    def admit_as(
+        self, method: str, path: str, grant: Grant | None, *, shown: bool = False
+    ) -> Admitted:
+        """Decide on a request of somebody who may do so much; None is not known; raises Refused.
+
+        ``shown`` says whether the client has sent a token, which explains a refusal.
+        """
         if method == "OPTIONS" and self._cors is not None:
             return Admitted(_PREFLIGHT, known=not self.needs_token)
         route, names = self._router.find(method, path)
-        check_grant(grant, route.scope, names[0] if names else None)
+        check_grant(grant, route.scope, names[0] if names else None, shown=shown)
         if route.whole_store and route.scope and not (grant and grant.everywhere(route.scope)):
             raise Refused(403, "this concerns the whole store; send a token for all names (*)")
         if self._read_only and (route.scope or Scope.READ) > Scope.READ:

@@ -21,7 +21,7 @@ def authorize(
     Raises Refused: 401 without a known token, 403 when it does not allow what is asked.
     """
     grant = shown_grant(tokens, authorization)
-    check_grant(grant, needed, name)
+    check_grant(grant, needed, name, shown=is_bearer(authorization))
     return grant
 
 
@@ -29,8 +29,13 @@ def shown_grant(tokens: Tokens, authorization: str) -> Grant | None:
     """Return what the token of an Authorization header allows; None without a known one."""
     if not tokens.required:
         return EVERYBODY
-    scheme, _, token = authorization.partition(" ")
-    return tokens.find(token.strip()) if scheme.lower() == "bearer" else None
+    token = authorization.partition(" ")[2]
+    return tokens.find(token.strip()) if is_bearer(authorization) else None
+
+
+def is_bearer(authorization: str) -> bool:
+    """Return whether an Authorization header shows a token."""
+    return authorization.partition(" ")[0].lower() == "bearer"
 
 
 def cookie_credentials(cookies: bytes) -> bytes | None:
@@ -46,10 +51,21 @@ def cookie_credentials(cookies: bytes) -> bytes | None:
     return None
 
 
-def check_grant(grant: Grant | None, needed: Scope | None, name: str | None) -> None:
-    """Check what a client may do, None for one that is not known; raises Refused, 401 or 403."""
+def check_grant(
+    grant: Grant | None, needed: Scope | None, name: str | None, *, shown: bool = False
+) -> None:
+    """Check what a client may do, None for one that is not known; raises Refused, 401 or 403.
+
+    ``shown`` says whether the client has sent a token, which explains a refusal.
+    """
     if needed is None:
         return
+    if grant is None and shown:
+        raise Refused(
+            401,
+            "this token is not known here, or has expired; send one of this server as "
+            "Authorization: Bearer ...",
+        )
     if grant is None:
         raise Refused(401, "this needs a token; send it as Authorization: Bearer ...")
     require(grant, needed, name)

@@ -45,7 +45,7 @@ class TimelineServer:
 
         Raises InvalidInput, and what ``open_farm`` raises, before anything listens.
         """
-        self.address.check(self.tokens)
+        self.address.check(self.tokens, "--token")
         check_processes(self.workers)
         memory = shared_memory(self.workers)
         # Opened once here, so that a mistake in the farm is reported, and by one process.
