@@ -6,6 +6,7 @@ with the same seed kills the same things at the same times, and no more can be p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -80,8 +81,8 @@ def run_plan(plan: KillPlan, directory: Path) -> VerifyReport:
     report = VerifyReport()
     with headwater.connect(run.url) as hw:
         run.work(report)
-        notes = Notes(directory / "drain.notes")
-        drained = _drain(hw, run.job("drain"), notes)
+        with contextlib.closing(Notes(directory / "drain.notes")) as notes:
+            drained = _drain(hw, run.job("drain"), notes)
         log = [
             (offset, value.decode())
             for batch in hw.stream(STREAM).scan()

@@ -64,6 +64,10 @@ class Notes:
         """Return all events so far."""
         return noted(self._path)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
 
 def noted(path: Path) -> list[HistoryEvent]:
     """Return all events of a file of notes; a line that a kill cut off counts as not written."""
