@@ -85,7 +85,10 @@ class LetterFilter:
 
 
 ALL_LETTERS: Final = LetterFilter()
-UNKNOWN_FAILURE: Final = LastFailure(None, None)
+# Whoever gives a message up reports it, with an error or without: of what nobody has reported, the
+# store itself made a dead letter.
+EXPIRED: Final = LastFailure(None, Cause("", "expired"))
+USED_UP: Final = LastFailure(None, Cause("", "attempts used up"))
 
 
 def spelled(error: BaseException | str | None) -> str:

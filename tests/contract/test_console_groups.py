@@ -98,3 +98,18 @@ def test_what_was_missed_is_told_with_who_evicted_it(
     assert "Missed:" in page
     assert f"POST /v1/streams/{group.stream}/evict" in page
     assert "everybody" in page
+
+
+def test_the_first_ranges_that_are_pending_are_shown_and_all_on_request(
+    browser: ApiClient, hw: Headwater
+) -> None:
+    stream = hw.stream(f"console-{secrets.token_hex(4)}")
+    stream.write_many([("t", b"x")] * 40)
+    group = stream.group("g")
+    group.read(40, ack_ms=60_000)
+    group.ack(*range(1, 41, 2))
+    path = f"/console/streams/{stream.name}/groups/g"
+    page = browser.get(path).body.decode()
+    assert "10 more rows" in page
+    assert "in 20 ranges" in page
+    assert "more rows" not in browser.get(f"{path}?pending=all").body.decode()

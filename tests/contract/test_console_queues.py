@@ -52,7 +52,7 @@ def test_waits_of_a_queue_are_shown_by_share_and_by_span() -> None:
     assert "95% waited up to 5 min" in page
     assert "99% waited up to 5 min" in page
     assert "up to 5 min 10 10.0%" in page
-    assert "100 messages since the queue began" in page
+    assert "100 messages counted" in page
     assert "up to 30 s up to 5 min" in listed
 
 

@@ -26,6 +26,7 @@ def test_an_expired_message_goes_to_the_dead_letters(client: Headwater, stream: 
     assert let_expire(client, group, 4) == [1, 2, 3, 4]
     assert offsets(group.read(10, retry_ms=FAR)) == [5, 6]
     letters = group.dead()
+    assert {str(d.cause) for d in letters} == {"expired"}
     assert [(d.origin, d.attempts, d.tag, d.value) for d in letters] == [
         (i, 1, *rows[i - 1]) for i in range(1, 5)
     ]

@@ -8,6 +8,7 @@ import pytest
 
 import headwater
 from headwater import Headwater, InvalidInput, Queue
+from headwater.failures import Cause
 from tests.support.queues import LONG_MS, SHORT_MS, values
 from tests.support.servers import until
 from tests.support.watch import let_pass, server_ms
@@ -219,3 +220,13 @@ def test_dead_letters_go_in_any_number(queue: Queue) -> None:
     assert queue.discard(count=95) == 95
     assert queue.redrive() == 5900
     assert queue.stats().ready == 5900
+
+
+def test_a_message_that_used_up_its_attempts_says_so(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    queue.push_many([b"rejected", b"buried"])
+    rejected, buried = queue.pop(2, ack_ms=LONG_MS)
+    queue.nack(rejected)
+    queue.bury(buried)
+    causes = {letter.value: letter.cause for letter in queue.dead()}
+    assert causes == {b"rejected": Cause("", "attempts used up"), b"buried": None}

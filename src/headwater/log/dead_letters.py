@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headwater.failures import (
     ALL_LETTERS,
-    UNKNOWN_FAILURE,
+    EXPIRED,
     LastFailure,
     LetterFilter,
     read_failure,
@@ -163,9 +163,7 @@ def _with_failures(group: GroupHandle, letters: list[DeadLetter]) -> Operation[l
         for text in (yield Call("hw_group_causes", group.key, args, read_only=True)):
             offset, _, failure = text.partition(b":")
             known[int(offset)] = read_failure(failure)
-    return [
-        letter._replace(**known.get(letter.origin, UNKNOWN_FAILURE)._asdict()) for letter in letters
-    ]
+    return [letter._replace(**known.get(letter.origin, EXPIRED)._asdict()) for letter in letters]
 
 
 def _open_letters(

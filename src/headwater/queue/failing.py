@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headwater.failures import Failure, read_failure, spelled
+from headwater.failures import USED_UP, Failure, read_failure, spelled
 from headwater.inputs import check_ms
 from headwater.queue.acks import Deliveries, messages_settled, receipts_of
 from headwater.queue.handles import QueueHandle
@@ -61,5 +61,5 @@ def with_causes(queue: QueueHandle, letters: Sequence[QueueItem]) -> Operation[l
         args = tuple(letter.id for letter in letters[start : start + CAUSES_PER_CALL])
         found = yield Call("hw_queue_causes", queue.key, args, read_only=True)
         for number, text in zip(args, found, strict=True):
-            known[number] = read_failure(text)._asdict()
+            known[number] = (read_failure(text) if text else USED_UP)._asdict()
     return [replace(letter, **known[letter.id]) for letter in letters]

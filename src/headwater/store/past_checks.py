@@ -88,7 +88,7 @@ def find_past_checks(server: CheckedServer) -> Iterator[Finding]:
     except redis.ResponseError:
         return
     if scrub is None:
-        yield Finding("scrub", "never", "ok", "headwater scrub reads all of it, now and then")
+        yield Finding("scrub", "no run over all of the store yet (headwater scrub)", "ok")
     elif scrub.defects:
         cure = "headwater scrub shows them, headwater repair"
         yield Finding("scrub", f"{_time(scrub.at_ms)}: {scrub.defects} defects", "warn", cure)
@@ -97,7 +97,7 @@ def find_past_checks(server: CheckedServer) -> Iterator[Finding]:
     at_ms, _, facts = noted.partition(b" ")
     verify = _verify_of(StoredNote(int(at_ms), facts)) if at_ms.isdigit() else None
     if verify is None:
-        yield Finding("verify", "not noted here", "ok", "headwater verify --note-in STORE notes it")
+        yield Finding("verify", "no run recorded (headwater verify --note-in STORE)", "ok")
     elif verify.note.anomalies:
         cure = f"report it with its seed: headwater verify --seed {verify.note.seed}"
         yield Finding("verify", f"{_time(verify.at_ms)}: {verify}", "warn", cure)

@@ -14,7 +14,8 @@ def life_in_group(
     first_ms = failure.delivered_ms if failure else None
     for dead in ruler.dead:
         if dead.first <= offset <= dead.last:
-            text = f"dead after {dead.attempt} attempts{why or ': no error was reported'}"
+            otherwise = ": no error was reported" if failure else ": expired"
+            text = f"dead after {dead.attempt} attempts{why or otherwise}"
             return "dead", text, first_ms
     if any(low <= offset <= high for low, high in ruler.gaps):
         return "missed", "missed: it was evicted before the group read it", None

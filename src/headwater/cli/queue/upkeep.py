@@ -76,7 +76,7 @@ def stats(name: QueueName, store: StoreUrl = None, as_json: AsJson = False) -> N
 
 def _waited(facts: QueueStats) -> str | None:
     if not sum(facts.waits):
-        return None
+        return "not kept since the server started" if facts.popped else None
     spans = [("half", 0.5), ("95%", 0.95), ("99%", 0.99)]
     bounds = [(words, facts.waited_up_to_ms(share)) for words, share in spans]
     return ", ".join(

@@ -37,6 +37,12 @@ def _line(
     return ChartLine(label, [None if point is None else take(point) for point in points])
 
 
+def _times(found: SpacedPoints, lines: Sequence[ChartLine]) -> list[int]:
+    """Return the times of a chart: none where nothing is recorded, which is not the same as 0."""
+    known = any(value is not None for line in lines for value in line.values)
+    return found.times if known else []
+
+
 async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
     """Return the four charts of the overview; ``worst`` are the series that lag most."""
     step_s = step_of(call)
@@ -45,8 +51,7 @@ async def store_charts(call: PageCall, worst: Sequence[Series]) -> list[Chart]:
     source, every_s = f"/charts?step={step_s}", _EVERY_S[step_s]
 
     def chart(name: str, title: str, unit: str, lines: list[ChartLine]) -> Chart:
-        known = any(value is not None for line in lines for value in line.values)
-        return Chart(name, title, unit, found.times if known else [], lines, source, every_s)
+        return Chart(name, title, unit, _times(found, lines), lines, source, every_s)
 
     title = "Oldest pending message"
     oldest = [_line(found, STORE, lambda one: one.oldest_s, "pending")]
@@ -116,8 +121,9 @@ async def outbox_charts(call: PageCall) -> list[Chart]:
         ("batches", "Batches per second", "per s", "batches", lambda one: one.out_per_s),
     )
     return [
-        Chart(name, title, unit, found.times, [_line(found, OUTBOX, take, label)])
+        Chart(name, title, unit, _times(found, lines), lines)
         for name, title, unit, label, take in wanted
+        for lines in [[_line(found, OUTBOX, take, label)]]
     ]
 
 
@@ -131,8 +137,9 @@ async def reader_charts(call: PageCall, streams: Sequence[str], reader: str) -> 
         ("rates", "Messages per second", "per s", lambda one: one.out_per_s),
     )
     return [
-        Chart(name, title, unit, found.times, [_line(found, one, take, one[1]) for one in series])
+        Chart(name, title, unit, _times(found, lines), lines)
         for name, title, unit, take in wanted
+        for lines in [[_line(found, one, take, one[1]) for one in series]]
     ]
 
 
@@ -143,7 +150,7 @@ async def _object_charts(call: PageCall, series: Series, page: str) -> list[Char
 
     def chart(name: str, title: str, unit: str, **lines: Callable[[Point], float]) -> Chart:
         drawn = [_line(found, series, take, label) for label, take in lines.items()]
-        return Chart(name, title, unit, found.times, drawn, source, every_s)
+        return Chart(name, title, unit, _times(found, drawn), drawn, source, every_s)
 
     rates: dict[str, Callable[[Point], float]] = {"out": lambda one: one.out_per_s}
     if series[0] in ("queue", "channel"):

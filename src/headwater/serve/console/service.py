@@ -25,7 +25,7 @@ from headwater.serve.console.actions.action import Action
 from headwater.serve.console.actions.table import ACTIONS
 from headwater.serve.console.assets import Asset, find_asset
 from headwater.serve.console.calls import ConsoleFeed, ConsolePage, PageCall
-from headwater.serve.console.pages.table import FEEDS, NAVIGATION, PAGES, SOURCES
+from headwater.serve.console.pages.table import FEEDS, NAVIGATION, NO_PAGE, PAGES, SOURCES
 from headwater.serve.console.render import render
 from headwater.serve.http.authorization import TOKEN_COOKIE, shown_grant
 from headwater.serve.http.faults import own_fault
@@ -136,7 +136,7 @@ class Console:
                     break
             else:
                 return page, tuple(names)
-        raise Refused(404, "the console has no such page")
+        return NO_PAGE, ()
 
     def handle(self, request: Request, answer: Answer) -> Callable[[], Any] | None:
         """Answer a request that was admitted."""

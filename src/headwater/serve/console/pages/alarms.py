@@ -104,7 +104,7 @@ def _of_group(stream: str, facts: GroupInfo, now_ms: int) -> Iterator[Alarm]:
     if facts.dead:
         yield Alarm(
             "look",
-            f"{who} has {facts.dead:,} dead letters",
+            f"{who} has {facts.dead:,} dead letter{'s' * (facts.dead != 1)}",
             "look at their errors, then redrive or discard them",
             f"/dead?{query(place=place)}",
             "every message is handled",
@@ -159,7 +159,7 @@ def _of_queue(queue: QueueStats) -> Iterator[Alarm]:
     if queue.dead:
         yield Alarm(
             "look",
-            f"{queue.name} has {queue.dead:,} dead letters",
+            f"{queue.name} has {queue.dead:,} dead letter{'s' * (queue.dead != 1)}",
             "look at their errors, then redrive or discard them",
             f"/dead?{query(place=place)}",
             "every message is handled",

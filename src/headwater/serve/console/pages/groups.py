@@ -18,6 +18,8 @@ from headwater.serve.http.messages import Refused
 from headwater.serve.tokens import Scope
 
 _CELLS: Final = 250
+# So many rows of what is pending are shown at first, and when all are asked for.
+_FEW: Final = 10
 _PENDING: Final = 100
 # So many notes of the audit are looked at for who has evicted what a group missed.
 _NOTES: Final = 500
@@ -49,11 +51,13 @@ async def show_group(call: PageCall) -> Context:
     now_ms = int(time.time() * 1000)
     found = [] if ruler is None else [(facts, ruler)]
     ranges = [] if ruler is None else ruler.pending[:_PENDING]
+    shown = _PENDING if call.query.get("pending") == "all" else _FEW
     return {
         "info": info,
         "facts": facts,
         "ruler": draw(info, window, found, [], now_ms),
-        "ranges": ranges,
+        "ranges": ranges[:shown],
+        "further": len(ranges) - shown if len(ranges) > shown else 0,
         "next_due_ms": min((one.due_ms for one in ranges), default=None),
         "charts": await group_charts(call, name, group),
         "missed": await _ledger(call, name, facts.gaps) if facts.gaps else [],

@@ -174,6 +174,6 @@ async def show_stream_replay(call: PageCall) -> Context:
         "export": [
             ("CLI", cli_words(*read)),
             ("curl", shlex.join(["curl", "-H", ask, f"{path}&count={count}"])),
-            ("Python", f"list(hw.stream({info.name!r}).scan({first}, {last + 1}))"),
+            ("Python", f"hw.stream({info.name!r}).read({first}, {count})"),
         ],
     }

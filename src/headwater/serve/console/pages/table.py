@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headwater.serve.console.calls import ConsoleFeed, ConsolePage
+from headwater.serve.console.calls import ConsoleFeed, ConsolePage, Context, PageCall
 from headwater.serve.console.pages.chart_sources import (
     renew_channel,
     renew_group,
@@ -39,6 +39,7 @@ from headwater.serve.console.pages.stream_tail import follow_stream
 from headwater.serve.console.pages.streams import show_streams
 from headwater.serve.console.pages.timelines import show_timelines
 from headwater.serve.console.pages.topics import show_topic, show_topics
+from headwater.serve.http.messages import Refused
 
 # What scripts of the pages ask for, as JSON.
 SOURCES: Final = (
@@ -99,3 +100,11 @@ PAGES: Final = (
     ConsolePage("/search", show_search, "search.html", "Search"),
 )
 FEEDS: Final = (ConsoleFeed("/streams/{stream}/tail/events", follow_stream),)
+
+
+async def _show_none(_: PageCall) -> Context:
+    raise Refused(404, "the console has no such page; the navigation has those that there are")
+
+
+# What is shown where there is no page, so that a person gets a page all the same.
+NO_PAGE: Final = ConsolePage("", _show_none, "", "")
