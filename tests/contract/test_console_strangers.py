@@ -34,6 +34,10 @@ def head(port: int, *lines: str) -> bytes:
         return sent.makefile("rb").readline()
 
 
+def test_the_root_leads_to_the_console(api: ApiServer) -> None:
+    assert head(api.port, "GET / HTTP/1.1") == b"HTTP/1.1 303 See Other\r\n"
+
+
 def test_who_asks_for_the_form_stays_anonymous(api: ApiServer) -> None:
     """The oldest of too many anonymous connections is closed, whatever it has asked for."""
     with socket.create_connection(("127.0.0.1", api.port), timeout=30) as oldest:

@@ -12,6 +12,8 @@ import redis
 import redis.asyncio
 from hiredis import pack_command
 
+import headwater.aio
+from headwater.errors import StoreError
 from headwater.serve.resp.table import COMMANDS
 from tests.support.resp import RespServer, redis_cli
 
@@ -241,3 +243,18 @@ def test_nothing_of_a_refused_transaction_is_run(door: RespServer, name: str) ->
         pipeline = client.pipeline(transaction=False)
         pipeline.execute_command("TWRITE", name, "t", "a")
         assert pipeline.execute() == [1]
+
+
+def test_the_door_is_not_taken_for_a_store(door: RespServer) -> None:
+    async def ask() -> None:
+        async with headwater.aio.connect(url) as hw:
+            await hw.stream("s").info()
+
+    url = f"redis://127.0.0.1:{door.port}"
+    with pytest.raises(StoreError, match="the RESP door of `headwater serve`"):
+        asyncio.run(ask())
+    with (
+        pytest.raises(StoreError, match="the RESP door of `headwater serve`"),
+        headwater.connect(url) as hw,
+    ):
+        hw.stream("s").info()

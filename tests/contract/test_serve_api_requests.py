@@ -93,6 +93,14 @@ def test_what_is_wrong_is_a_problem_that_says_why(
     assert answer.body["request_id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("path", [PATH, "/v1/queues/requests/messages"])
+@pytest.mark.parametrize("body", [{"value": {"km": 3}}, [{"value": "x"}, {"value": 3}]])
+def test_a_value_that_is_no_text_is_to_be_sent_as_data(
+    client: ApiClient, path: str, body: Any
+) -> None:
+    assert client.ask("POST", path, body).body["detail"].endswith("; send it as `data`")
+
+
 def test_a_format_that_is_not_spoken_is_named(client: ApiClient) -> None:
     assert client.post(PATH, b"a,b", media="text/csv").status == 415
     assert client.get(PATH, accept="text/csv").status == 406

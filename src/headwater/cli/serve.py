@@ -83,7 +83,7 @@ def serve(
 
     with extra_needed("serve"):
         from headwater.serve.api.server import RespListening, StoreServer, tls_context
-        from headwater.serve.console.service import Console
+        from headwater.serve.console.service import HOME, Console
         from headwater.serve.listening import parse_address
     from headwater.profiles import store_of
     from headwater.serve.token_file import TokenFile
@@ -106,4 +106,8 @@ def serve(
         max_series,
         history,
     )
-    server.run(lambda *urls: output.say(f"serving on {' and '.join(urls)}"))
+
+    def ready(*urls: str) -> None:
+        output.say(f"serving on {' and '.join(urls)}; the console is at {urls[0]}{HOME}")
+
+    server.run(ready)

@@ -298,6 +298,11 @@ def _answered(error: BaseException, code: str, text: str, where: str) -> StoreEr
         )
     if "cluster support disabled" in text:
         return lasting_error(f"the server at {where} is not a cluster; use a redis:// URL")
+    if text.startswith("unknown command 'FCALL"):
+        return lasting_error(
+            f"the server at {where} runs no functions: it is the RESP door of `headwater serve`, "
+            "or FCALL is disabled; give the URL of the store itself"
+        )
     if isinstance(error, redis_errors.ResponseError):
         text = f"answered: {text}"
     return StoreError(f"the store at {where} {text}; run `headwater doctor`")

@@ -6,6 +6,7 @@ after its buffers were checked, so that a few bytes never become many.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import lru_cache
@@ -76,6 +77,15 @@ def _decoded(text: str, encoding: Encoding | None) -> str | bytes:
         raise InvalidInput(str(error)) from None
 
 
+# What msgspec says where the value of a message is any other JSON than a text.
+_NOT_TEXT: Final = re.compile(r"Expected `str`, got .*\.value`$")
+
+
+def body_fault(error: Exception) -> str:
+    """Return what is wrong with a body, and with a value that is no text what helps."""
+    return f"{error}; send it as `data`" if _NOT_TEXT.match(str(error)) else str(error)
+
+
 _read_line: Final = msgspec.json.Decoder(NewMessage)
 
 
@@ -84,7 +94,7 @@ def entries_of_lines(body: bytes | bytearray) -> list[Any]:
     try:
         found = _read_line.decode_lines(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"a line is not a message: {error}") from None
+        raise InvalidInput(f"a line is not a message: {body_fault(error)}") from None
     return [message.entry() for message in found]
 
 

@@ -18,6 +18,7 @@ from headwater.errors import HeadwaterError, InvalidInput
 from headwater.serve.api.audit import audited
 from headwater.serve.api.calls import ApiCall, Served, media_type
 from headwater.serve.api.cors import Cors, check_local
+from headwater.serve.api.formats import body_fault
 from headwater.serve.api.problems import problem_of, problem_of_refusal
 from headwater.serve.api.rates import Rates
 from headwater.serve.api.routes import JSON, Answered, NoQuery, Route, Router
@@ -193,7 +194,8 @@ class ApiService:
             # Without a body: the defaults of all fields.
             return self._decoders[route].decode(body or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not what this request takes: {error}") from None
+            wrong = body_fault(error)
+            raise InvalidInput(f"the body is not what this request takes: {wrong}") from None
 
     async def _run(self, call: ApiCall, work: _Work, finish: Finish) -> None:
         """Answer within the task: a callback of it would wait for another round of the loop."""

@@ -35,6 +35,7 @@ from headwater.serve.tokens import Grant, Scope
 log = logging.getLogger("headwater.serve.console")
 
 HOME: Final = "/console"
+_TO_HOME: Final = object()  # the action of a request for the root of the server
 # What a stranger may send: a form with a token.
 _FORM_BYTES: Final = 4096
 # How long a page waits for a store that does not answer, before it says so.
@@ -111,6 +112,8 @@ class Console:
     def _admit(self, method: str, path: str, grant: Grant | None) -> Admitted:
         if method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console takes GET and POST", "GET, HEAD, POST")
+        if path == "/":
+            return Admitted(_TO_HOME, known=not self.needs_token)
         asset = find_asset(path.removeprefix(HOME + "/static/"))
         if asset is not None:
             return Admitted(asset, known=not self.needs_token)
@@ -141,8 +144,9 @@ class Console:
     def handle(self, request: Request, answer: Answer) -> Callable[[], Any] | None:
         """Answer a request that was admitted."""
         action = request.action
-        if isinstance(action, Asset):
-            answer(action.reply(request))
+        if isinstance(action, Asset) or action is _TO_HOME:
+            to_home = _redirect(request.root + HOME)
+            answer(action.reply(request) if isinstance(action, Asset) else to_home)
             return None
         if not isinstance(action, _Shown | _Acting | _SigningIn):
             return self._api.handle(request, answer)
@@ -320,7 +324,7 @@ class Console:
 
 
 def _is_own(path: str) -> bool:
-    return path == HOME or path.startswith(HOME + "/")
+    return path in ("/", HOME) or path.startswith(HOME + "/")
 
 
 def _redirect(where: str, *headers: bytes) -> Reply:
